@@ -1,0 +1,260 @@
+"""`Graph`: edges sorted by target and by source, built once and checked once.
+
+Every operator takes a `Graph`. All per-edge tensors stay in the caller's edge order; the two sorted views
+carry the permutations, so that nobody outside `ops` ever sees sorted order.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# A program of a GPU kernel walks at most this many edges, so that a hub does not run on one program alone.
+PIECE_EDGES = 64
+_INT32_MAX = 2**31 - 1
+
+
+class Segments(NamedTuple):
+    """Edges grouped by one end (target, source or relation), and each group cut into pieces of bounded length."""
+
+    ptr: Tensor  # [S + 1] int32, group s is positions ptr[s] .. ptr[s + 1]
+    order: Tensor  # [E] int32, the caller's edge at each position
+    pieces: Tensor  # [P, 4] int32: group, begin, end, slot (-1: the group's only piece; group -1: padding)
+    hubs: Tensor  # [Q, 3] int32: group, first slot, end slot, for groups of several pieces (group -1: padding)
+    num_slots: int  # slots that the pieces of hubs write their partial sums to
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    r"""A directed graph as target-sorted CSR and its transpose.
+
+    Row 0 of `edge_index` is the source, row 1 the target. No self-loops are added and duplicate edges stay
+    separate edges. Build it with :meth:`from_edge_index`.
+
+    >>> graph = Graph.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 0]]), num_nodes=3)
+    >>> graph.num_nodes, graph.num_edges, graph.col.tolist()
+    (3, 3, [2, 0, 1])
+    """
+
+    num_nodes: int
+    edge_index: Tensor  # [2, E] int64, the caller's order
+    by_target: Segments
+    by_source: Segments
+    col: Tensor  # [E] int32, source of each edge in target order
+    source_col: Tensor  # [E] int32, target of each edge in source order
+    source_rank: Tensor  # [E] int32, position of the caller's edge in source order
+    in_order: bool  # the caller's edges are sorted by target already
+    edge_type: Tensor | None = None  # [E] int64, the caller's order
+    num_relations: int = 0
+    by_relation: Segments | None = None
+
+    @property
+    def num_edges(self) -> int:
+        return self.edge_index.size(1)
+
+    @property
+    def rowptr(self) -> Tensor:
+        return self.by_target.ptr
+
+    @property
+    def device(self) -> torch.device:
+        return self.edge_index.device
+
+    @property
+    def source(self) -> Tensor:
+        return self.edge_index[0]
+
+    @property
+    def target(self) -> Tensor:
+        return self.edge_index[1]
+
+    @staticmethod
+    def from_edge_index(
+        edge_index: Tensor,
+        num_nodes: int | None = None,
+        edge_type: Tensor | None = None,
+        num_relations: int | None = None,
+        *,
+        validate: bool = True,
+    ) -> Graph:
+        """Sort the edges by both ends and check them.
+
+        Args:
+            edge_index: int64 [2, E], row 0 the source, row 1 the target; a PyG `EdgeIndex` works as it is.
+            num_nodes: number of nodes; the largest index + 1 where it is not given.
+            edge_type: int64 [E], the relation of each edge.
+            num_relations: number of relations; the largest type + 1 where it is not given.
+            validate: check that every index is in range (waits for the GPU once).
+        """
+        edge_index = _plain(edge_index, "edge_index")
+        if edge_index.dim() != 2 or edge_index.size(0) != 2:
+            raise ValueError(f"edge_index has shape {list(edge_index.shape)}; allowed: [2, num_edges]")
+        if num_nodes is None:
+            num_nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
+        num_edges = edge_index.size(1)
+        if num_nodes < 0 or num_nodes > _INT32_MAX or num_edges > _INT32_MAX:
+            raise ValueError(f"num_nodes is {num_nodes} and num_edges {num_edges}; allowed: 0 to {_INT32_MAX}")
+        compiling = torch.compiler.is_compiling()
+        if validate and not compiling:
+            _check_range("edge_index", edge_index, num_nodes, "num_nodes")
+        source, target = edge_index[0], edge_index[1]
+        in_order = not compiling and bool((target[1:] >= target[:-1]).all())
+        by_target = _segments(target, num_nodes, in_order)
+        by_source = _segments(source, num_nodes, False)
+        rank = torch.empty_like(by_source.order)
+        rank[by_source.order.long()] = torch.arange(num_edges, dtype=torch.int32, device=rank.device)
+        graph = Graph(
+            num_nodes=num_nodes,
+            edge_index=edge_index,
+            by_target=by_target,
+            by_source=by_source,
+            col=source.index_select(0, by_target.order).int(),
+            source_col=target.index_select(0, by_source.order).int(),
+            source_rank=rank,
+            in_order=in_order,
+        )
+        if edge_type is None:
+            return graph
+        return graph.with_types(edge_type, num_relations, validate=validate)
+
+    def with_types(self, edge_type: Tensor, num_relations: int | None = None, *, validate: bool = True) -> Graph:
+        """The same graph with a relation on each edge."""
+        edge_type = _plain(edge_type, "edge_type")
+        if edge_type.shape != (self.num_edges,):
+            raise ValueError(f"edge_type has shape {list(edge_type.shape)}; allowed: [{self.num_edges}], one per edge")
+        if edge_type.device != self.device:
+            raise ValueError(f"edge_type is on {edge_type.device}, the graph on {self.device}; move one of them")
+        if num_relations is None:
+            num_relations = int(edge_type.max()) + 1 if edge_type.numel() else 0
+        if validate and not torch.compiler.is_compiling():
+            _check_range("edge_type", edge_type, num_relations, "num_relations")
+        return self._replace(
+            edge_type=edge_type,
+            num_relations=num_relations,
+            by_relation=_segments(edge_type, num_relations, False),
+        )
+
+    def to(self, device: torch.device | str) -> Graph:
+        """The same graph on another device."""
+
+        def move(value: object) -> object:
+            if isinstance(value, Tensor):
+                return value.to(device)
+            if isinstance(value, Segments):
+                return Segments(*(part.to(device) if isinstance(part, Tensor) else part for part in value))
+            return value
+
+        return self._replace(**{f.name: move(getattr(self, f.name)) for f in fields(self)})
+
+    def has_self_loop(self) -> Tensor:
+        """[N] bool: which nodes have an edge to themselves."""
+        loops = torch.zeros(self.num_nodes, dtype=torch.bool, device=self.device)
+        loops[self.source[self.source == self.target]] = True
+        return loops
+
+    def _replace(self, **changes: object) -> Graph:
+        values = {f.name: getattr(self, f.name) for f in fields(self)} | changes
+        return Graph(**values)  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        typed = f", num_relations={self.num_relations}" if self.edge_type is not None else ""
+        return f"Graph(num_nodes={self.num_nodes}, num_edges={self.num_edges}{typed}, device={str(self.device)!r})"
+
+
+def as_graph(edges: Tensor | Graph, num_nodes: int, edge_type: Tensor | None, num_relations: int | None) -> Graph:
+    """The door for PyG's words: an edge index becomes a `Graph`, and the same tensor becomes it only once."""
+    if isinstance(edges, Graph):
+        if edges.num_nodes != num_nodes:
+            raise ValueError(f"x has {num_nodes} rows and the graph {edges.num_nodes} nodes; they must agree")
+        if edge_type is None or edge_type is edges.edge_type:
+            return edges
+        return edges.with_types(edge_type, num_relations)
+    if torch.compiler.is_compiling():
+        return Graph.from_edge_index(edges, num_nodes, edge_type, num_relations)
+    # The tensors' own versions are part of the key, so an in-place change is seen.
+    key = (id(edges), edges._version, num_nodes)
+    if edge_type is not None:
+        key += (id(edge_type), edge_type._version, num_relations)
+    held = _BUILT.get(key)
+    if held is not None and held[0]() is edges and (edge_type is None or held[1]() is edge_type):
+        return held[2]
+    graph = Graph.from_edge_index(edges, num_nodes, edge_type, num_relations)
+    while len(_BUILT) >= _BUILT_MAX:
+        _BUILT.pop(next(iter(_BUILT)))
+    _BUILT[key] = (weakref.ref(edges), weakref.ref(edges if edge_type is None else edge_type), graph)
+    return graph
+
+
+_BUILT: dict[tuple, tuple] = {}
+_BUILT_MAX = 8
+
+
+def _plain(index: Tensor, name: str) -> Tensor:
+    if not isinstance(index, Tensor):
+        raise ValueError(f"{name} is a {type(index).__name__}; allowed: a torch.Tensor of int64")
+    if hasattr(index, "as_tensor"):  # torch_geometric.EdgeIndex
+        index = index.as_tensor()
+    if index.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"{name} has dtype {index.dtype}; allowed: torch.int64 (try .long())")
+    return index.long()
+
+
+def _check_range(name: str, index: Tensor, size: int, limit: str) -> None:
+    if index.numel() == 0:
+        return
+    low, high = (int(v) for v in torch.aminmax(index))
+    if low < 0 or high >= size:
+        bad = low if low < 0 else high
+        raise ValueError(f"{name} holds {bad}; allowed: 0 to {size - 1} ({limit} is {size})")
+
+
+def _segments(key: Tensor, size: int, in_order: bool) -> Segments:
+    if in_order:
+        ordered, order = key, torch.arange(key.numel(), device=key.device)
+    else:
+        ordered, order = torch.sort(key, stable=True)
+    bounds = torch.arange(size + 1, device=key.device)
+    ptr = torch.searchsorted(ordered.contiguous(), bounds)
+    return Segments(ptr.int(), order.int(), *_cut(ptr, key.numel()))
+
+
+def _cut(ptr: Tensor, num_edges: int) -> tuple[Tensor, Tensor, int]:
+    """Cut each group into pieces of at most PIECE_EDGES edges.
+
+    Under a compiler the number of pieces must not depend on the data: the tables then have the largest size that
+    can be needed, and what is left over is marked with group -1.
+    """
+    device, size = ptr.device, ptr.numel() - 1
+    if size == 0:
+        empty = torch.zeros(0, dtype=torch.int32, device=device)
+        return empty.view(0, 4), empty.view(0, 3), 0
+    degree = ptr[1:] - ptr[:-1]
+    count = ((degree + PIECE_EDGES - 1) // PIECE_EDGES).clamp_(min=1)
+    first = torch.cumsum(count, 0)
+    is_hub = count > 1
+    hub_end = torch.cumsum(torch.where(is_hub, count, 0), 0)
+    if torch.compiler.is_compiling():
+        num_hubs = num_edges // PIECE_EDGES
+        num_pieces, num_slots = size + num_hubs, 2 * num_hubs
+    else:
+        num_pieces, num_hubs, num_slots = torch.stack([first[-1], is_hub.sum(), hub_end[-1]]).tolist()
+    piece = torch.arange(num_pieces, device=device)
+    group = torch.searchsorted(first, piece, right=True)
+    used = group < size
+    group = group.clamp_(max=size - 1)
+    within = piece - (first - count)[group]
+    begin = ptr[group] + within * PIECE_EDGES
+    end = torch.minimum(begin + PIECE_EDGES, ptr[group + 1])
+    slot = torch.where(is_hub[group], (hub_end - count)[group] + within, -1)
+    pieces = torch.stack([torch.where(used, group, -1), begin, end, slot], dim=1)
+    # The hubs in the order of their groups: the i-th hub is the first group whose running count passes i.
+    running = torch.cumsum(is_hub, 0)
+    hub = torch.searchsorted(running, torch.arange(num_hubs, device=device), right=True)
+    used = hub < size
+    hub = hub.clamp_(max=size - 1)
+    hubs = torch.stack([torch.where(used, hub, -1), (hub_end - count)[hub], hub_end[hub]], dim=1)
+    return pieces.int(), hubs.int(), num_slots

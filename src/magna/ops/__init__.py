@@ -1,0 +1,295 @@
+"""Pure functions on a `Graph`: check, choose a backend, call. No parameters, no global randomness."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from magna.graph import Graph
+from magna.ops import checks, reference
+from magna.ops.backends import choose, pack
+from magna.ops.checks import Rate
+from magna.ops.diffusion import diffuse_op
+from magna.ops.edges import dropout_op, edge_scores_op, edge_softmax_op, top_k_mask_op
+from magna.ops.exact import attention_matrix, diffused_attention, solve_op
+from magna.ops.random import EDGE_STREAM, keep
+from magna.ops.weights import geometric_weights, hops_for, truncation_error
+from magna.typing import Backend, Memory, Mode, one_of
+
+__all__ = [
+    "attention_diffusion",
+    "attention_matrix",
+    "diffused_attention",
+    "dropout",
+    "edge_scores",
+    "edge_softmax",
+    "geometric_weights",
+    "hops_for",
+    "truncation_error",
+]
+
+
+def edge_scores(
+    source: Tensor,
+    target: Tensor,
+    graph: Graph,
+    relation: Tensor | None = None,
+    *,
+    negative_slope: float = 0.2,
+    backend: Backend = "auto",
+) -> Tensor:
+    """Eq. 1 after its products: the score of each edge from scores per node and per relation.
+
+    s_e = LeakyReLU(source[i] + target[j] + relation[k]) for the edge e = (i, k, j). The dot product of Eq. 1 with a
+    concatenation is the sum of three dot products, so each is computed once per node or relation and gathered here.
+
+    Args:
+        source: scores of the nodes as sources.
+        target: scores of the nodes as targets.
+        graph: the edges, with types where `relation` is given.
+        relation: scores of the relations.
+        negative_slope: slope of LeakyReLU below zero, not negative.
+
+    Shapes: source [N, H], target [N, H], relation [R, H] → [E, H], in the caller's edge order.
+    """
+    checks.node_scores(source, target, relation, graph, negative_slope)
+    chosen = choose(backend, source.device)
+    if chosen == "reference":
+        return reference.edge_scores(source, target, relation, graph, negative_slope)
+    relation = None if relation is None else relation.contiguous()
+    return edge_scores_op(source.contiguous(), target.contiguous(), relation, *pack(graph), negative_slope, chosen)
+
+
+def edge_softmax(
+    scores: Tensor,
+    graph: Graph,
+    *,
+    mask: Tensor | None = None,
+    edge_dropout: Rate = 0.0,
+    edge_pairs: bool | Tensor = True,
+    top_k: int | None = None,
+    top_k_shared: bool = False,
+    seed: int | Tensor | None = None,
+    backend: Backend = "auto",
+    validate: bool = True,
+) -> Tensor:
+    """Attention A (Eq. 2): the softmax of the scores over the in-edges of each target.
+
+    An edge that is masked, dropped or not among the top k counts as absent: the others share its attention. A target
+    with no edge left gets none.
+
+    Args:
+        scores: one score per edge and head; -inf means that the edge is absent.
+        graph: the edges.
+        mask: bool, False where an edge is absent.
+        edge_dropout: probability of dropping an edge before the softmax, one number or one per head. Self-loops stay.
+        edge_pairs: True: all edges between the same two nodes are dropped together, so an undirected graph stays
+            undirected. False: each edge for itself. An int64 tensor [E]: edges with equal numbers together.
+        top_k: keep the k best edges of each target (ties with the k-th stay), after edge dropout.
+        top_k_shared: choose them by the mean score of all heads, the same for all heads, instead of head by head.
+        seed: an int or an int64 tensor [1]; needed with edge dropout.
+        validate: look for NaN in the scores (waits for the GPU).
+
+    Shapes: scores [E, H], mask [E] or [E, H] → [E, H], in the caller's edge order.
+
+    >>> graph = Graph.from_edge_index(torch.tensor([[0, 1, 2], [2, 2, 0]]), num_nodes=3)
+    >>> edge_softmax(torch.zeros(3, 1), graph).squeeze().tolist()
+    [0.5, 0.5, 1.0]
+    """
+    checks.scores(scores, graph, validate)
+    chosen = choose(backend, scores.device)
+    keeps = []
+    if mask is not None:
+        checks.mask(mask, scores)
+        keeps.append(mask if mask.dim() == 2 else mask[:, None])
+    if checks.active("edge_dropout", edge_dropout, scores.size(1)):
+        rate = _rates(edge_dropout, scores.size(1), scores.device)
+        keeps.append(_kept_edges(rate, edge_pairs, checks.seed(seed, "edge_dropout", scores.device), graph))
+    absent = None
+    if keeps:
+        absent = ~keeps[0] if len(keeps) == 1 else ~(keeps[0] & keeps[1])
+        scores = scores.masked_fill(absent, -torch.inf)
+    if top_k is not None:
+        checks.top_k(top_k)
+        ranked = scores.detach().mean(1, keepdim=True) if top_k_shared else scores.detach().contiguous()
+        if chosen == "reference":
+            best = reference.top_k_mask(ranked, top_k, graph)
+        else:
+            best = top_k_mask_op(ranked, top_k, *pack(graph), chosen)
+        scores = scores.masked_fill(~best, -torch.inf)
+    if chosen == "reference":
+        return reference.edge_softmax(scores, graph)
+    return edge_softmax_op(scores.contiguous(), *pack(graph), chosen)
+
+
+def _kept_edges(rate: Tensor, pairs: bool | Tensor, seed: Tensor, graph: Graph) -> Tensor:
+    source, target = graph.source, graph.target
+    if isinstance(pairs, Tensor):
+        entry = pairs
+    elif pairs:
+        entry = torch.minimum(source, target) * graph.num_nodes + torch.maximum(source, target)
+    else:
+        entry = torch.arange(graph.num_edges, device=graph.device)
+    kept = keep(seed, EDGE_STREAM, entry[:, None], rate)
+    return kept | (source == target)[:, None]
+
+
+def attention_diffusion(
+    x: Tensor,
+    attention: Tensor,
+    graph: Graph,
+    K: int | None = None,
+    alpha: float | Tensor | None = None,
+    *,
+    theta: Tensor | None = None,
+    mode: Mode = "truncated",
+    tolerance: float = 1e-6,
+    memory: Memory = "auto",
+    attention_dropout: Rate = 0.0,
+    feature_dropout: Rate = 0.0,
+    seed: int | Tensor | None = None,
+    backend: Backend = "auto",
+    validate: bool = True,
+) -> Tensor:
+    r"""Attention diffusion (Eq. 3 to 5): every node attends to nodes many hops away, at a cost linear in the edges.
+
+    `mode="truncated"`, as trained in the paper: Z ← (1 − α) A Z + α Z_0, K times, starting from Z_0 = x. With `theta`
+    instead of `alpha` any weights: Σ_k θ_k A^k x (Eq. 3).
+
+    `mode="exact"`: the Z that solves (I − (1 − α) A) Z = α x, to `tolerance` relative to the largest entry of each
+    column of x; the gradient solves the adjoint system, so memory does not depend on the number of iterations. This is
+    another model than a truncated one with small K: see `truncation_error`.
+
+    A node without in-edges has an empty row in A: it gets α x from its own teleport alone.
+
+    Args:
+        x: features per node and head, float64, float32 or bfloat16.
+        attention: A on the edges, float64 with float64 features, else float32.
+        graph: the edges.
+        K: number of hops; 0 returns x.
+        alpha: teleport probability, 0 to 1, a number or a (learnable) tensor [H].
+        theta: hop weights [H, K + 1] or [K + 1], in place of K and alpha.
+        mode: "truncated" or "exact" (without K, theta and dropout).
+        tolerance: of the exact solve.
+        memory: "save" keeps the states of all hops for the backward pass; "recompute" needs one state whatever K is
+            and costs one more forward pass; "auto" saves while the states fit into 1/16 of the device's memory.
+        attention_dropout: drawn anew each hop from the untouched attention; one number or one per head.
+        feature_dropout: drawn after each hop; one number or one per head.
+        seed: an int or an int64 tensor [1]; needed with dropout. Same seed, same bits, in every backend.
+        backend: "auto", "reference", "cpu" or "triton".
+        validate: check that a tensor `alpha` is in range (waits for the GPU).
+
+    Shapes: x [N, H, D], attention [E, H] → [N, H, D].
+
+    >>> graph = Graph.from_edge_index(torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
+    >>> x = torch.tensor([1.0, 0.0]).view(2, 1, 1)
+    >>> attention_diffusion(x, torch.ones(2, 1), graph, K=1, alpha=0.25).flatten().tolist()
+    [0.25, 0.75]
+    """
+    one_of("mode", mode, Mode)
+    one_of("memory", memory, Memory)
+    checks.features(x, attention, graph)
+    heads, device = x.size(1), x.device
+    attention = attention.to(_accumulator(x.dtype)).contiguous()
+    dropped = [
+        _rates(rate, heads, device) if checks.active(name, rate, heads) else None
+        for name, rate in (("attention_dropout", attention_dropout), ("feature_dropout", feature_dropout))
+    ]
+    chosen = choose(backend, device)
+    if mode == "exact":
+        if K is not None or theta is not None or any(rate is not None for rate in dropped):
+            raise ValueError("mode is 'exact', which takes alpha alone: leave out K, theta and dropout")
+        checks.alpha(alpha, heads, validate, above_zero=True)
+        return _solve(x, attention, _per_head(alpha, heads, attention), graph, tolerance, chosen)
+    if theta is None:
+        checks.hops(K)
+        checks.alpha(alpha, heads, validate)
+        assert K is not None
+        theta = _theta(alpha, K, heads, attention)
+    else:
+        if K is not None or alpha is not None:
+            raise ValueError("theta is given beside K or alpha; allowed: theta alone, or K and alpha")
+        theta = checks.theta(theta, heads).to(attention.dtype)
+    if theta.size(1) == 1:
+        return x * theta.to(x.dtype)
+    seeded = any(rate is not None for rate in dropped)
+    seed = checks.seed(seed, "attention_dropout or feature_dropout", device) if seeded else _zero_seed(device)
+    if chosen == "reference":
+        rates = {"attention_dropout": dropped[0], "feature_dropout": dropped[1]}
+        return reference.attention_diffusion(x, attention, theta, graph, seed=seed, **rates)
+    learns = torch.is_grad_enabled() and (x.requires_grad or attention.requires_grad or theta.requires_grad)
+    save = learns and memory != "recompute"
+    if save and memory == "auto":
+        save = saves(x.numel() * x.element_size() * (theta.size(1) - 2), device)
+    return diffuse_op(x.contiguous(), attention, theta.contiguous(), seed, *dropped, *pack(graph), save, chosen)[0]
+
+
+def dropout(x: Tensor, p: float, seed: int | Tensor, *, backend: Backend = "auto") -> Tensor:
+    """Inverted dropout from a seed: the same bits in every backend, and not serial on the CPU as torch's own.
+
+    >>> dropout(torch.ones(4), 0.5, seed=0).unique().tolist()
+    [0.0, 2.0]
+    """
+    if not checks.active("p", p, 1):
+        return x
+    rate, seed = _rates(p, 1, x.device), checks.seed(seed, "p", x.device)
+    chosen = choose(backend, x.device)
+    return reference.dropout(x, rate, seed) if chosen == "reference" else dropout_op(x, rate, seed, chosen)
+
+
+def saves(states_bytes: int, device: torch.device) -> bool:
+    """Whether `memory="auto"` keeps the states: while they fit into 1/16 of the device's memory."""
+    return states_bytes <= _total_memory(device) // 16
+
+
+@lru_cache
+def _total_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    import os
+
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8 * 2**30
+
+
+def _solve(x: Tensor, attention: Tensor, alpha: Tensor, graph: Graph, tolerance: float, chosen: str) -> Tensor:
+    checks.tolerance(tolerance)
+    if chosen != "reference":
+        return solve_op(x.contiguous(), attention, alpha, *pack(graph), tolerance, chosen)
+    # By definition: as many hops as the tolerance asks for.
+    K = hops_for(tolerance, float(alpha.detach().min()))
+    return reference.attention_diffusion(x, attention, geometric_weights(alpha, K), graph)
+
+
+def _accumulator(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _per_head(value: float | Tensor | None, heads: int, like: Tensor) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.to(like.dtype).expand(heads).contiguous()
+    assert value is not None
+    return torch.full((heads,), value, dtype=like.dtype, device=like.device)
+
+
+def _theta(alpha: float | Tensor | None, K: int, heads: int, like: Tensor) -> Tensor:
+    if isinstance(alpha, Tensor) or torch.compiler.is_compiling():
+        return geometric_weights(_per_head(alpha, heads, like), K)
+    assert alpha is not None
+    return _fixed_theta(float(alpha), K, heads, like.dtype, like.device)
+
+
+@lru_cache(maxsize=64)
+def _fixed_theta(alpha: float, K: int, heads: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return geometric_weights(torch.full((heads,), alpha, dtype=torch.float64, device=device), K).to(dtype)
+
+
+def _rates(rate: Rate, heads: int, device: torch.device) -> Tensor:
+    if isinstance(rate, Tensor):
+        return rate.to(torch.float32).expand(heads).contiguous()
+    return torch.full((heads,), rate, dtype=torch.float32, device=device)
+
+
+def _zero_seed(device: torch.device) -> Tensor:
+    return torch.zeros(1, dtype=torch.int64, device=device)

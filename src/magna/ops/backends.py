@@ -1,0 +1,106 @@
+"""Backends: which there are, which one `auto` takes, and how a `Graph` passes through an op's schema.
+
+A backend is a module with the functions of `KERNELS`, each on contiguous tensors and without autograd. A new one is one
+file and one line in `MODULES`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from magna.graph import Graph, Segments
+from magna.typing import Backend, one_of
+
+MODULES = {"cpu": "magna.ops.cpu_kernels", "triton": "magna.ops.triton_kernels"}
+KERNELS = (
+    "edge_scores",
+    "segment_sum",
+    "edge_softmax",
+    "edge_softmax_backward",
+    "top_k_mask",
+    "dropout",
+    "hop",
+    "hop_backward",
+    "hop_dropout",
+)
+DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+
+
+def kernels(backend: str) -> ModuleType:
+    """The module of a backend; its import fails where the backend cannot run at all."""
+    return importlib.import_module(MODULES[backend])
+
+
+def why_not(backend: str, device: torch.device) -> str | None:
+    """Why a backend cannot run on tensors of this device, or None where it can."""
+    if backend == "reference":
+        return None
+    try:
+        return kernels(backend).why_not(device)
+    except ImportError as error:
+        return str(error)
+
+
+def choose(backend: Backend, device: torch.device) -> str:
+    """The backend that runs: the one asked for, or for "auto" the fused one of the device where it can run.
+
+    >>> choose("reference", torch.device("cpu"))
+    'reference'
+    """
+    one_of("backend", backend, Backend)
+    if backend == "auto":
+        fused = {"cpu": "cpu", "cuda": "triton"}.get(device.type, "reference")
+        return fused if why_not(fused, device) is None else "reference"
+    reason = why_not(backend, device)
+    if reason is not None:
+        raise ValueError(f"backend is {backend!r}, which cannot run here: {reason}; try backend='auto'")
+    return backend
+
+
+class Draw(NamedTuple):
+    """Dropout of one diffusion, and which slice of the heads and columns the tensors at hand are."""
+
+    seed: Tensor  # [1] int64
+    attention_rate: Tensor | None  # [h] float32, the heads at hand
+    feature_rate: Tensor | None  # [h] float32
+    heads: int  # of the whole tensor
+    width: int
+    first_head: int = 0
+    first_column: int = 0
+
+
+def pack(graph: Graph) -> tuple[list[Tensor], list[int]]:
+    """A graph as the tensors and ints that an op's schema can hold."""
+    tensors = [graph.edge_index, *graph.by_target[:4], *graph.by_source[:4], graph.col, graph.source_col, graph.source_rank]
+    sizes = [graph.num_nodes, int(graph.in_order), graph.by_target.num_slots, graph.by_source.num_slots]
+    if graph.edge_type is not None and graph.by_relation is not None:
+        tensors += [graph.edge_type, *graph.by_relation[:4]]
+        sizes += [graph.num_relations, graph.by_relation.num_slots]
+    return tensors, sizes
+
+
+def unpack(tensors: Sequence[Tensor], sizes: Sequence[int]) -> Graph:
+    typed = len(sizes) > 4
+    return Graph(
+        num_nodes=sizes[0],
+        edge_index=tensors[0],
+        by_target=Segments(*tensors[1:5], sizes[2]),
+        by_source=Segments(*tensors[5:9], sizes[3]),
+        col=tensors[9],
+        source_col=tensors[10],
+        source_rank=tensors[11],
+        in_order=bool(sizes[1]),
+        edge_type=tensors[12] if typed else None,
+        num_relations=sizes[4] if typed else 0,
+        by_relation=Segments(*tensors[13:17], sizes[5]) if typed else None,
+    )
+
+
+def in_target_order(values: Tensor, graph: Graph) -> Tensor:
+    return values if graph.in_order else values.index_select(0, graph.by_target.order)

@@ -1,0 +1,246 @@
+"""K hops as a `torch.library` op over a backend's kernels: what is saved, what is computed again, in what order.
+
+Everything that is not a walk over edges is written here, once for all backends: the schedule of the hops, the states of
+the backward pass, and the slices of `memory="recompute"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+
+import torch
+from torch import Tensor
+from torch.library import custom_op
+
+from magna.graph import Graph
+from magna.ops.backends import Draw, in_target_order, kernels, unpack
+
+
+@custom_op("magna::diffuse", mutates_args=())
+def diffuse_op(
+    x: Tensor,
+    attention: Tensor,
+    theta: Tensor,
+    seed: Tensor,
+    attention_rate: Tensor | None,
+    feature_rate: Tensor | None,
+    graph: Sequence[Tensor],
+    sizes: Sequence[int],
+    save: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    """Σ_k θ_k A^k x and, with `save`, the states Z_1 .. Z_{K-1} for the backward pass."""
+    g = unpack(graph, sizes)
+    draw = Draw(seed, attention_rate, feature_rate, x.size(1), x.size(2))
+    K = theta.size(1) - 1
+    states = x.new_empty(_states_shape(x, K, save))
+    buffers = list(states) if save else [torch.empty_like(x) for _ in range(min(K - 1, 2))]
+    weights = theta.t().contiguous()
+    out = torch.empty_like(x)
+    _run_hops(x, in_target_order(attention, g), weights, draw, g, kernels(backend), K, buffers, out)
+    return out, states
+
+
+def _states_shape(x: Tensor, K: int, save: bool) -> tuple[int, ...]:
+    return (K - 1 if save else 0, *x.shape)
+
+
+@diffuse_op.register_fake
+def _(x, attention, theta, seed, attention_rate, feature_rate, graph, sizes, save, backend):
+    return torch.empty_like(x), x.new_empty(_states_shape(x, theta.size(1) - 1, save))
+
+
+def _run_hops(
+    x: Tensor,
+    attention: Tensor,
+    weights: Tensor,
+    draw: Draw,
+    graph: Graph,
+    backend: ModuleType,
+    hops: int,
+    buffers: list[Tensor],
+    out: Tensor | None,
+) -> None:
+    """The first `hops` hops; hop k writes buffers[k modulo their number], the last of all K hops writes `out`."""
+    K = weights.size(0) - 1
+    z = x
+    for hop in range(hops):
+        into = out if hop == K - 1 and out is not None else buffers[hop % len(buffers)]
+        backend.hop(
+            z,
+            x,
+            attention,
+            graph.by_target,
+            graph.col,
+            z_scale=weights[K] if hop == 0 else None,
+            x_scale=weights[K - 1 - hop],
+            draw=draw,
+            number=hop,
+            out=into,
+        )
+        z = into
+
+
+@custom_op("magna::diffuse_backward", mutates_args=())
+def diffuse_backward_op(
+    grad: Tensor,
+    x: Tensor,
+    attention: Tensor,
+    theta: Tensor,
+    states: Tensor,
+    seed: Tensor,
+    attention_rate: Tensor | None,
+    feature_rate: Tensor | None,
+    graph: Sequence[Tensor],
+    sizes: Sequence[int],
+    theta_grad: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients to x, attention and theta; where no states were saved, they are computed again slice by slice."""
+    g, fused = unpack(graph, sizes), kernels(backend)
+    K, heads, width = theta.size(1) - 1, x.size(1), x.size(2)
+    weights = theta.t().contiguous()
+    by_source = attention.index_select(0, g.by_source.order)
+    grad_by_source = torch.empty_like(by_source)
+    grad_theta = torch.zeros_like(weights) if theta_grad else None
+    grad = grad.contiguous()
+    draw = Draw(seed, attention_rate, feature_rate, heads, width)
+    if K == 1 or states.size(0):
+        saved = [x, *states]
+        grad_x = _run_hops_back(grad, saved, by_source, grad_by_source, weights, grad_theta, draw, g, fused, True)
+    else:
+        grad_x = torch.empty_like(x)
+        by_target = in_target_order(attention, g)
+        for h in _slices(heads, heads // max(1, min(heads, K - 1))):
+            part_by_source = by_source[:, h].contiguous()
+            part_grad = torch.empty_like(part_by_source)
+            part_weights = weights[:, h].contiguous()
+            part_theta = None if grad_theta is None else grad_theta[:, h].contiguous()
+            for c in _slices(width, width // -(-(K - 1) // heads)):
+                part = x[:, h, c].contiguous()
+                part_draw = draw._replace(
+                    attention_rate=None if attention_rate is None else attention_rate[h],
+                    feature_rate=None if feature_rate is None else feature_rate[h],
+                    first_head=h.start,
+                    first_column=c.start,
+                )
+                part_states = list(part.new_empty(K - 1, *part.shape))
+                _run_hops(
+                    part, by_target[:, h].contiguous(), part_weights, part_draw, g, fused, K - 1, part_states, None
+                )
+                grad_x[:, h, c] = _run_hops_back(
+                    grad[:, h, c].contiguous(),
+                    [part, *part_states],
+                    part_by_source,
+                    part_grad,
+                    part_weights,
+                    part_theta,
+                    part_draw,
+                    g,
+                    fused,
+                    c.start == 0,
+                )
+            grad_by_source[:, h] = part_grad
+            if grad_theta is not None and part_theta is not None:
+                grad_theta[:, h] = part_theta
+    grad_attention = grad_by_source.index_select(0, g.source_rank)
+    return grad_x, grad_attention, theta.new_empty(0) if grad_theta is None else grad_theta.t().contiguous()
+
+
+@diffuse_backward_op.register_fake
+def _(grad, x, attention, theta, states, seed, attention_rate, feature_rate, graph, sizes, theta_grad, backend):
+    return (
+        torch.empty_like(x),
+        torch.empty_like(attention),
+        torch.empty_like(theta) if theta_grad else theta.new_empty(0),
+    )
+
+
+def _slices(size: int, step: int) -> list[slice]:
+    step = max(1, step)
+    return [slice(start, min(start + step, size)) for start in range(0, size, step)]
+
+
+def _run_hops_back(
+    grad: Tensor,
+    states: list[Tensor],
+    attention: Tensor,
+    grad_attention: Tensor,
+    weights: Tensor,
+    grad_weights: Tensor | None,
+    draw: Draw,
+    graph: Graph,
+    backend: ModuleType,
+    first_slice: bool,
+) -> Tensor:
+    """Walk the hops back. T_0 is the incoming gradient, T_m = Aᵀ T_{m-1}; grad x = Σ_m θ_m T_m and
+    ∂A_ji = Σ_k ⟨T_{K-1-k}[j], Z_k[i]⟩; both need T of the same neighbours, so one walk over the out-edges serves both.
+    """
+    K = weights.size(0) - 1
+    x = states[0]
+    if draw.feature_rate is not None:
+        grad = backend.hop_dropout(grad, draw, K - 1)
+    grad_x = torch.empty_like(x)
+    buffers = [torch.empty_like(x) for _ in range(2)] if K > 1 or grad_weights is not None else []
+    for m in range(1, K + 1):
+        hop = K - m
+        if grad_weights is not None:
+            grad_weights[m - 1] += (grad.to(weights.dtype) * x).sum((0, 2))
+        into = buffers[m % 2] if hop > 0 or grad_weights is not None else None
+        backend.hop_backward(
+            grad,
+            states[hop],
+            attention,
+            graph.by_source,
+            graph.source_col,
+            z_scale=weights[K] if hop == 0 else None,
+            first_scale=weights[0] if m == 1 else None,
+            scale=weights[m],
+            draw=draw,
+            number=hop,
+            grad_attention=grad_attention,
+            add=m > 1 or not first_slice,
+            grad_x=grad_x,
+            out=into,
+        )
+        if into is not None:
+            grad = into
+    if grad_weights is not None:
+        grad_weights[K] += (grad.to(weights.dtype) * x).sum((0, 2))
+    return grad_x
+
+
+def _diffuse_save(ctx, inputs, output):
+    x, attention, theta, seed, attention_rate, feature_rate, graph, ctx.sizes, _, ctx.backend = inputs
+    ctx.rated = attention_rate is not None, feature_rate is not None
+    rates = [rate for rate in (attention_rate, feature_rate) if rate is not None]
+    ctx.save_for_backward(x, attention, theta, output[1], seed, *rates, *graph)
+    ctx.set_materialize_grads(False)
+
+
+def _diffuse_grad(ctx, grad, _):
+    if grad is None:
+        return (None,) * 10
+    x, attention, theta, states, seed, *rest = ctx.saved_tensors
+    attention_rate = rest.pop(0) if ctx.rated[0] else None
+    feature_rate = rest.pop(0) if ctx.rated[1] else None
+    grad_x, grad_attention, grad_theta = diffuse_backward_op(
+        grad,
+        x,
+        attention,
+        theta,
+        states,
+        seed,
+        attention_rate,
+        feature_rate,
+        rest,
+        ctx.sizes,
+        ctx.needs_input_grad[2],
+        ctx.backend,
+    )
+    grad_theta = grad_theta if ctx.needs_input_grad[2] else None
+    return grad_x, grad_attention, grad_theta, None, None, None, [None] * len(rest), None, None, None
+
+
+diffuse_op.register_autograd(_diffuse_grad, setup_context=_diffuse_save)

@@ -1,0 +1,134 @@
+"""Scores, softmax, top-k and dropout as `torch.library` ops over a backend's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.library import custom_op
+
+from magna.ops.backends import kernels, unpack
+
+
+@custom_op("magna::edge_scores", mutates_args=())
+def edge_scores_op(
+    source: Tensor,
+    target: Tensor,
+    relation: Tensor | None,
+    graph: Sequence[Tensor],
+    sizes: Sequence[int],
+    negative_slope: float,
+    backend: str,
+) -> Tensor:
+    return kernels(backend).edge_scores(source, target, relation, unpack(graph, sizes), negative_slope)
+
+
+@edge_scores_op.register_fake
+def _(source, target, relation, graph, sizes, negative_slope, backend):
+    return source.new_empty(graph[0].size(1), source.size(1))
+
+
+@custom_op("magna::edge_scores_backward", mutates_args=())
+def edge_scores_backward_op(
+    grad: Tensor, scores: Tensor, graph: Sequence[Tensor], sizes: Sequence[int], negative_slope: float, backend: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    g, segment_sum = unpack(graph, sizes), kernels(backend).segment_sum
+    grad = grad.contiguous()
+    by_source = segment_sum(grad, scores, negative_slope, g.by_source)
+    by_target = segment_sum(grad, scores, negative_slope, g.by_target)
+    by_relation = grad.new_empty(0, grad.size(1))
+    if g.by_relation is not None:
+        by_relation = segment_sum(grad, scores, negative_slope, g.by_relation)
+    return by_source, by_target, by_relation
+
+
+@edge_scores_backward_op.register_fake
+def _(grad, scores, graph, sizes, negative_slope, backend):
+    heads, relations = grad.size(1), sizes[4] if len(sizes) > 4 else 0
+    return grad.new_empty(sizes[0], heads), grad.new_empty(sizes[0], heads), grad.new_empty(relations, heads)
+
+
+def _edge_scores_save(ctx, inputs, output):
+    _, _, relation, graph, ctx.sizes, ctx.negative_slope, ctx.backend = inputs
+    ctx.typed = relation is not None
+    ctx.save_for_backward(output, *graph)
+
+
+def _edge_scores_grad(ctx, grad):
+    scores, *graph = ctx.saved_tensors
+    source, target, relation = edge_scores_backward_op(
+        grad, scores, graph, ctx.sizes, ctx.negative_slope, ctx.backend
+    )
+    return source, target, relation if ctx.typed else None, [None] * len(graph), None, None, None
+
+
+edge_scores_op.register_autograd(_edge_scores_grad, setup_context=_edge_scores_save)
+
+
+@custom_op("magna::edge_softmax", mutates_args=())
+def edge_softmax_op(scores: Tensor, graph: Sequence[Tensor], sizes: Sequence[int], backend: str) -> Tensor:
+    return kernels(backend).edge_softmax(scores, unpack(graph, sizes))
+
+
+@edge_softmax_op.register_fake
+def _(scores, graph, sizes, backend):
+    return torch.empty_like(scores)
+
+
+@custom_op("magna::edge_softmax_backward", mutates_args=())
+def edge_softmax_backward_op(
+    grad: Tensor, attention: Tensor, graph: Sequence[Tensor], sizes: Sequence[int], backend: str
+) -> Tensor:
+    return kernels(backend).edge_softmax_backward(grad.contiguous(), attention, unpack(graph, sizes))
+
+
+@edge_softmax_backward_op.register_fake
+def _(grad, attention, graph, sizes, backend):
+    return torch.empty_like(attention)
+
+
+def _edge_softmax_save(ctx, inputs, output):
+    _, graph, ctx.sizes, ctx.backend = inputs
+    ctx.save_for_backward(output, *graph)
+
+
+def _edge_softmax_grad(ctx, grad):
+    attention, *graph = ctx.saved_tensors
+    return edge_softmax_backward_op(grad, attention, graph, ctx.sizes, ctx.backend), [None] * len(graph), None, None
+
+
+edge_softmax_op.register_autograd(_edge_softmax_grad, setup_context=_edge_softmax_save)
+
+
+@custom_op("magna::top_k_mask", mutates_args=())
+def top_k_mask_op(scores: Tensor, k: int, graph: Sequence[Tensor], sizes: Sequence[int], backend: str) -> Tensor:
+    return kernels(backend).top_k_mask(scores, k, unpack(graph, sizes))
+
+
+@top_k_mask_op.register_fake
+def _(scores, k, graph, sizes, backend):
+    return torch.empty_like(scores, dtype=torch.bool)
+
+
+@custom_op("magna::dropout", mutates_args=())
+def dropout_op(x: Tensor, rate: Tensor, seed: Tensor, backend: str) -> Tensor:
+    return kernels(backend).dropout(x.contiguous(), rate, seed)
+
+
+@dropout_op.register_fake
+def _(x, rate, seed, backend):
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _dropout_save(ctx, inputs, output):
+    _, rate, seed, ctx.backend = inputs
+    ctx.save_for_backward(rate, seed)
+
+
+def _dropout_grad(ctx, grad):
+    # The same factors again: dropout is linear and its mask is a function of the seed.
+    return dropout_op(grad, *ctx.saved_tensors, ctx.backend), None, None, None
+
+
+dropout_op.register_autograd(_dropout_grad, setup_context=_dropout_save)

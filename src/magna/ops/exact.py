@@ -1,0 +1,151 @@
+"""The whole diffusion, 𝒜 x = α (I − (1 − α) A)⁻¹ x: in closed form for small graphs, and by an implicit solve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.library import custom_op
+
+from magna.graph import Graph
+from magna.ops.backends import Draw, in_target_order, kernels, unpack
+from magna.ops.weights import hops_for
+
+
+def attention_matrix(attention: Tensor, graph: Graph) -> Tensor:
+    """A as dense matrices, A[h, i, j] the attention of target i to source j; parallel edges add up.
+
+    Shapes: attention [E, H] → [H, N, N].
+    """
+    dense = attention.new_zeros(attention.size(1), graph.num_nodes * graph.num_nodes)
+    cell = graph.target * graph.num_nodes + graph.source
+    dense = dense.index_add(1, cell, attention.t())
+    return dense.view(-1, graph.num_nodes, graph.num_nodes)
+
+
+def diffused_attention(attention: Tensor, graph: Graph, alpha: float) -> Tensor:
+    """𝒜 = α (I − (1 − α) A)⁻¹ as dense matrices (Prop. 3: personalised PageRank with transition matrix A).
+
+    Shapes: attention [E, H] → [H, N, N]. For studies and tests: it costs N³.
+    """
+    identity = torch.eye(graph.num_nodes, dtype=attention.dtype, device=attention.device)
+    return alpha * torch.linalg.inv(identity - (1 - alpha) * attention_matrix(attention, graph))
+
+
+@custom_op("magna::solve", mutates_args=())
+def solve_op(
+    x: Tensor,
+    attention: Tensor,
+    alpha: Tensor,
+    graph: Sequence[Tensor],
+    sizes: Sequence[int],
+    tolerance: float,
+    backend: str,
+) -> Tensor:
+    """Z with (I − (1 − α) A) Z = α x."""
+    g, fused = unpack(graph, sizes), kernels(backend)
+    by_target, decay = in_target_order(attention, g), 1 - alpha
+    draw = Draw(attention.new_empty(0), None, None, x.size(1), x.size(2))
+
+    def step(z: Tensor, out: Tensor) -> None:
+        fused.hop(z, x, by_target, g.by_target, g.col, z_scale=decay, x_scale=alpha, draw=draw, number=0, out=out)
+
+    # A's rows sum to at most 1: in the largest entry each step brings Z closer by the factor 1 − α.
+    return _iterate(step, x, alpha, tolerance, lambda t: t.abs().amax(0))
+
+
+def _iterate(
+    step: Callable[[Tensor, Tensor], None], start: Tensor, alpha: Tensor, tolerance: float, norm: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Repeat a contraction with factor 1 − α until `tolerance`, relative to the start, column by column."""
+    if start.numel() == 0:
+        return start.clone()
+    slowest = float(alpha.min())
+    most, every = hops_for(tolerance, slowest), 8
+    limit = tolerance * norm(start) * slowest
+    here, there = torch.empty_like(start), torch.empty_like(start)
+    z = start
+    for number in range(1, most + 1):
+        step(z, here)
+        z, here, there = here, there, here
+        if number % every == 0 and number < most:
+            # What is left to go is at most (1 − α) / α times the last step.
+            if bool(((1 - slowest) * norm(z - here) <= limit).all()):
+                break
+    return z
+
+
+@solve_op.register_fake
+def _(x, attention, alpha, graph, sizes, tolerance, backend):
+    return torch.empty_like(x)
+
+
+@custom_op("magna::solve_backward", mutates_args=())
+def solve_backward_op(
+    grad: Tensor,
+    z: Tensor,
+    x: Tensor,
+    attention: Tensor,
+    alpha: Tensor,
+    graph: Sequence[Tensor],
+    sizes: Sequence[int],
+    tolerance: float,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The adjoint solve: (I − (1 − α) Aᵀ) u = grad; grad x = α u, ∂A_ji = (1 − α) ⟨u_j, z_i⟩, ∂α = ⟨u, x − A z⟩."""
+    g, fused = unpack(graph, sizes), kernels(backend)
+    by_source, decay, one = attention.index_select(0, g.by_source.order), 1 - alpha, torch.ones_like(alpha)
+    grad = grad.contiguous()
+    draw = Draw(attention.new_empty(0), None, None, x.size(1), x.size(2))
+
+    def step(u: Tensor, out: Tensor) -> None:
+        fused.hop(
+            u, grad, by_source, g.by_source, g.source_col, z_scale=decay, x_scale=one, draw=draw, number=0, out=out
+        )
+
+    # Aᵀ contracts in the sum of the entries of a column, as A does in the largest.
+    u = _iterate(step, grad, alpha, tolerance, lambda t: t.abs().sum(0))
+    grad_x, grad_by_source = torch.empty_like(x), torch.empty_like(by_source)
+    fused.hop_backward(
+        u,
+        z,
+        by_source,
+        g.by_source,
+        g.source_col,
+        z_scale=decay,
+        first_scale=alpha,
+        scale=torch.zeros_like(alpha),
+        draw=draw,
+        number=0,
+        grad_attention=grad_by_source,
+        add=False,
+        grad_x=grad_x,
+        out=None,
+    )
+    x_minus_az = torch.empty_like(x)
+    by_target = in_target_order(attention, g)
+    fused.hop(
+        z, x, by_target, g.by_target, g.col, z_scale=-one, x_scale=one, draw=draw, number=0, out=x_minus_az
+    )
+    grad_alpha = (u.to(alpha.dtype) * x_minus_az).sum((0, 2))
+    return grad_x, grad_by_source.index_select(0, g.source_rank), grad_alpha
+
+
+@solve_backward_op.register_fake
+def _(grad, z, x, attention, alpha, graph, sizes, tolerance, backend):
+    return torch.empty_like(x), torch.empty_like(attention), torch.empty_like(alpha)
+
+
+def _solve_save(ctx, inputs, output):
+    x, attention, alpha, graph, ctx.sizes, ctx.tolerance, ctx.backend = inputs
+    ctx.save_for_backward(output, x, attention, alpha, *graph)
+
+
+def _solve_grad(ctx, grad):
+    z, x, attention, alpha, *graph = ctx.saved_tensors
+    grads = solve_backward_op(grad, z, x, attention, alpha, graph, ctx.sizes, ctx.tolerance, ctx.backend)
+    return *grads, [None] * len(graph), None, None, None
+
+
+solve_op.register_autograd(_solve_grad, setup_context=_solve_save)

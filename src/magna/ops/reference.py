@@ -1,0 +1,104 @@
+"""The operators in plain PyTorch: the definition, readable beside the paper.
+
+Each function has the signature of its fused namesake in `magna.ops`; gradients come from autograd.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import leaky_relu
+
+from magna.graph import Graph
+from magna.ops.random import DENSE_STREAM, attention_stream, dropout_factor, feature_stream
+
+
+def edge_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: Graph, negative_slope: float) -> Tensor:
+    """Eq. 1 after its products: s_e = LeakyReLU(source[i] + target[j] + relation[k]) for e = (i, k, j).
+
+    Shapes: source [N, H], target [N, H], relation [R, H] → [E, H].
+    """
+    total = source[graph.source] + target[graph.target]
+    if relation is not None:
+        assert graph.edge_type is not None
+        total = total + relation[graph.edge_type]
+    return leaky_relu(total, negative_slope)
+
+
+def edge_softmax(scores: Tensor, graph: Graph) -> Tensor:
+    """Eq. 2 and the softmax below it: over the in-edges of each target, head by head; -inf stands for no edge.
+
+    A target all of whose edges are -inf (or that has none) gets attention 0.
+
+    Shapes: scores [E, H] → [E, H].
+    """
+    index = graph.target[:, None].expand_as(scores)
+    top = scores.new_full((graph.num_nodes, scores.size(1)), -torch.inf)
+    top = top.scatter_reduce(0, index, scores.detach(), "amax")
+    top = torch.where(top.isfinite(), top, 0)
+    weight = torch.exp(scores - top[graph.target])
+    total = weight.new_zeros(top.shape).index_add(0, graph.target, weight)
+    # A row of -inf alone sums to 0; its attention is 0 whatever it is divided by.
+    return weight / torch.where(total > 0, total, 1)[graph.target]
+
+
+def top_k_mask(scores: Tensor, k: int, graph: Graph) -> Tensor:
+    """bool: the edges whose score is among the k largest of their target; ties with the k-th all stay.
+
+    Shapes: scores [E, H] → [E, H].
+    """
+    rowptr = graph.rowptr.long()
+    kth = rowptr[:-1] + k - 1
+    has_more = kth + 1 < rowptr[1:]
+    kth = torch.where(has_more, kth, 0)
+    keep = torch.empty_like(scores, dtype=torch.bool)
+    for head, score in enumerate(scores.unbind(1)):
+        by_score = score.argsort(descending=True)
+        by_target = graph.target[by_score].argsort(stable=True)
+        ranked = score[by_score[by_target]]
+        threshold = torch.where(has_more, ranked[kth], -torch.inf) if ranked.numel() else ranked.new_empty(0)
+        keep[:, head] = score >= threshold[graph.target]
+    return keep
+
+
+def attention_diffusion(
+    x: Tensor,
+    attention: Tensor,
+    theta: Tensor,
+    graph: Graph,
+    *,
+    attention_dropout: Tensor | None = None,
+    feature_dropout: Tensor | None = None,
+    seed: Tensor | None = None,
+) -> Tensor:
+    """Eq. 3 to 5 for any hop weights: Σ_k θ_k A^k x, by Horner's rule.
+
+    Z_0 = θ_K x and Z_{k+1} = A_k Z_k + θ_{K-1-k} x. With θ = `geometric_weights(alpha, K)` this is the
+    paper's Z ← (1 − α) A Z + α Z_0: each Z here is the paper's times a power of (1 − α), and Z_K is the same. A_k is
+    the untouched attention under dropout number k.
+
+    Shapes: x [N, H, D], attention [E, H], theta [H, K + 1], dropout rates [H] → [N, H, D].
+    """
+    N, H, D = x.shape
+    K = theta.size(1) - 1
+    theta = theta.to(x.dtype)
+    z = theta[:, K, None] * x
+    for hop in range(K):
+        weight = attention.to(x.dtype)
+        if attention_dropout is not None:
+            assert seed is not None
+            entry = torch.arange(attention.numel(), device=x.device).view(attention.shape)
+            weight = weight * dropout_factor(seed, attention_stream(hop), entry, attention_dropout, x.dtype)
+        message = weight[:, :, None] * z[graph.source]  # [E, H, D]
+        z = torch.zeros_like(x).index_add(0, graph.target, message) + theta[:, K - 1 - hop, None] * x
+        if feature_dropout is not None:
+            assert seed is not None
+            entry = torch.arange(N * H * D, device=x.device).view(N, H, D)
+            z = z * dropout_factor(seed, feature_stream(hop), entry, feature_dropout[:, None], x.dtype)
+    return z
+
+
+def dropout(x: Tensor, rate: Tensor, seed: Tensor) -> Tensor:
+    """Inverted dropout of a whole tensor with one rate [1]."""
+    entry = torch.arange(x.numel(), device=x.device).view(x.shape)
+    return x * dropout_factor(seed, DENSE_STREAM, entry, rate, x.dtype)

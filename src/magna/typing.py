@@ -1,0 +1,29 @@
+"""Shape legend and the literals of the public interface.
+
+The letters in shape comments mean the same everywhere:
+
+    N  nodes            E  edges             H  heads
+    D  width of a head  C  channels (H * D)  K  hops
+    R  relations        B  batch
+"""
+
+from typing import Literal, get_args
+
+Backend = Literal["auto", "reference", "cpu", "triton"]
+Mode = Literal["truncated", "exact"]
+Memory = Literal["save", "recompute", "auto"]
+HopWeights = Literal["fixed", "alpha", "theta"]
+HeadForm = Literal["split", "full"]
+Projection = Literal["separate", "shared"]
+Norm = Literal["layer", "unbiased", "none"]
+Init = Literal["glorot", "official"]
+
+
+def one_of(name: str, value: object, allowed: object) -> None:
+    """Refuse a value that is not one of a Literal's words.
+
+    >>> one_of("mode", "exact", Mode)
+    """
+    words = get_args(allowed)
+    if value not in words:
+        raise ValueError(f"{name} is {value!r}; allowed: {', '.join(map(repr, words))}")
