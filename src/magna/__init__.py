@@ -1,0 +1,51 @@
+"""MAGNA: multi-hop attention graph neural networks. Every public name, re-exported once.
+
+Names are looked up on first use, so that `import magna` costs nothing until a tensor is needed.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from magna.graph import Graph
+    from magna.nn import MAGNA, EdgeAttention, MAGNABlock, MAGNAConv
+    from magna.ops import attention_diffusion, edge_softmax, hops_for, truncation_error
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "MAGNA",
+    "EdgeAttention",
+    "Graph",
+    "MAGNABlock",
+    "MAGNAConv",
+    "__version__",
+    "attention_diffusion",
+    "edge_softmax",
+    "hops_for",
+    "truncation_error",
+]
+
+_HOME = {
+    "Graph": "magna.graph",
+    "MAGNA": "magna.nn",
+    "EdgeAttention": "magna.nn",
+    "MAGNABlock": "magna.nn",
+    "MAGNAConv": "magna.nn",
+    "attention_diffusion": "magna.ops",
+    "edge_softmax": "magna.ops",
+    "hops_for": "magna.ops",
+    "truncation_error": "magna.ops",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'magna' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 # A program of a GPU kernel walks at most this many edges, so that a hub does not run on one program alone.
-PIECE_EDGES = 64
+PIECE_EDGES = 128
 _INT32_MAX = 2**31 - 1
 
 
@@ -23,7 +23,7 @@ class Segments(NamedTuple):
 
     ptr: Tensor  # [S + 1] int32, group s is positions ptr[s] .. ptr[s + 1]
     order: Tensor  # [E] int32, the caller's edge at each position
-    pieces: Tensor  # [P, 4] int32: group, begin, end, slot (-1: the group's only piece; group -1: padding)
+    pieces: Tensor  # [P, 4] int32: group, begin, end, slot (-1: the group's only piece; group -1: padding), hubs first
     hubs: Tensor  # [Q, 3] int32: group, first slot, end slot, for groups of several pieces (group -1: padding)
     num_slots: int  # slots that the pieces of hubs write their partial sums to
 
@@ -173,7 +173,9 @@ def as_graph(edges: Tensor | Graph, num_nodes: int, edge_type: Tensor | None, nu
         if edge_type is None or edge_type is edges.edge_type:
             return edges
         return edges.with_types(edge_type, num_relations)
-    if torch.compiler.is_compiling():
+    # Tensors born in inference mode have no version to tell them apart by.
+    traced = torch.compiler.is_compiling() or not isinstance(edges, Tensor) or edges.is_inference()
+    if traced or (edge_type is not None and edge_type.is_inference()):
         return Graph.from_edge_index(edges, num_nodes, edge_type, num_relations)
     # The tensors' own versions are part of the key, so an in-place change is seen.
     key = (id(edges), edges._version, num_nodes)
@@ -249,8 +251,11 @@ def _cut(ptr: Tensor, num_edges: int) -> tuple[Tensor, Tensor, int]:
     within = piece - (first - count)[group]
     begin = ptr[group] + within * PIECE_EDGES
     end = torch.minimum(begin + PIECE_EDGES, ptr[group + 1])
-    slot = torch.where(is_hub[group], (hub_end - count)[group] + within, -1)
+    slot = torch.where(used & is_hub[group], (hub_end - count)[group] + within, -1)
+    end = torch.where(used, end, begin)
     pieces = torch.stack([torch.where(used, group, -1), begin, end, slot], dim=1)
+    # The pieces of hubs come first, so that slot i belongs to piece i and the longest work starts first.
+    pieces = pieces[torch.argsort(slot < 0, stable=True)]
     # The hubs in the order of their groups: the i-th hub is the first group whose running count passes i.
     running = torch.cumsum(is_hub, 0)
     hub = torch.searchsorted(running, torch.arange(num_hubs, device=device), right=True)

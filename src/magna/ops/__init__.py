@@ -90,7 +90,7 @@ def edge_softmax(
         top_k: keep the k best edges of each target (ties with the k-th stay), after edge dropout.
         top_k_shared: choose them by the mean score of all heads, the same for all heads, instead of head by head.
         seed: an int or an int64 tensor [1]; needed with edge dropout.
-        validate: look for NaN in the scores (waits for the GPU).
+        validate: look for NaN in the scores and rates out of range (waits for the GPU).
 
     Shapes: scores [E, H], mask [E] or [E, H] → [E, H], in the caller's edge order.
 
@@ -104,7 +104,8 @@ def edge_softmax(
     if mask is not None:
         checks.mask(mask, scores)
         keeps.append(mask if mask.dim() == 2 else mask[:, None])
-    if checks.active("edge_dropout", edge_dropout, scores.size(1)):
+    if checks.active("edge_dropout", edge_dropout, scores.size(1), validate):
+        checks.pairs(edge_pairs, graph)
         rate = _rates(edge_dropout, scores.size(1), scores.device)
         keeps.append(_kept_edges(rate, edge_pairs, checks.seed(seed, "edge_dropout", scores.device), graph))
     absent = None
@@ -179,7 +180,7 @@ def attention_diffusion(
         feature_dropout: drawn after each hop; one number or one per head.
         seed: an int or an int64 tensor [1]; needed with dropout. Same seed, same bits, in every backend.
         backend: "auto", "reference", "cpu" or "triton".
-        validate: check that a tensor `alpha` is in range (waits for the GPU).
+        validate: check that tensors of `alpha` and dropout rates are in range (waits for the GPU).
 
     Shapes: x [N, H, D], attention [E, H] → [N, H, D].
 
@@ -191,10 +192,13 @@ def attention_diffusion(
     one_of("mode", mode, Mode)
     one_of("memory", memory, Memory)
     checks.features(x, attention, graph)
+    for name, weights in (("alpha", alpha), ("theta", theta)):
+        if isinstance(weights, Tensor):
+            checks.same_device(name, weights, graph)
     heads, device = x.size(1), x.device
     attention = attention.to(_accumulator(x.dtype)).contiguous()
     dropped = [
-        _rates(rate, heads, device) if checks.active(name, rate, heads) else None
+        _rates(rate, heads, device) if checks.active(name, rate, heads, validate) else None
         for name, rate in (("attention_dropout", attention_dropout), ("feature_dropout", feature_dropout))
     ]
     chosen = choose(backend, device)
@@ -244,7 +248,7 @@ def saves(states_bytes: int, device: torch.device) -> bool:
     return states_bytes <= _total_memory(device) // 16
 
 
-@lru_cache
+@torch.compiler.assume_constant_result
 def _total_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
@@ -255,6 +259,9 @@ def _total_memory(device: torch.device) -> int:
 
 def _solve(x: Tensor, attention: Tensor, alpha: Tensor, graph: Graph, tolerance: float, chosen: str) -> Tensor:
     checks.tolerance(tolerance)
+    if x.dtype == torch.bfloat16:
+        # No iteration whose states are rounded to 8 bits comes near the tolerance.
+        return _solve(x.float(), attention, alpha, graph, tolerance, chosen).to(x.dtype)
     if chosen != "reference":
         return solve_op(x.contiguous(), attention, alpha, *pack(graph), tolerance, chosen)
     # By definition: as many hops as the tolerance asks for.
@@ -287,7 +294,7 @@ def _fixed_theta(alpha: float, K: int, heads: int, dtype: torch.dtype, device: t
 
 def _rates(rate: Rate, heads: int, device: torch.device) -> Tensor:
     if isinstance(rate, Tensor):
-        return rate.to(torch.float32).expand(heads).contiguous()
+        return rate.to(device, torch.float32).expand(heads).contiguous()
     return torch.full((heads,), rate, dtype=torch.float32, device=device)
 
 

@@ -25,6 +25,7 @@ KERNELS = (
     "edge_softmax_backward",
     "top_k_mask",
     "dropout",
+    "take_rows",  # take_rows(values [E, H], order [E] int32) -> values[order], the order a permutation
     "hop",
     "hop_backward",
     "hop_dropout",
@@ -37,6 +38,8 @@ def kernels(backend: str) -> ModuleType:
     return importlib.import_module(MODULES[backend])
 
 
+# Under a compiler the answer is a constant: imports cannot be traced.
+@torch.compiler.assume_constant_result
 def why_not(backend: str, device: torch.device) -> str | None:
     """Why a backend cannot run on tensors of this device, or None where it can."""
     if backend == "reference":
@@ -77,7 +80,8 @@ class Draw(NamedTuple):
 
 def pack(graph: Graph) -> tuple[list[Tensor], list[int]]:
     """A graph as the tensors and ints that an op's schema can hold."""
-    tensors = [graph.edge_index, *graph.by_target[:4], *graph.by_source[:4], graph.col, graph.source_col, graph.source_rank]
+    tensors = [graph.edge_index, *graph.by_target[:4], *graph.by_source[:4]]
+    tensors += [graph.col, graph.source_col, graph.source_rank]
     sizes = [graph.num_nodes, int(graph.in_order), graph.by_target.num_slots, graph.by_source.num_slots]
     if graph.edge_type is not None and graph.by_relation is not None:
         tensors += [graph.edge_type, *graph.by_relation[:4]]
@@ -102,5 +106,5 @@ def unpack(tensors: Sequence[Tensor], sizes: Sequence[int]) -> Graph:
     )
 
 
-def in_target_order(values: Tensor, graph: Graph) -> Tensor:
-    return values if graph.in_order else values.index_select(0, graph.by_target.order)
+def in_target_order(values: Tensor, graph: Graph, fused: ModuleType) -> Tensor:
+    return values if graph.in_order else fused.take_rows(values, graph.by_target.order)

@@ -33,13 +33,12 @@ def scores(tensor: Tensor, graph: Graph, validate: bool) -> None:
     _per_edge("scores", tensor, graph)
     if tensor.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"scores has dtype {tensor.dtype}; allowed: torch.float32, torch.float64 (try .float())")
-    if validate and values_readable(tensor):
-        bad = tensor.isnan() | (tensor == torch.inf)
-        if bool(bad.any()):
-            edge, head = (int(i) for i in bad.nonzero()[0])
-            raise ValueError(
-                f"scores[{edge}, {head}] is {float(tensor[edge, head])}; allowed: finite numbers, or -inf for no edge"
-            )
+    # The largest score is NaN where any is: one pass without a copy. Only a bad tensor is looked at closer.
+    if validate and values_readable(tensor) and tensor.numel() and not bool(tensor.detach().amax() < torch.inf):
+        edge, head = (int(i) for i in (tensor.isnan() | (tensor == torch.inf)).nonzero()[0])
+        raise ValueError(
+            f"scores[{edge}, {head}] is {float(tensor[edge, head])}; allowed: finite numbers, or -inf for no edge"
+        )
 
 
 def _per_edge(name: str, tensor: Tensor, graph: Graph) -> None:
@@ -50,9 +49,8 @@ def _per_edge(name: str, tensor: Tensor, graph: Graph) -> None:
 
 def mask(tensor: Tensor, score: Tensor) -> None:
     if tensor.dtype != torch.bool or tensor.shape not in (score.shape, score.shape[:1]):
-        raise ValueError(
-            f"mask is {tensor.dtype} {list(tensor.shape)}; allowed: torch.bool {list(score.shape[:1])} or {list(score.shape)}"
-        )
+        allowed = f"torch.bool {list(score.shape[:1])} or {list(score.shape)}"
+        raise ValueError(f"mask is {tensor.dtype} {list(tensor.shape)}; allowed: {allowed}")
 
 
 def node_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: Graph, negative_slope: float) -> None:
@@ -60,15 +58,27 @@ def node_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: 
         if tensor.dim() != 2 or tensor.size(0) != graph.num_nodes:
             raise ValueError(f"{name} has shape {list(tensor.shape)}; allowed: [{graph.num_nodes}, heads]")
         same_device(name, tensor, graph)
+    dtype("source", source)
+    _alike("target", target, source)
     if relation is not None:
         if graph.edge_type is None:
             raise ValueError("edge_type is missing: scores per relation need a graph with a type on each edge")
+        same_device("relation", relation, graph)
         if relation.shape != (graph.num_relations, source.size(1)):
             raise ValueError(
                 f"relation has shape {list(relation.shape)}; allowed: {[graph.num_relations, source.size(1)]}"
             )
+        _alike("relation", relation, source)
     if not negative_slope >= 0:
         raise ValueError(f"negative_slope is {negative_slope}; allowed: 0 and above")
+
+
+def _alike(name: str, tensor: Tensor, source: Tensor) -> None:
+    if tensor.size(-1) != source.size(1):
+        allowed = [tensor.size(0), source.size(1)]
+        raise ValueError(f"{name} has shape {list(tensor.shape)}; allowed: {allowed}, the heads of source")
+    if tensor.dtype != source.dtype:
+        raise ValueError(f"{name} has dtype {tensor.dtype}; allowed: {source.dtype}, as source")
 
 
 def features(x: Tensor, attention: Tensor, graph: Graph) -> None:
@@ -78,6 +88,7 @@ def features(x: Tensor, attention: Tensor, graph: Graph) -> None:
     same_device("x", x, graph)
     if attention.dim() != 2 or attention.shape != (graph.num_edges, x.size(1)):
         raise ValueError(f"attention has shape {list(attention.shape)}; allowed: {[graph.num_edges, x.size(1)]}")
+    dtype("attention", attention)
     same_device("attention", attention, graph)
 
 
@@ -110,15 +121,26 @@ def theta(value: Tensor, heads: int) -> Tensor:
     return value
 
 
-def active(name: str, rate: Rate, heads: int) -> bool:
+def active(name: str, rate: Rate, heads: int, validate: bool = True) -> bool:
     """Whether there is anything to drop; a tensor of rates always counts."""
     if isinstance(rate, Tensor):
         if rate.dim() > 1 or rate.numel() not in (1, heads):
             raise ValueError(f"{name} has shape {list(rate.shape)}; allowed: a number or [{heads}], one per head")
-        return True
-    if not 0 <= rate < 1:
-        raise ValueError(f"{name} is {rate}; allowed: 0 up to, but not including, 1")
-    return rate > 0
+        if not (validate and values_readable(rate)):
+            return True
+        low, high = (float(v) for v in torch.aminmax(rate.detach()))
+    else:
+        low = high = rate
+    if not (0 <= low and high < 1):
+        raise ValueError(f"{name} is {high if low >= 0 else low}; allowed: 0 up to, but not including, 1")
+    return isinstance(rate, Tensor) or rate > 0
+
+
+def pairs(value: bool | Tensor, graph: Graph) -> None:
+    if isinstance(value, Tensor) and (value.dtype != torch.int64 or value.shape != (graph.num_edges,)):
+        raise ValueError(
+            f"edge_pairs is {value.dtype} {list(value.shape)}; allowed: True, False or torch.int64 [{graph.num_edges}]"
+        )
 
 
 def top_k(k: int) -> None:
@@ -135,6 +157,8 @@ def seed(value: int | Tensor | None, why: str, device: torch.device) -> Tensor:
     if value is None:
         raise ValueError(f"seed is missing: {why} is above 0; allowed: an int or an int64 tensor [1]")
     if not isinstance(value, Tensor):
+        if not isinstance(value, int) or not -(2**63) <= value < 2**63:
+            raise ValueError(f"seed is {value}; allowed: an int of 64 bits or an int64 tensor [1]")
         return torch.full((1,), value, dtype=torch.int64, device=device)
     if value.dtype != torch.int64 or value.numel() != 1 or value.device != device:
         raise ValueError(

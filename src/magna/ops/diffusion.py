@@ -31,14 +31,14 @@ def diffuse_op(
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     """Σ_k θ_k A^k x and, with `save`, the states Z_1 .. Z_{K-1} for the backward pass."""
-    g = unpack(graph, sizes)
+    g, fused = unpack(graph, sizes), kernels(backend)
     draw = Draw(seed, attention_rate, feature_rate, x.size(1), x.size(2))
     K = theta.size(1) - 1
     states = x.new_empty(_states_shape(x, K, save))
     buffers = list(states) if save else [torch.empty_like(x) for _ in range(min(K - 1, 2))]
     weights = theta.t().contiguous()
     out = torch.empty_like(x)
-    _run_hops(x, in_target_order(attention, g), weights, draw, g, kernels(backend), K, buffers, out)
+    _run_hops(x, in_target_order(attention, g, fused), weights, draw, g, fused, K, buffers, out)
     return out, states
 
 
@@ -101,7 +101,7 @@ def diffuse_backward_op(
     g, fused = unpack(graph, sizes), kernels(backend)
     K, heads, width = theta.size(1) - 1, x.size(1), x.size(2)
     weights = theta.t().contiguous()
-    by_source = attention.index_select(0, g.by_source.order)
+    by_source = fused.take_rows(attention, g.by_source.order)
     grad_by_source = torch.empty_like(by_source)
     grad_theta = torch.zeros_like(weights) if theta_grad else None
     grad = grad.contiguous()
@@ -111,7 +111,7 @@ def diffuse_backward_op(
         grad_x = _run_hops_back(grad, saved, by_source, grad_by_source, weights, grad_theta, draw, g, fused, True)
     else:
         grad_x = torch.empty_like(x)
-        by_target = in_target_order(attention, g)
+        by_target = in_target_order(attention, g, fused)
         for h in _slices(heads, heads // max(1, min(heads, K - 1))):
             part_by_source = by_source[:, h].contiguous()
             part_grad = torch.empty_like(part_by_source)
@@ -144,7 +144,7 @@ def diffuse_backward_op(
             grad_by_source[:, h] = part_grad
             if grad_theta is not None and part_theta is not None:
                 grad_theta[:, h] = part_theta
-    grad_attention = grad_by_source.index_select(0, g.source_rank)
+    grad_attention = fused.take_rows(grad_by_source, g.source_rank)
     return grad_x, grad_attention, theta.new_empty(0) if grad_theta is None else grad_theta.t().contiguous()
 
 
@@ -220,11 +220,11 @@ def _diffuse_save(ctx, inputs, output):
 
 
 def _diffuse_grad(ctx, grad, _):
-    if grad is None:
-        return (None,) * 10
     x, attention, theta, states, seed, *rest = ctx.saved_tensors
     attention_rate = rest.pop(0) if ctx.rated[0] else None
     feature_rate = rest.pop(0) if ctx.rated[1] else None
+    if grad is None:
+        return *(None,) * 6, [None] * len(rest), None, None, None
     grad_x, grad_attention, grad_theta = diffuse_backward_op(
         grad,
         x,

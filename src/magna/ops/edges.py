@@ -57,9 +57,7 @@ def _edge_scores_save(ctx, inputs, output):
 
 def _edge_scores_grad(ctx, grad):
     scores, *graph = ctx.saved_tensors
-    source, target, relation = edge_scores_backward_op(
-        grad, scores, graph, ctx.sizes, ctx.negative_slope, ctx.backend
-    )
+    source, target, relation = edge_scores_backward_op(grad, scores, graph, ctx.sizes, ctx.negative_slope, ctx.backend)
     return source, target, relation if ctx.typed else None, [None] * len(graph), None, None, None
 
 

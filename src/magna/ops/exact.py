@@ -21,7 +21,7 @@ def attention_matrix(attention: Tensor, graph: Graph) -> Tensor:
     dense = attention.new_zeros(attention.size(1), graph.num_nodes * graph.num_nodes)
     cell = graph.target * graph.num_nodes + graph.source
     dense = dense.index_add(1, cell, attention.t())
-    return dense.view(-1, graph.num_nodes, graph.num_nodes)
+    return dense.view(attention.size(1), graph.num_nodes, graph.num_nodes)
 
 
 def diffused_attention(attention: Tensor, graph: Graph, alpha: float) -> Tensor:
@@ -45,7 +45,7 @@ def solve_op(
 ) -> Tensor:
     """Z with (I − (1 − α) A) Z = α x."""
     g, fused = unpack(graph, sizes), kernels(backend)
-    by_target, decay = in_target_order(attention, g), 1 - alpha
+    by_target, decay = in_target_order(attention, g, fused), 1 - alpha
     draw = Draw(attention.new_empty(0), None, None, x.size(1), x.size(2))
 
     def step(z: Tensor, out: Tensor) -> None:
@@ -56,7 +56,11 @@ def solve_op(
 
 
 def _iterate(
-    step: Callable[[Tensor, Tensor], None], start: Tensor, alpha: Tensor, tolerance: float, norm: Callable[[Tensor], Tensor]
+    step: Callable[[Tensor, Tensor], None],
+    start: Tensor,
+    alpha: Tensor,
+    tolerance: float,
+    norm: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """Repeat a contraction with factor 1 − α until `tolerance`, relative to the start, column by column."""
     if start.numel() == 0:
@@ -95,7 +99,7 @@ def solve_backward_op(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The adjoint solve: (I − (1 − α) Aᵀ) u = grad; grad x = α u, ∂A_ji = (1 − α) ⟨u_j, z_i⟩, ∂α = ⟨u, x − A z⟩."""
     g, fused = unpack(graph, sizes), kernels(backend)
-    by_source, decay, one = attention.index_select(0, g.by_source.order), 1 - alpha, torch.ones_like(alpha)
+    by_source, decay, one = fused.take_rows(attention, g.by_source.order), 1 - alpha, torch.ones_like(alpha)
     grad = grad.contiguous()
     draw = Draw(attention.new_empty(0), None, None, x.size(1), x.size(2))
 
@@ -124,12 +128,10 @@ def solve_backward_op(
         out=None,
     )
     x_minus_az = torch.empty_like(x)
-    by_target = in_target_order(attention, g)
-    fused.hop(
-        z, x, by_target, g.by_target, g.col, z_scale=-one, x_scale=one, draw=draw, number=0, out=x_minus_az
-    )
+    by_target = in_target_order(attention, g, fused)
+    fused.hop(z, x, by_target, g.by_target, g.col, z_scale=-one, x_scale=one, draw=draw, number=0, out=x_minus_az)
     grad_alpha = (u.to(alpha.dtype) * x_minus_az).sum((0, 2))
-    return grad_x, grad_by_source.index_select(0, g.source_rank), grad_alpha
+    return grad_x, fused.take_rows(grad_by_source, g.source_rank), grad_alpha
 
 
 @solve_backward_op.register_fake

@@ -1,0 +1,65 @@
+"""Measure the kernels at length, and write down what came out.
+
+    python benchmarks/run.py kernels                     all graphs, backends and precisions
+    python benchmarks/run.py scaling                     time over edges and hops, with fitted exponents
+    python benchmarks/run.py memory                      peak memory over hops
+    python benchmarks/run.py table                       put the records into docs/benchmarks.md
+
+The device is the GPU where there is one. Graphs are read from --data-dir or MAGNA_DATA_DIR; where they are missing,
+synthetic ones of the same size are measured and marked as such.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import ledger
+import studies
+import tables
+
+from magna import bench
+from magna.bench.graphs import SHAPES
+from magna.bench.peers import PEERS
+
+
+def main() -> None:
+    arguments = _parser().parse_args()
+    if arguments.study == "table":
+        tables.update()
+        return
+    device = bench.pick_device(arguments.device)
+    stamped = ledger.stamp(device, arguments.commit)
+    if arguments.study == "kernels":
+        studies.kernels(
+            arguments.graph, arguments.dtype, device, arguments.data_dir, arguments.out, stamped, arguments.backend
+        )
+    elif arguments.study == "scaling":
+        studies.scaling(device, arguments.out, stamped)
+    else:
+        studies.memory(arguments.graph, device, arguments.data_dir, arguments.out, stamped)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="study", required=True)
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    shared.add_argument("--out", type=Path, default=ledger.RECORDS, help="folder for the records")
+    shared.add_argument("--commit", help="what was measured, where git cannot say it")
+    data = argparse.ArgumentParser(add_help=False)
+    data.add_argument("--data-dir", help="folder with the data sets")
+
+    kernels = commands.add_parser("kernels", parents=[shared, data])
+    kernels.add_argument("--graph", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    kernels.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
+    kernels.add_argument("--backend", nargs="+", choices=list(PEERS), help="only these")
+    commands.add_parser("scaling", parents=[shared])
+    memory = commands.add_parser("memory", parents=[shared, data])
+    memory.add_argument("--graph", nargs="+", default=["fb15k-237", "ogbn-arxiv"], choices=list(SHAPES))
+    commands.add_parser("table", help="write the tables of docs/benchmarks.md")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

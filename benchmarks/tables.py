@@ -1,0 +1,113 @@
+"""The tables of docs/benchmarks.md, written from the records."""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from typing import Any
+
+import ledger
+
+from magna.bench.comparison import BUSY_CORES
+
+
+def update() -> None:
+    """Write each table between its markers in the document."""
+    text = ledger.DOCS.read_text()
+    for name, table in (("kernels", kernels()), ("scaling", scaling()), ("memory", memory())):
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        text, found = re.subn(f"{begin}.*?{end}", lambda _, t=f"{begin}\n{table}\n{end}": t, text, flags=re.DOTALL)
+        assert found == 1, f"{ledger.DOCS} has no place for the {name} table"
+    ledger.DOCS.write_text(text)
+
+
+def kernels() -> str:
+    header = ["graph", "heads × width, K", "precision", "backend", "ms", "±", "× PyG", "peak MB", "error", "× floor"]
+    header += ["floor ms: gathers / once"]
+    parts = []
+    rows = ledger.read_kernels()
+    for device, group in groupby(rows, key=lambda row: row["device"]):
+        body = [
+            [
+                f"{row['graph']} ({int(row['num_nodes']):,} nodes, {int(row['num_edges']):,} edges)" + _remarks(row),
+                f"{row['heads']} × {row['width']}, {row['K']}",
+                row["dtype"],
+                row["backend"],
+                _digits(row["ms"]),
+                _digits(row["ms_spread"]),
+                f"{float(row['ratio']):,.1f}" if row["ratio"] and row["peer"] == "pyg" else "",
+                f"{int(row['peak_bytes']) / 1e6:,.0f}" if row["peak_bytes"] else "",
+                f"{float(row['error']):.0e}",
+                f"{float(row['floor_ratio']):,.1f}",
+                f"{_digits(row['floor_ms'])} / {_digits(row['floor_once_ms'])}",
+            ]
+            for row in group
+        ]
+        parts.append(_titled(device, _stamps([row for row in rows if row["device"] == device]), header, body))
+    return "\n\n".join(parts)
+
+
+def _remarks(row: dict[str, str]) -> str:
+    busy = float(row["other_cores"] or 0)
+    remarks = [row["note"]] if row["note"] else []
+    if busy > BUSY_CORES:
+        remarks.append(f"{busy:.1f} cores busy with something else")
+    return f" [{'; '.join(remarks)}]" if remarks else ""
+
+
+def scaling() -> str:
+    parts = []
+    for record in ledger.read_json("scaling"):
+        body = [
+            [
+                f"{row['num_edges']:,}",
+                f"{row['max_degree']:,}",
+                str(row["K"]),
+                _digits(row["ms"]),
+                _digits(row["ms_spread"]),
+            ]
+            for row in record["edges"] + record["hops"]
+        ]
+        table = _titled(record["device"], _stamps([record]), ["edges", "largest in-degree", "K", "ms", "±"], body)
+        lines = [
+            f"Fitted exponent in the {axis}: {fit['all']:.2f} overall, {fit['last_step']:.2f} in the last step."
+            for axis, fit in record["exponents"].items()
+        ]
+        parts.append("\n\n".join([table, *lines]))
+    return "\n\n".join(parts)
+
+
+def memory() -> str:
+    parts = []
+    for record in ledger.read_json("memory"):
+        hops = sorted({row["K"] for row in record["rows"]})
+        cells = {(row["graph"], row["variant"], row["K"]): row["peak_bytes"] for row in record["rows"]}
+        lines = dict.fromkeys((graph, variant) for graph, variant, _ in cells)
+        body = [
+            [graph, variant, *(_megabytes(cells.get((graph, variant, K))) for K in hops)] for graph, variant in lines
+        ]
+        header = ["graph", "peak MB", *(f"K = {K}" for K in hops)]
+        parts.append(_titled(record["device"], _stamps([record]), header, body))
+    return "\n\n".join(parts)
+
+
+def _titled(device: str, stamps: str, header: list[str], body: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *body]]
+    return "\n".join([f"**{device}** ({stamps})", "", *lines])
+
+
+def _stamps(rows: list[dict[str, Any]]) -> str:
+    """Date, commit and versions; several where the rows come from several runs."""
+    seen = dict.fromkeys(
+        f"{row['date'][:10]}, commit {row['commit']}, torch {row['torch']}, PyG {row['pyg']}" for row in rows
+    )
+    return "; ".join(seen)
+
+
+def _digits(value: str | float) -> str:
+    number = float(value)
+    return f"{number:,.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2f}"
+
+
+def _megabytes(value: int | None) -> str:
+    return "–" if value is None else f"{value / 1e6:,.0f}"

@@ -1,0 +1,48 @@
+"""The compiled CPU kernels; everything else about the package is in pyproject.toml."""
+
+import os
+import platform
+from concurrent.futures import ThreadPoolExecutor
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+FOLDER = "src/magna/ops/kernels"
+SOURCES = [f"{FOLDER}/{name}.cpp" for name in ("diffusion", "edges")]
+HEADERS = [f"{FOLDER}/{name}.h" for name in ("api", "draw", "rows", "vectors")]
+FLAGS = ["-std=c++17", "-O3", "-g0", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fno-exceptions", "-Wno-psabi"]
+# Neither changes a result: they only let branches become selections.
+FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-fno-unswitch-loops"]
+ISAS = {"baseline": []}
+if platform.machine().lower() in ("x86_64", "amd64"):
+    ISAS["avx2"] = ["-mavx2", "-mfma"]
+
+
+class BuildKernels(build_ext):
+    """Compiles the kernels once for each instruction set, into one plain library that ctypes loads."""
+
+    def get_ext_filename(self, fullname):
+        return os.path.join(*fullname.split(".")) + ".so"
+
+    def build_extension(self, ext):
+        def compiled(isa, source):
+            return self.compiler.compile(
+                [source],
+                output_dir=os.path.join(self.build_temp, isa),
+                macros=[("MAGNA_ISA", isa)] + [("MAGNA_WITH_AVX2", None)] * ("avx2" in ISAS),
+                extra_postargs=FLAGS + ISAS[isa],
+                depends=ext.depends,
+            )
+
+        jobs = [("baseline", f"{FOLDER}/isa.cpp")] + [(isa, source) for source in ext.sources for isa in ISAS]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = [path for paths in pool.map(lambda job: compiled(*job), jobs) for path in paths]
+        path = self.get_ext_fullpath(ext.name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self.compiler.link_shared_object(objects, path, extra_postargs=["-fopenmp"], target_lang="c++")
+
+
+# Optional: where no compiler is found the package still installs, and the reference serves.
+KERNELS = Extension("magna.ops.libmagna", SOURCES, depends=HEADERS, language="c++", optional=True)
+
+setup(ext_modules=[KERNELS], cmdclass={"build_ext": BuildKernels})

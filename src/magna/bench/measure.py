@@ -1,0 +1,203 @@
+"""Time, memory and error of a pass, measured so that two programs can be compared fairly."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from statistics import quantiles
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from magna.bench.peers import Results, Step
+
+T = TypeVar("T")
+
+Call = Callable[[], object]
+
+LEAST_TURNS = 3
+
+
+class Timing(NamedTuple):
+    ms: float  # median
+    spread: float  # distance between the first and the third quartile
+    samples: int
+
+
+def interleaved(
+    steps: Mapping[str, Call], device: torch.device, budget_s: float, rounds: int = 20
+) -> dict[str, Timing]:
+    """Time each step in turn, round after round, so that a noisy moment meets all of them.
+
+    A step leaves the rounds once its turns have taken `budget_s`, but never before `LEAST_TURNS`.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in steps}
+    turns, spent = dict.fromkeys(steps, 0), dict.fromkeys(steps, 0.0)
+    for _ in range(rounds):
+        for name, step in steps.items():
+            if spent[name] >= budget_s and turns[name] >= LEAST_TURNS:
+                continue
+            begin = time.perf_counter()
+            samples[name] += _turn(step, device)
+            spent[name] += time.perf_counter() - begin
+            turns[name] += 1
+    return {name: summary(values) for name, values in samples.items()}
+
+
+def summary(values: list[float]) -> Timing:
+    """Median and quartiles.
+
+    >>> summary([1.0, 2.0, 3.0, 4.0, 5.0])
+    Timing(ms=3.0, spread=2.0, samples=5)
+    """
+    first, median, third = quantiles(values, n=4, method="inclusive")
+    return Timing(median, third - first, len(values))
+
+
+def _turn(call: Call, device: torch.device) -> list[float]:
+    first = elapsed_ms(call, device)
+    if device.type == "cuda":
+        return [elapsed_ms(call, device, calls=max(1, min(20, round(10 / first))))]
+    if first > 100:
+        return [first]
+    # A short step runs again: the first one paid for the caches that the step before it has filled.
+    return [elapsed_ms(call, device) for _ in range(3)]
+
+
+def elapsed_ms(call: Call, device: torch.device, calls: int = 1) -> float:
+    """Milliseconds a call; on a GPU between two CUDA events, so launches count where the GPU waits for them."""
+    if device.type == "cuda":
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        for _ in range(calls):
+            call()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / calls
+    begin = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return 1e3 * (time.perf_counter() - begin) / calls
+
+
+@contextlib.contextmanager
+def other_cores() -> Iterator[Callable[[], float | None]]:
+    """How many cores other programs (or other guests of the same host) kept busy meanwhile; None where not known."""
+    begin, busy, own = time.perf_counter(), _busy_seconds(), time.process_time()
+
+    def others() -> float | None:
+        now = _busy_seconds()
+        if busy is None or now is None:
+            return None
+        return max(0.0, now - busy - (time.process_time() - own)) / (time.perf_counter() - begin)
+
+    yield others
+
+
+def _busy_seconds() -> float | None:
+    """Time that all cores together were not idle since the machine started."""
+    try:
+        with open("/proc/stat") as file:
+            user, nice, system, _, _, irq, soft_irq, steal = (int(ticks) for ticks in file.readline().split()[1:9])
+    except (OSError, ValueError):
+        return None
+    return (user + nice + system + irq + soft_irq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def captured(step: Step) -> Step:
+    """The same step as a CUDA graph: one launch replays all of its kernels on the same tensors."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = step()
+
+    def replay() -> Results:
+        graph.replay()
+        return results
+
+    return replay
+
+
+class Memory(NamedTuple):
+    peak_bytes: int | None  # above the inputs at the worst moment of the pass
+    saved_bytes: int  # kept between forward and backward
+
+
+def memory_of(call: Callable[[], T], inputs: Iterable[Tensor], device: torch.device) -> tuple[T, Memory]:
+    """Run something once, and say what it needed beside its inputs.
+
+    On a GPU the peak is what torch's allocator handed out. On the CPU it is the growth of the resident set by Linux's
+    own high-water mark, after free memory has been given back; elsewhere it is not known.
+    """
+    with _peak_bytes(device) as peak, _saved_bytes(inputs) as saved:
+        result = call()
+    return result, Memory(peak(), saved())
+
+
+@contextlib.contextmanager
+def _saved_bytes(inputs: Iterable[Tensor]) -> Iterator[Callable[[], int]]:
+    known = {tensor.untyped_storage().data_ptr() for tensor in inputs}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        # What a sparse matrix adds for the backward pass is its values.
+        dense = tensor if tensor.layout == torch.strided else tensor.detach().values()
+        storage = dense.untyped_storage()
+        if storage.data_ptr() not in known:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield lambda: sum(kept.values())
+
+
+@contextlib.contextmanager
+def _peak_bytes(device: torch.device) -> Iterator[Callable[[], int | None]]:
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        yield lambda: torch.cuda.max_memory_allocated(device) - before
+    elif _reset_high_water():
+        before = _status_bytes("VmRSS")
+        yield lambda: max(0, _status_bytes("VmHWM") - before)
+    else:
+        yield lambda: None
+
+
+def _reset_high_water() -> bool:
+    try:
+        # Freed blocks that the C library keeps would hide growth: give them back first.
+        ctypes.CDLL(None).malloc_trim(0)
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
+    except (OSError, AttributeError, TypeError):
+        return False
+    return True
+
+
+def _status_bytes(field: str) -> int:
+    with open("/proc/self/status") as file:
+        line = next(line for line in file if line.startswith(field + ":"))
+    return int(line.split()[1]) * 1024
+
+
+def errors(results: Results, truths: Results) -> dict[str, float]:
+    """Distance to the truth relative to its norm, for the output and both gradients."""
+    names = ("output", "grad_x", "grad_scores")
+    return {
+        name: float((result.double() - exact).norm() / exact.norm())
+        for name, result, exact in zip(names, results, truths, strict=True)
+    }

@@ -1,0 +1,10 @@
+"""Modules with parameters: attention, layer, block, model. No losses."""
+
+from magna.nn.attention import EdgeAttention
+from magna.nn.block import MAGNABlock
+from magna.nn.conv import MAGNAConv, add_self_loops
+from magna.nn.dropout import Dropout
+from magna.nn.encoder import MAGNA
+from magna.nn.norm import UnbiasedLayerNorm
+
+__all__ = ["MAGNA", "Dropout", "EdgeAttention", "MAGNABlock", "MAGNAConv", "UnbiasedLayerNorm", "add_self_loops"]

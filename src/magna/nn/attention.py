@@ -1,0 +1,185 @@
+"""Edge attention: the score of each edge (Eq. 1), from products per node and per relation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from magna.graph import Graph, as_graph
+from magna.nn.initial import attention_gain, fill_linear, fill_matrix, fill_vector
+from magna.nn.norm import make_norm
+from magna.ops import edge_scores
+from magna.typing import Backend, Init, Norm, Projection, one_of
+
+
+def graph_at_door(
+    x: Tensor, edges: Tensor | Graph, edge_type: Tensor | None, in_channels: int, num_relations: int | None
+) -> Graph:
+    """What every module asks of its input, checked once; edges in PyG's words become a `Graph`."""
+    if x.dim() != 2 or x.size(1) != in_channels:
+        raise ValueError(f"x has shape {list(x.shape)}; allowed: [num_nodes, {in_channels}] (in_channels)")
+    if not x.is_floating_point():
+        raise ValueError(f"x has dtype {x.dtype}; allowed: a floating type (try .float())")
+    if isinstance(edges, Tensor | Graph) and edges.device != x.device:
+        raise ValueError(f"x is on {x.device}, the edges on {edges.device}; move one with .to(device)")
+    typed = edge_type is not None or (isinstance(edges, Graph) and edges.edge_type is not None)
+    if typed and num_relations is None:
+        raise ValueError("edge_type is given; allowed: only with num_relations at construction")
+    if num_relations is not None and not typed:
+        raise ValueError(f"edge_type is missing; allowed: one of 0 to {num_relations - 1} for each edge")
+    graph = as_graph(edges, x.size(0), edge_type, num_relations)
+    if num_relations is not None and graph.num_relations != num_relations:
+        raise ValueError(
+            f"the graph has num_relations={graph.num_relations}; allowed: {num_relations}, as the module was built "
+            f"(try Graph.from_edge_index(…, num_relations={num_relations}))"
+        )
+    return graph
+
+
+def check_size(name: str, value: int | None) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} is {value!r}; allowed: an int, 1 and above")
+
+
+class EdgeAttention(nn.Module):
+    r"""Attention scores of edges with relation types (Eq. 1).
+
+    .. math:: s_{i,k,j} = \mathrm{LeakyReLU}\left(v_a \tanh(W_h h_i \,\Vert\, W_t h_j \,\Vert\, W_r r_k)\right)
+
+    The product with a concatenation is a sum of three products, so each is computed once per node or per relation and
+    only the sums are formed per edge.
+
+    Args:
+        in_channels: width of the node features.
+        head_channels: width of a head's projection.
+        heads: number of heads, each with its own parameters.
+        num_relations: number of edge types; None for a graph without types.
+        relation_channels: width d_r of a relation's embedding; None: `in_channels`.
+        relation_embedding: own an embedding per relation. False: it comes with each call as `relation`.
+        relation_norm: norm on the relation embedding before W_r.
+        projection: "separate": W_h and W_t as in the paper; "shared": one matrix for both.
+        tanh: False leaves the tanh out, as GAT does.
+        negative_slope: slope of LeakyReLU below zero.
+        init: starting values, "glorot" or "official".
+
+    Shapes: x [N, in_channels], relation [R, relation_channels] → [E, H], in the caller's edge order.
+
+    >>> score = EdgeAttention(4, head_channels=8, heads=2)
+    >>> score(torch.randn(3, 4), torch.tensor([[0, 1], [1, 2]])).shape
+    torch.Size([2, 2])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        head_channels: int,
+        heads: int = 1,
+        *,
+        num_relations: int | None = None,
+        relation_channels: int | None = None,
+        relation_embedding: bool = True,
+        relation_norm: Norm = "none",
+        projection: Projection = "separate",
+        tanh: bool = True,
+        negative_slope: float = 0.2,
+        init: Init = "glorot",
+        backend: Backend = "auto",
+    ) -> None:
+        super().__init__()
+        for name, size in (("in_channels", in_channels), ("head_channels", head_channels), ("heads", heads)):
+            check_size(name, size)
+        one_of("projection", projection, Projection)
+        one_of("relation_norm", relation_norm, Norm)
+        one_of("init", init, Init)
+        one_of("backend", backend, Backend)
+        if not negative_slope >= 0:
+            raise ValueError(f"negative_slope is {negative_slope}; allowed: 0 and above")
+        self.in_channels, self.head_channels, self.heads = in_channels, head_channels, heads
+        self.num_relations = num_relations
+        self.projection: Projection = projection
+        self.tanh, self.negative_slope = tanh, negative_slope
+        self.init: Init = init
+        self.backend: Backend = backend
+
+        width = heads * head_channels
+        self.source = nn.Linear(in_channels, width, bias=False)
+        self.target = nn.Linear(in_channels, width, bias=False) if projection == "separate" else None
+        self.source_vector = nn.Parameter(torch.empty(heads, head_channels))
+        self.target_vector = nn.Parameter(torch.empty(heads, head_channels))
+        self.relation_table: nn.Parameter | None = None
+        if num_relations is not None:
+            check_size("num_relations", num_relations)
+            self.relation_channels = in_channels if relation_channels is None else relation_channels
+            check_size("relation_channels", self.relation_channels)
+            if relation_embedding:
+                self.relation_table = nn.Parameter(torch.empty(num_relations, self.relation_channels))
+            self.relation_norm = make_norm(relation_norm, self.relation_channels)
+            self.relation = nn.Linear(self.relation_channels, width, bias=False)
+            self.relation_vector = nn.Parameter(torch.empty(heads, head_channels))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        gain = attention_gain(self.num_relations is not None)
+        fill_linear(self.source, self.init, gain)
+        if self.target is not None:
+            fill_linear(self.target, self.init, gain)
+        fill_vector(self.source_vector, self.init, gain)
+        fill_vector(self.target_vector, self.init, gain)
+        if self.num_relations is not None:
+            fill_linear(self.relation, self.init, gain)
+            fill_vector(self.relation_vector, self.init, gain)
+        if self.relation_table is not None:
+            fill_matrix(self.relation_table, self.init)
+
+    def forward(
+        self, x: Tensor, edge_index: Tensor | Graph, edge_type: Tensor | None = None, relation: Tensor | None = None
+    ) -> Tensor:
+        graph = graph_at_door(x, edge_index, edge_type, self.in_channels, self.num_relations)
+        return self.scores(*self.project(x), graph, relation)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """W_h x and W_t x, each [N, H, head_channels]; the same tensor twice where the projection is shared."""
+        source = self.source(x).unflatten(-1, (self.heads, -1))
+        target = source if self.target is None else self.target(x).unflatten(-1, (self.heads, -1))
+        return source, target
+
+    def scores(self, source: Tensor, target: Tensor, graph: Graph, relation: Tensor | None = None) -> Tensor:
+        """The scores of the edges from the projected nodes."""
+        if self.tanh:
+            shared = target is source
+            source = source.tanh()
+            target = source if shared else target.tanh()
+        return edge_scores(
+            _dot(source, self.source_vector),
+            _dot(target, self.target_vector),
+            graph,
+            self._relation_scores(relation),
+            negative_slope=self.negative_slope,
+            backend=self.backend,
+        )
+
+    def _relation_scores(self, relation: Tensor | None) -> Tensor | None:
+        if self.num_relations is None:
+            if relation is not None:
+                raise ValueError("relation is given; allowed: only with num_relations at construction")
+            return None
+        if relation is None:
+            relation = self.relation_table
+        if relation is None:
+            raise ValueError("relation is missing; allowed: [R, relation_channels], as relation_embedding is False")
+        if relation.shape != (self.num_relations, self.relation_channels):
+            raise ValueError(
+                f"relation has shape {list(relation.shape)}; allowed: {[self.num_relations, self.relation_channels]}"
+            )
+        projected = self.relation(self.relation_norm(relation)).unflatten(-1, (self.heads, -1))
+        return _dot(projected.tanh() if self.tanh else projected, self.relation_vector)
+
+    def extra_repr(self) -> str:
+        typed = "" if self.num_relations is None else f", num_relations={self.num_relations}"
+        return f"{self.in_channels}, {self.head_channels}, heads={self.heads}{typed}"
+
+
+def _dot(projected: Tensor, vector: Tensor) -> Tensor:
+    # Summed in float32 also where features are bfloat16: the softmax needs the digits.
+    dtype = torch.float64 if projected.dtype == torch.float64 else torch.float32
+    return (projected * vector).sum(-1, dtype=dtype)  # [N, H]

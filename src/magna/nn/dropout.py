@@ -1,0 +1,45 @@
+"""Dropout whose seed comes from torch's generator and whose mask comes from the seed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from magna.ops import checks, dropout
+from magna.typing import Backend
+
+
+def draw_seed(device: torch.device) -> Tensor:
+    """A seed, int64 [1], from torch's own generator, so that `torch.manual_seed` governs it.
+
+    It stays a tensor: nothing waits for the GPU, and a replayed CUDA graph draws a new one each time.
+    """
+    return torch.randint(torch.iinfo(torch.int64).max, (1,), device=device)
+
+
+class Dropout(nn.Module):
+    """Inverted dropout in training mode, the same masks in every backend.
+
+    Args:
+        p: probability of setting an entry to zero.
+        name: what an error calls the rate.
+
+    Shapes: any → the same.
+
+    >>> Dropout(0.5).eval()(torch.ones(2)).tolist()
+    [1.0, 1.0]
+    """
+
+    def __init__(self, p: float, *, name: str = "p", backend: Backend = "auto") -> None:
+        super().__init__()
+        checks.active(name, p, 1)
+        self.p = p
+        self.backend = backend
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        return dropout(x, self.p, draw_seed(x.device), backend=self.backend)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"

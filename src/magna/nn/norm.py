@@ -1,0 +1,61 @@
+"""Layer normalisation: the standard one, the authors' one, or none."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from magna.typing import Norm, one_of
+
+
+class UnbiasedLayerNorm(nn.Module):
+    r"""The authors' layer norm: the unbiased standard deviation, with eps added outside the root.
+
+    .. math:: y = w \frac{x - \bar x}{\mathrm{std}(x) + \epsilon} + b, \quad
+              \mathrm{std}(x)^2 = \tfrac{1}{C - 1} \textstyle\sum_c (x_c - \bar x)^2
+
+    `torch.nn.LayerNorm` adds eps to the variance. On row-normalised bags of words, whose variance is about 1e-5, its
+    eps of 1e-5 shrinks the result by a tenth to a third; this one does not.
+
+    Args:
+        channels: width of a row, 2 or more.
+        eps: added to the standard deviation.
+
+    Shapes: [..., C] → [..., C].
+
+    >>> UnbiasedLayerNorm(2)(torch.tensor([[0.0, 2.0]])).detach().round(decimals=3).tolist()
+    [[-0.7070000171661377, 0.7070000171661377]]
+    """
+
+    def __init__(self, channels: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        if channels < 2:
+            raise ValueError(f"channels is {channels}; allowed with norm='unbiased': 2 and above")
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        std, mean = torch.std_mean(x, -1, keepdim=True)
+        return (x - mean) / (std + self.eps) * self.weight + self.bias
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.numel()}, eps={self.eps}"
+
+
+NormLayer = nn.LayerNorm | UnbiasedLayerNorm | nn.Identity
+
+
+def make_norm(norm: Norm, channels: int, eps: float | None = None) -> NormLayer:
+    """The norm of that name; where eps is None, its own default (1e-5 in "layer", 1e-6 in "unbiased")."""
+    one_of("norm", norm, Norm)
+    if eps is not None and not eps >= 0:
+        raise ValueError(f"norm_eps is {eps}; allowed: 0 and above, or None for the norm's own")
+    if norm == "none":
+        return nn.Identity()
+    kind = nn.LayerNorm if norm == "layer" else UnbiasedLayerNorm
+    return kind(channels) if eps is None else kind(channels, eps=eps)

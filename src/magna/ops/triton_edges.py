@@ -1,0 +1,385 @@
+"""Scores, softmax and top-k over the edges of each node on the GPU, cut into pieces as the hops are.
+
+All per-edge tensors are in the caller's order and reached through `Segments.order`.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from magna.graph import Graph, Segments
+from magna.ops.triton_hops import accumulator
+
+_EDGES = 32  # edges that a program looks at in one step
+_HEADS = 32  # heads of a program at most
+_ROWS = 4  # short rows that a program of the softmax takes at once
+_ROW_EDGES = 8  # edges of each in one step
+
+
+@triton.jit
+def _edge_scores_kernel(
+    source_ptr, target_ptr, relation_ptr, edge_index_ptr, edge_type_ptr, out_ptr, num_edges,
+    SLOPE: tl.constexpr, H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, TYPED: tl.constexpr,
+):  # fmt: skip
+    e = tl.program_id(0).to(tl.int64) * BE + tl.arange(0, BE)
+    h = tl.program_id(1) * HB + tl.arange(0, HB)
+    live = (e < num_edges)[:, None] & (h < H)[None, :]
+    source = tl.load(edge_index_ptr + e, mask=e < num_edges, other=0)
+    target = tl.load(edge_index_ptr + num_edges + e, mask=e < num_edges, other=0)
+    total = tl.load(source_ptr + source[:, None] * H + h[None, :], mask=live, other=0.0)
+    total += tl.load(target_ptr + target[:, None] * H + h[None, :], mask=live, other=0.0)
+    if TYPED:
+        kind = tl.load(edge_type_ptr + e, mask=e < num_edges, other=0)
+        total += tl.load(relation_ptr + kind[:, None] * H + h[None, :], mask=live, other=0.0)
+    total = tl.where(total > 0, total, total * SLOPE)
+    tl.store(out_ptr + e[:, None] * H + h[None, :], total, mask=live)
+
+
+@triton.jit
+def _take_rows_kernel(values_ptr, order_ptr, out_ptr, num_rows, H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr):
+    e = tl.program_id(0).to(tl.int64) * BE + tl.arange(0, BE)
+    h = tl.program_id(1) * HB + tl.arange(0, HB)
+    live = (e < num_rows)[:, None] & (h < H)[None, :]
+    row = tl.load(order_ptr + e, mask=e < num_rows, other=0).to(tl.int64)
+    value = tl.load(values_ptr + row[:, None] * H + h[None, :], mask=live, other=0.0)
+    tl.store(out_ptr + e[:, None] * H + h[None, :], value, mask=live)
+
+
+@triton.jit
+def _edge_entries(order_ptr, start, end, h, H: tl.constexpr, BE: tl.constexpr):
+    """Where the scores of the next BE edges lie in the caller's order, and which of them there are."""
+    p = start + tl.arange(0, BE)
+    edge = tl.load(order_ptr + p, mask=p < end, other=0).to(tl.int64)
+    return edge[:, None] * H + h[None, :], (p < end)[:, None] & (h < H)[None, :]
+
+
+@triton.jit
+def _segment_sum_kernel(
+    grad_ptr, scores_ptr, out_ptr, partial_ptr, pieces_ptr, order_ptr,
+    SLOPE: tl.constexpr, H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    piece = tl.program_id(0)
+    h = tl.program_id(1) * HB + tl.arange(0, HB)
+    group = tl.load(pieces_ptr + piece * 4)
+    begin = tl.load(pieces_ptr + piece * 4 + 1)
+    end = tl.load(pieces_ptr + piece * 4 + 2)
+    slot = tl.load(pieces_ptr + piece * 4 + 3)
+    if group < 0:
+        return
+    acc = tl.zeros([HB], dtype=ACC)
+    for start in range(begin, end, BE):
+        where, live = _edge_entries(order_ptr, start, end, h, H, BE)
+        grad = tl.load(grad_ptr + where, mask=live, other=0.0)
+        score = tl.load(scores_ptr + where, mask=live, other=0.0)
+        acc += tl.sum(tl.where(score > 0, grad, grad * SLOPE), axis=0)
+    if slot < 0:
+        tl.store(out_ptr + group.to(tl.int64) * H + h, acc, mask=h < H)
+    else:
+        tl.store(partial_ptr + slot.to(tl.int64) * H + h, acc, mask=h < H)
+
+
+@triton.jit
+def _segment_sum_hubs_kernel(
+    out_ptr, partial_ptr, hubs_ptr, H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, ACC: tl.constexpr
+):
+    hub = tl.program_id(0)
+    h = tl.program_id(1) * HB + tl.arange(0, HB)
+    group = tl.load(hubs_ptr + hub * 3)
+    first = tl.load(hubs_ptr + hub * 3 + 1)
+    last = tl.load(hubs_ptr + hub * 3 + 2)
+    if group < 0:
+        return
+    acc = tl.zeros([HB], dtype=ACC)
+    for start in range(first, last, BE):
+        s = start + tl.arange(0, BE)
+        live = (s < last)[:, None] & (h < H)[None, :]
+        acc += tl.sum(tl.load(partial_ptr + s.to(tl.int64)[:, None] * H + h[None, :], mask=live, other=0.0), axis=0)
+    tl.store(out_ptr + group.to(tl.int64) * H + h, acc, mask=h < H)
+
+
+@triton.jit
+def _rows(pieces_ptr, num_pieces, R: tl.constexpr):
+    """The next R pieces: their begins, ends and slots, and the length of the longest."""
+    piece = tl.program_id(0) * R + tl.arange(0, R)
+    there = piece < num_pieces
+    begin = tl.load(pieces_ptr + piece * 4 + 1, mask=there, other=0)
+    end = tl.load(pieces_ptr + piece * 4 + 2, mask=there, other=0)
+    slot = tl.load(pieces_ptr + piece * 4 + 3, mask=there, other=-1)
+    return begin, end, slot, tl.max(end - begin, axis=0)
+
+
+@triton.jit
+def _row_entries(order_ptr, start, end, h, H: tl.constexpr, BE: tl.constexpr):
+    """As `_edge_entries`, for one row of starts and ends: [R, BE, HB]."""
+    p = start[:, None] + tl.arange(0, BE)[None, :]
+    live = p < end[:, None]
+    edge = tl.load(order_ptr + p, mask=live, other=0).to(tl.int64)
+    return edge[:, :, None] * H + h[None, None, :], live[:, :, None] & (h < H)[None, None, :]
+
+
+@triton.jit
+def _add_scores(top, total, score):
+    above = tl.maximum(top, tl.max(score, axis=1))
+    shift = tl.where(above == float("-inf"), 0.0, above)
+    return above, total * tl.exp(top - shift) + tl.sum(tl.exp(score - shift[:, None, :]), axis=1)
+
+
+@triton.jit
+def _divide(score, top, total):
+    # A row of -inf alone has top -inf and total 0: shift by 0 and divide by 1, and its attention is 0.
+    shift = tl.where(top == float("-inf"), 0.0, top)
+    return tl.exp(score - shift[:, None, :]) / tl.where(total > 0, total, 1.0)[:, None, :]
+
+
+@triton.jit
+def _softmax_kernel(
+    scores_ptr, out_ptr, partial_ptr, pieces_ptr, order_ptr, num_pieces,
+    R: tl.constexpr, H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    h = tl.program_id(1) * HB + tl.arange(0, HB)
+    begin, end, slot, longest = _rows(pieces_ptr, num_pieces, R)
+    # Most rows fit into the first block, which stays in registers.
+    where, live = _row_entries(order_ptr, begin, end, h, H, BE)
+    score = tl.load(scores_ptr + where, mask=live, other=float("-inf"))
+    top, total = _add_scores(tl.full([R, HB], float("-inf"), dtype=ACC), tl.zeros([R, HB], dtype=ACC), score)
+    for step in range(BE, longest, BE):
+        later, later_live = _row_entries(order_ptr, begin + step, end, h, H, BE)
+        top, total = _add_scores(top, total, tl.load(scores_ptr + later, mask=later_live, other=float("-inf")))
+    alone = (slot < 0)[:, None, None]
+    tl.store(out_ptr + where, _divide(score, top, total), mask=live & alone)
+    for step in range(BE, longest, BE):
+        later, later_live = _row_entries(order_ptr, begin + step, end, h, H, BE)
+        score = tl.load(scores_ptr + later, mask=later_live & alone, other=float("-inf"))
+        tl.store(out_ptr + later, _divide(score, top, total), mask=later_live & alone)
+    there = slot.to(tl.int64)[:, None] * (2 * H) + h[None, :]
+    of_hub = (slot >= 0)[:, None] & (h < H)[None, :]
+    tl.store(partial_ptr + there, top, mask=of_hub)
+    tl.store(partial_ptr + there + H, total, mask=of_hub)
+
+
+@triton.jit
+def _softmax_hubs_kernel(partial_ptr, hubs_ptr, H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, ACC: tl.constexpr):
+    """Replace the top and the total of each piece of a hub by those of the whole hub."""
+    hub = tl.program_id(0)
+    h = tl.program_id(1) * HB + tl.arange(0, HB)
+    group = tl.load(hubs_ptr + hub * 3)
+    first = tl.load(hubs_ptr + hub * 3 + 1)
+    last = tl.load(hubs_ptr + hub * 3 + 2)
+    if group < 0:
+        return
+    top = tl.full([HB], float("-inf"), dtype=ACC)
+    total = tl.zeros([HB], dtype=ACC)
+    for start in range(first, last, BE):
+        s = start + tl.arange(0, BE)
+        live = (s < last)[:, None] & (h < H)[None, :]
+        where = s.to(tl.int64)[:, None] * (2 * H) + h[None, :]
+        tops = tl.load(partial_ptr + where, mask=live, other=float("-inf"))
+        totals = tl.load(partial_ptr + where + H, mask=live, other=0.0)
+        above = tl.maximum(top, tl.max(tops, axis=0))
+        shift = tl.where(above == float("-inf"), 0.0, above)
+        total = total * tl.exp(top - shift) + tl.sum(totals * tl.exp(tops - shift[None, :]), axis=0)
+        top = above
+    # Every thread must have read its slots before any is overwritten.
+    tl.debug_barrier()
+    for start in range(first, last, BE):
+        s = start + tl.arange(0, BE)
+        live = (s < last)[:, None] & (h < H)[None, :]
+        where = s.to(tl.int64)[:, None] * (2 * H) + h[None, :]
+        tl.store(partial_ptr + where, tl.broadcast_to(top[None, :], [BE, HB]), mask=live)
+        tl.store(partial_ptr + where + H, tl.broadcast_to(total[None, :], [BE, HB]), mask=live)
+
+
+@triton.jit
+def _softmax_finish_kernel(
+    scores_ptr, out_ptr, partial_ptr, pieces_ptr, order_ptr, H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr
+):
+    """Normalise one piece of a hub; slot i is piece i."""
+    piece = tl.program_id(0)
+    h = tl.program_id(1) * HB + tl.arange(0, HB)
+    begin = tl.load(pieces_ptr + piece * 4 + 1)
+    end = tl.load(pieces_ptr + piece * 4 + 2)
+    if tl.load(pieces_ptr + piece * 4 + 3) < 0:
+        return
+    where = piece.to(tl.int64) * (2 * H) + h
+    top = tl.load(partial_ptr + where, mask=h < H, other=float("-inf"))
+    total = tl.load(partial_ptr + where + H, mask=h < H, other=0.0)
+    for start in range(begin, end, BE):
+        entry, live = _edge_entries(order_ptr, start, end, h, H, BE)
+        score = tl.load(scores_ptr + entry, mask=live, other=float("-inf"))
+        shift = tl.where(top == float("-inf"), 0.0, top)
+        tl.store(out_ptr + entry, tl.exp(score - shift[None, :]) / tl.where(total > 0, total, 1.0)[None, :], mask=live)
+
+
+@triton.jit
+def _softmax_backward_kernel(
+    grad_ptr, attention_ptr, out_ptr, partial_ptr, pieces_ptr, order_ptr, num_pieces,
+    R: tl.constexpr, H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    h = tl.program_id(1) * HB + tl.arange(0, HB)
+    begin, end, slot, longest = _rows(pieces_ptr, num_pieces, R)
+    where, live = _row_entries(order_ptr, begin, end, h, H, BE)
+    grad = tl.load(grad_ptr + where, mask=live, other=0.0)
+    attention = tl.load(attention_ptr + where, mask=live, other=0.0)
+    mean = tl.sum(grad * attention, axis=1)
+    for step in range(BE, longest, BE):
+        later, later_live = _row_entries(order_ptr, begin + step, end, h, H, BE)
+        later_grad = tl.load(grad_ptr + later, mask=later_live, other=0.0)
+        mean += tl.sum(later_grad * tl.load(attention_ptr + later, mask=later_live, other=0.0), axis=1)
+    alone = (slot < 0)[:, None, None]
+    tl.store(out_ptr + where, attention * (grad - mean[:, None, :]), mask=live & alone)
+    for step in range(BE, longest, BE):
+        later, later_live = _row_entries(order_ptr, begin + step, end, h, H, BE)
+        grad = tl.load(grad_ptr + later, mask=later_live & alone, other=0.0)
+        attention = tl.load(attention_ptr + later, mask=later_live & alone, other=0.0)
+        tl.store(out_ptr + later, attention * (grad - mean[:, None, :]), mask=later_live & alone)
+    there = slot.to(tl.int64)[:, None] * H + h[None, :]
+    tl.store(partial_ptr + there, mean, mask=(slot >= 0)[:, None] & (h < H)[None, :])
+
+
+@triton.jit
+def _softmax_backward_finish_kernel(
+    grad_ptr, attention_ptr, out_ptr, mean_ptr, pieces_ptr, order_ptr,
+    H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    """Subtract the mean of its hub from one piece; slot i is piece i."""
+    piece = tl.program_id(0)
+    h = tl.program_id(1) * HB + tl.arange(0, HB)
+    group = tl.load(pieces_ptr + piece * 4)
+    begin = tl.load(pieces_ptr + piece * 4 + 1)
+    end = tl.load(pieces_ptr + piece * 4 + 2)
+    if tl.load(pieces_ptr + piece * 4 + 3) < 0:
+        return
+    mean = tl.load(mean_ptr + group.to(tl.int64) * H + h, mask=h < H, other=0.0)
+    for start in range(begin, end, BE):
+        entry, live = _edge_entries(order_ptr, start, end, h, H, BE)
+        grad = tl.load(grad_ptr + entry, mask=live, other=0.0)
+        attention = tl.load(attention_ptr + entry, mask=live, other=0.0)
+        tl.store(out_ptr + entry, attention * (grad - mean[None, :]), mask=live)
+
+
+@triton.jit
+def _top_k_kernel(
+    scores_ptr, out_ptr, ptr_ptr, order_ptr, k,
+    H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """Lower the bar to the next distinct score until k edges stand at or above it."""
+    row = tl.program_id(0)
+    h = tl.program_id(1) * HB + tl.arange(0, HB)
+    begin = tl.load(ptr_ptr + row)
+    end = tl.load(ptr_ptr + row + 1)
+    bar = tl.full([HB], float("inf"), dtype=ACC)
+    above = tl.zeros([HB], dtype=tl.int32)
+    if end - begin <= k:
+        bar = tl.full([HB], float("-inf"), dtype=ACC)
+        above += k
+    steps = 0
+    while (steps < k) & (tl.min(above, axis=0) < k):
+        steps += 1
+        best = tl.full([HB], float("-inf"), dtype=ACC)
+        ties = tl.zeros([HB], dtype=tl.int32)
+        for start in range(begin, end, BE):
+            where, live = _edge_entries(order_ptr, start, end, h, H, BE)
+            score = tl.load(scores_ptr + where, mask=live, other=float("-inf"))
+            below = live & (score < bar[None, :])
+            here = tl.max(tl.where(below, score, float("-inf")), axis=0)
+            same = tl.sum((below & (score == here[None, :])).to(tl.int32), axis=0)
+            ties = tl.where(here > best, same, tl.where(here == best, ties + same, ties))
+            best = tl.maximum(best, here)
+        short = above < k
+        bar = tl.where(short, best, bar)
+        above = tl.where(short, above + tl.maximum(ties, 1), above)
+    for start in range(begin, end, BE):
+        where, live = _edge_entries(order_ptr, start, end, h, H, BE)
+        score = tl.load(scores_ptr + where, mask=live, other=float("-inf"))
+        tl.store(out_ptr + where, (score >= bar[None, :]).to(tl.int8), mask=live)
+
+
+def _blocks(heads: int) -> tuple[dict, int]:
+    group = min(_HEADS, triton.next_power_of_2(heads))
+    return {"H": heads, "HB": group, "BE": _EDGES, "num_warps": 1}, triton.cdiv(heads, group)
+
+
+def edge_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: Graph, negative_slope: float) -> Tensor:
+    out = source.new_empty(graph.num_edges, source.size(1))
+    options, groups = _blocks(source.size(1))
+    options |= {"BE": 128, "num_warps": 4, "TYPED": relation is not None}
+    if out.numel():
+        _edge_scores_kernel[(triton.cdiv(graph.num_edges, 128), groups)](
+            source, target, relation, graph.edge_index.contiguous(), graph.edge_type, out, graph.num_edges,
+            SLOPE=negative_slope, **options,
+        )  # fmt: skip
+    return out
+
+
+def take_rows(values: Tensor, order: Tensor) -> Tensor:
+    out = torch.empty_like(values)
+    options, groups = _blocks(values.size(1))
+    options |= {"BE": 128, "num_warps": 4}
+    if out.numel():
+        _take_rows_kernel[(triton.cdiv(out.size(0), 128), groups)](values, order, out, out.size(0), **options)
+    return out
+
+
+def segment_sum(grad: Tensor, scores: Tensor, negative_slope: float, segments: Segments) -> Tensor:
+    out = grad.new_empty(segments.ptr.numel() - 1, grad.size(1))
+    partial = grad.new_empty(segments.num_slots, grad.size(1))
+    options, groups = _blocks(grad.size(1))
+    options["ACC"] = accumulator(grad.dtype)
+    if out.numel():
+        _segment_sum_kernel[(segments.pieces.size(0), groups)](
+            grad, scores, out, partial, segments.pieces, segments.order, SLOPE=negative_slope, **options
+        )
+    if segments.hubs.size(0):
+        _segment_sum_hubs_kernel[(segments.hubs.size(0), groups)](out, partial, segments.hubs, **options)
+    return out
+
+
+def edge_softmax(scores: Tensor, graph: Graph) -> Tensor:
+    out, rows = torch.empty_like(scores), graph.by_target
+    if out.numel() == 0:
+        return out
+    partial = scores.new_empty(rows.num_slots, 2, scores.size(1))
+    options, groups = _blocks(scores.size(1))
+    acc = accumulator(scores.dtype)
+    count = rows.pieces.size(0)
+    _softmax_kernel[(triton.cdiv(count, _ROWS), groups)](
+        scores, out, partial, rows.pieces, rows.order, count, R=_ROWS, ACC=acc, **(options | {"BE": _ROW_EDGES})
+    )
+    if rows.hubs.size(0):
+        _softmax_hubs_kernel[(rows.hubs.size(0), groups)](partial, rows.hubs, ACC=acc, **options)
+        _softmax_finish_kernel[(rows.num_slots, groups)](scores, out, partial, rows.pieces, rows.order, **options)
+    return out
+
+
+def edge_softmax_backward(grad: Tensor, attention: Tensor, graph: Graph) -> Tensor:
+    out, rows = torch.empty_like(attention), graph.by_target
+    if out.numel() == 0:
+        return out
+    partial = grad.new_empty(rows.num_slots, grad.size(1))
+    options, groups = _blocks(grad.size(1))
+    acc = accumulator(grad.dtype)
+    count = rows.pieces.size(0)
+    _softmax_backward_kernel[(triton.cdiv(count, _ROWS), groups)](
+        grad, attention, out, partial, rows.pieces, rows.order, count, R=_ROWS, **(options | {"BE": _ROW_EDGES})
+    )
+    if rows.hubs.size(0):
+        mean = grad.new_empty(graph.num_nodes, grad.size(1))
+        _segment_sum_hubs_kernel[(rows.hubs.size(0), groups)](mean, partial, rows.hubs, ACC=acc, **options)
+        _softmax_backward_finish_kernel[(rows.num_slots, groups)](
+            grad, attention, out, mean, rows.pieces, rows.order, **options
+        )
+    return out
+
+
+def top_k_mask(scores: Tensor, k: int, graph: Graph) -> Tensor:
+    out = torch.empty_like(scores, dtype=torch.bool)
+    options, groups = _blocks(scores.size(1))
+    if out.numel():
+        _top_k_kernel[(graph.num_nodes, groups)](
+            scores, out.view(torch.int8), graph.rowptr, graph.by_target.order, k,
+            ACC=accumulator(scores.dtype), **options,
+        )  # fmt: skip
+    return out

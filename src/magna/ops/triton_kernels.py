@@ -1,0 +1,33 @@
+"""The Triton backend: everything `backends.KERNELS` names, for CUDA tensors."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from magna.ops.triton_edges import edge_scores, edge_softmax, edge_softmax_backward, segment_sum, take_rows, top_k_mask
+from magna.ops.triton_hops import dropout, hop, hop_backward, hop_dropout
+
+__all__ = [
+    "dropout",
+    "edge_scores",
+    "edge_softmax",
+    "edge_softmax_backward",
+    "hop",
+    "hop_backward",
+    "hop_dropout",
+    "segment_sum",
+    "take_rows",
+    "top_k_mask",
+    "why_not",
+]
+
+# Triton reads the variable when a kernel is defined, so what it said at import holds for the whole process.
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def why_not(device: torch.device) -> str | None:
+    if device.type == "cuda" or _INTERPRETED:
+        return None
+    return f"the tensors are on {device}, and Triton runs on CUDA (or anywhere, slowly, with TRITON_INTERPRET=1)"

@@ -1,0 +1,49 @@
+import pytest
+import torch
+
+from magna.bench.graphs import SHAPES, load, shape_of, skewed_graph
+from magna.datasets import files_of, present
+
+
+def assert_shape(edge_index, shape):
+    in_degree = edge_index[1].bincount(minlength=shape.num_nodes)
+    assert edge_index.shape == (2, shape.num_edges)
+    assert in_degree.numel() == shape.num_nodes
+    assert int(in_degree.max()) == shape.max_degree
+
+
+def assert_undirected_with_loops(edge_index, shape):
+    source, target = edge_index
+    assert torch.equal(source.bincount(), target.bincount())
+    assert source[source == target].unique().numel() == shape.num_nodes
+    assert bool((target[1:] >= target[:-1]).all())
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_synthetic_graph_has_the_size_of_the_real_one(name, tmp_path):
+    edge_index, synthetic = load(name, tmp_path)
+    assert synthetic
+    assert_shape(edge_index, SHAPES[name])
+    assert_undirected_with_loops(edge_index, SHAPES[name])
+    assert torch.equal(edge_index, load(name, tmp_path)[0])
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_real_graph_has_the_published_size(name):
+    if any(present(path) is None for path in files_of(name)):
+        pytest.skip(f"{name} is not in the data folder (MAGNA_DATA_DIR)")
+    edge_index, synthetic = load(name)
+    assert not synthetic
+    assert_shape(edge_index, SHAPES[name])
+    assert_undirected_with_loops(edge_index, SHAPES[name])
+
+
+def test_unknown_graph_is_refused():
+    with pytest.raises(ValueError, match="graph is 'nora'; allowed: cora, "):
+        shape_of("nora")
+
+
+def test_skewed_graph_has_hubs():
+    graph = skewed_graph(16_000, torch.device("cpu"))
+    assert (graph.num_nodes, graph.num_edges) == (1_000, 16_000)
+    assert int(graph.rowptr.diff().max()) > 100

@@ -1,0 +1,127 @@
+import io
+import json
+import math
+from functools import partial
+
+import pytest
+import torch
+from rich.console import Console
+
+from magna import bench
+from magna.bench import graphs, measure
+from magna.bench.comparison import compare
+from magna.bench.peers import PEERS, Problem, TorchCSR, peers_on, stepper, truth
+from magna.graph import Graph
+
+PROMISED = {"op", "graph", "backend", "ms", "peer", "peer_ms", "ratio", "peak_bytes", "error"}
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """A graph of forty nodes in place of Cora."""
+    monkeypatch.setitem(graphs.SHAPES, "cora", graphs.Shape(40, 200, 17, heads=2, width=4, K=3))
+
+
+def random_problem(K=3, dtype=torch.float32, edges=30, nodes=9):
+    edge_index = torch.randint(nodes, (2, edges), generator=torch.Generator().manual_seed(1)).unique(dim=1)
+    return Problem.random(Graph.from_edge_index(edge_index, nodes), heads=2, width=4, K=K, dtype=dtype)
+
+
+def test_result_is_the_promised_object(tiny, tmp_path):
+    lines: list[str] = []
+    result = bench.run(device="cpu", quick=True, data_dir=tmp_path, progress=lines.append)
+    assert json.loads(json.dumps(result)) == result
+    assert result["device"]
+    rows = {row["backend"]: row for row in result["rows"]}
+    assert {"reference", "pyg"} <= set(rows)
+    for row in rows.values():
+        assert set(row) >= PROMISED
+        assert row["synthetic"]
+        assert row["graph"] == "cora"
+        assert row["ms"] > 0
+        assert row["error"] < 1e-4
+        assert row["ratio"] == pytest.approx(row["peer_ms"] / row["ms"])
+        assert row["floor_ratio"] == pytest.approx(row["ms"] / row["floor_ms"])
+    assert rows["pyg"]["peer"] == "pyg"
+    assert rows["pyg"]["ratio"] == 1
+    assert any("checking" in line for line in lines)
+
+
+def test_table_names_every_row_and_note(tiny, tmp_path):
+    result = bench.run(device="cpu", quick=True, data_dir=tmp_path)
+    result["notes"].append("a peer that is missing")
+    text = io.StringIO()
+    bench.show(result, Console(file=text, width=160))
+    for row in result["rows"]:
+        assert row["backend"] in text.getvalue()
+    assert "cora (synthetic)" in text.getvalue()
+    assert "a peer that is missing" in text.getvalue()
+
+
+@pytest.mark.parametrize("name", peers_on(torch.device("cpu")))
+def test_peer_computes_the_definition(name):
+    problem = random_problem()
+    reason = PEERS[name].why_not(problem)
+    if reason is not None:
+        pytest.skip(f"{name}: {reason}")
+    errors = measure.errors(stepper(problem, PEERS[name])(), truth(problem))
+    assert max(errors.values()) < 1e-6
+
+
+def test_csr_refuses_parallel_edges():
+    edges = torch.tensor([[0, 0], [1, 1]])
+    problem = Problem.random(Graph.from_edge_index(edges, 2), heads=1, width=1, K=1)
+    assert TorchCSR().why_not(problem) == "it refuses parallel edges"
+
+
+def test_wrong_peer_is_not_timed(monkeypatch):
+    class Wrong:
+        def why_not(self, problem):
+            return None
+
+        def build(self, problem):
+            return lambda x, scores: x * 1.01 + 0 * scores.sum()
+
+    monkeypatch.setitem(PEERS, "wrong", Wrong())
+    rows, notes = compare(random_problem(), "some", bandwidth=1e9, budget_s=0.01, peers=["wrong", "reference"])
+    assert [row["backend"] for row in rows] == ["reference"]
+    assert rows[0]["peer"] == "reference"
+    assert notes[0].startswith("wrong on some failed: ArithmeticError: not timed")
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match="graph is 'nora'"):
+        bench.run(graphs=["nora"])
+    with pytest.raises(ValueError, match="device is 'tpu'; allowed: "):
+        bench.run(device="tpu")
+
+
+def test_saved_memory_counts_each_storage_once_and_no_input():
+    x = torch.ones(1000, requires_grad=True)
+    y = torch.ones(1000)
+
+    def passes():
+        z = x * y  # keeps y, an input
+        w = z.exp()  # keeps its result
+        return (w * w).sum()  # keeps the same result twice
+
+    _, memory = measure.memory_of(passes, [x, y], torch.device("cpu"))
+    assert memory.saved_bytes == 4000
+
+
+def test_peak_memory_sees_what_is_freed_again():
+    def allocate():
+        return float(torch.ones(25_000_000).sum())
+
+    _, memory = measure.memory_of(allocate, [], torch.device("cpu"))
+    if memory.peak_bytes is None:
+        pytest.skip("this system has no high-water mark of memory")
+    assert 0.9e8 < memory.peak_bytes < 1.5e8
+
+
+def test_timing_meets_every_step_in_every_round():
+    calls: list[str] = []
+    steps = {name: partial(calls.append, name) for name in "ab"}
+    timings = measure.interleaved(steps, torch.device("cpu"), budget_s=0.0, rounds=5)
+    assert "".join(calls) == "aaaabbbb" * 3
+    assert all(timing.samples == 9 and math.isfinite(timing.ms) for timing in timings.values())

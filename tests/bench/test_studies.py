@@ -1,0 +1,48 @@
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def study(monkeypatch):
+    if not BENCHMARKS.is_dir():
+        pytest.skip("benchmarks/ is not part of this install")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module
+
+
+def test_exponent_of_a_power_law(study):
+    exponent = study("studies").exponent
+    assert exponent([(n, 3.0 * n**1.5) for n in (10, 100, 1000)]) == pytest.approx(1.5)
+
+
+def test_records_are_appended_and_read_back(study, tmp_path, monkeypatch):
+    ledger = study("ledger")
+    monkeypatch.setattr(ledger, "RECORDS", tmp_path)
+    row = {"device": "some", "graph": "cora", "dtype": "float32", "backend": "cpu", "ms": 2.0, "note": ""}
+    ledger.append(tmp_path / "some.csv", [row])
+    ledger.append(tmp_path / "some.csv", [row | {"ms": 1.0 / 3}])
+    assert (tmp_path / "some.csv").read_text().count("cora") == 2
+    assert [found["ms"] for found in ledger.read_kernels()] == ["0.33333"]
+
+
+def test_tables_are_written_between_their_markers(study, tmp_path, monkeypatch):
+    ledger, tables = study("ledger"), study("tables")
+    document = tmp_path / "benchmarks.md"
+    places = "".join(f"<!-- {name}: begin -->old<!-- {name}: end -->\n" for name in ("kernels", "scaling", "memory"))
+    document.write_text(f"before\n{places}after\n")
+    stamp = {"device": "some", "date": "2026-01-02 03:04", "commit": "abc", "torch": "2", "pyg": "2"}
+    rows = [{"graph": "cora", "variant": "save", "K": 2, "peak_bytes": 5_000_000}]
+    (tmp_path / "memory-some.json").write_text(json.dumps(stamp | {"rows": rows}))
+    monkeypatch.setattr(ledger, "RECORDS", tmp_path)
+    monkeypatch.setattr(ledger, "DOCS", document)
+    tables.update()
+    text = document.read_text()
+    assert "old" not in text
+    assert "| cora | save | 5 |" in text
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")

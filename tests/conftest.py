@@ -1,0 +1,74 @@
+"""Fixtures: each backend where it can run, and a record of which one ran."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+# Triton's own interpreter runs the kernels on the CPU; it must be asked for before triton is imported.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from magna.ops.backends import KERNELS, MODULES, kernels, why_not
+from tests.laws import device_of
+
+
+def _where_it_runs(backend: str) -> str:
+    reason = why_not(backend, device_of(backend))
+    if reason is not None:
+        pytest.skip(f"{backend}: {reason}")
+    return backend
+
+
+@pytest.fixture(params=["reference", *MODULES])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Every backend."""
+    return _where_it_runs(request.param)
+
+
+@pytest.fixture(params=list(MODULES))
+def fused(request: pytest.FixtureRequest) -> str:
+    """Every backend but the reference."""
+    return _where_it_runs(request.param)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
+    """How often each kernel of each backend was called, as calls["cpu", "hop"]."""
+    counter: Counter[tuple[str, str]] = Counter()
+
+    def counted(backend: str, name: str):
+        kernel = getattr(kernels(backend), name)
+
+        def call(*args, **kwargs):
+            counter[backend, name] += 1
+            return kernel(*args, **kwargs)
+
+        return call
+
+    for backend in MODULES:
+        if why_not(backend, device_of(backend)) is None:
+            for name in KERNELS:
+                monkeypatch.setattr(kernels(backend), name, counted(backend, name))
+    return counter
+
+
+@pytest.fixture
+def poisoned() -> Iterator[None]:
+    """Fresh memory is full of NaN, so that what a kernel forgets to write is seen."""
+    deterministic, warns = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    memory: Any = torch.utils.deterministic  # a module that takes its switch as a property
+    filled = memory.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    memory.fill_uninitialized_memory = True
+    yield
+    memory.fill_uninitialized_memory = filled
+    torch.use_deterministic_algorithms(deterministic, warn_only=warns)

@@ -1,0 +1,124 @@
+"""Edge attention against Eq. 1, edge by edge."""
+
+import pytest
+import torch
+from torch.nn.functional import leaky_relu
+
+from magna import EdgeAttention, Graph
+from tests.laws import integers, random_graph, saved_tensors, uniform
+
+N, E, R, C = 6, 15, 3, 5
+
+
+def by_the_paper(module: EdgeAttention, x, edge_index, edge_type=None, relation=None):
+    """Eq. 1 as it is written: a product with a concatenation for each edge and head."""
+    target = module.source if module.target is None else module.target
+    squash = torch.tanh if module.tanh else (lambda value: value)
+    scores = []
+    for e, (i, j) in enumerate(edge_index.t().tolist()):
+        row = []
+        for head in range(module.heads):
+            part = slice(head * module.head_channels, (head + 1) * module.head_channels)
+            pieces = [module.source.weight[part] @ x[i], target.weight[part] @ x[j]]
+            vectors = [module.source_vector[head], module.target_vector[head]]
+            if edge_type is not None:
+                pieces.append(module.relation.weight[part] @ module.relation_norm(relation[edge_type[e]]))
+                vectors.append(module.relation_vector[head])
+            row.append(leaky_relu(torch.cat(vectors) @ squash(torch.cat(pieces)), module.negative_slope))
+        scores.append(torch.stack(row))
+    return torch.stack(scores)
+
+
+@pytest.mark.parametrize("projection", ["separate", "shared"])
+@pytest.mark.parametrize("tanh", [True, False])
+def test_scores_are_eq_1(projection, tanh):
+    edges, x = random_graph(N, E).edge_index, uniform(N, C, seed=1)
+    module = EdgeAttention(C, 4, heads=2, projection=projection, tanh=tanh, negative_slope=0.3).double()
+    torch.testing.assert_close(module(x, edges), by_the_paper(module, x, edges))
+
+
+@pytest.mark.parametrize("relation_norm", ["none", "layer", "unbiased"])
+@pytest.mark.parametrize("external", [True, False])
+def test_typed_scores_are_eq_1(relation_norm, external):
+    edges, x, types = random_graph(N, E).edge_index, uniform(N, C, seed=1), integers(R, E, seed=2)
+    module = EdgeAttention(
+        C,
+        4,
+        heads=2,
+        num_relations=R,
+        relation_channels=7,
+        relation_embedding=not external,
+        relation_norm=relation_norm,
+    ).double()
+    relation = uniform(R, 7, seed=3) if external else module.relation_table
+    found = module(x, edges, types, relation if external else None)
+    torch.testing.assert_close(found, by_the_paper(module, x, edges, types, relation))
+    typed = Graph.from_edge_index(edges, N, types, R)
+    torch.testing.assert_close(module(x, typed, relation=relation), found)
+
+
+def test_no_matrix_per_edge_is_kept():
+    edges = random_graph(10, 5000).edge_index
+    module = EdgeAttention(16, 64, heads=2, num_relations=4)
+    graph = Graph.from_edge_index(edges, 10, integers(4, 5000, seed=0), 4)
+    kept = saved_tensors(lambda: module(torch.randn(10, 16), graph))
+    assert max(tensor.numel() for tensor in kept if tensor.is_floating_point()) <= 5000 * 2
+
+
+def test_bfloat16_features_give_float32_scores():
+    module = EdgeAttention(C, 4, heads=2).bfloat16()
+    x, edges = torch.zeros(N, C, dtype=torch.bfloat16), random_graph(N, E).edge_index
+    try:
+        assert module(x, edges).dtype == torch.float32
+    except RuntimeError as error:
+        pytest.skip(f"no bfloat16 product on this processor: {error}")
+
+
+@pytest.mark.parametrize(
+    ("options", "call", "message"),
+    [
+        ({}, {"edge_type": torch.zeros(E, dtype=torch.int64)}, "edge_type is given; allowed: only with num_relations"),
+        ({}, {"relation": torch.zeros(R, C)}, "relation is given; allowed: only with num_relations"),
+        ({"num_relations": R}, {}, "edge_type is missing; allowed: one of 0 to 2"),
+        (
+            {"num_relations": R},
+            {"edge_type": torch.full((E,), 7)},
+            r"edge_type holds 7; allowed: 0 to 2 \(num_relations is 3\)",
+        ),
+        (
+            {"num_relations": R},
+            {"edge_type": torch.zeros(E, dtype=torch.int64), "relation": torch.zeros(2, C)},
+            r"relation has shape \[2, 5\]; allowed: \[3, 5\]",
+        ),
+        (
+            {"num_relations": R, "relation_embedding": False},
+            {"edge_type": torch.zeros(E, dtype=torch.int64)},
+            "relation is missing; allowed",
+        ),
+    ],
+)
+def test_bad_types_at_the_door(options, call, message):
+    with pytest.raises(ValueError, match=message):
+        EdgeAttention(C, 4, **options)(torch.zeros(N, C), random_graph(N, E).edge_index, **call)
+
+
+def test_a_graph_of_other_relations_is_refused():
+    graph = Graph.from_edge_index(torch.tensor([[0], [1]]), N, torch.tensor([0]), num_relations=1)
+    with pytest.raises(ValueError, match="the graph has num_relations=1; allowed: 3"):
+        EdgeAttention(C, 4, num_relations=R)(torch.zeros(N, C), graph)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"heads": 0}, "heads is 0; allowed: an int, 1 and above"),
+        ({"num_relations": 0}, "num_relations is 0; allowed"),
+        ({"projection": "both"}, "projection is 'both'; allowed: 'separate', 'shared'"),
+        ({"negative_slope": -0.1}, "negative_slope is -0.1; allowed: 0 and above"),
+        ({"init": "zeros"}, "init is 'zeros'; allowed"),
+        ({"backend": "gpu"}, "backend is 'gpu'; allowed"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        EdgeAttention(C, 4, **options)

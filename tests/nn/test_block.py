@@ -1,0 +1,142 @@
+"""The block: Eq. 6 and 7, the four ablations of Table 1, and the places of dropout."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import elu
+from torch_geometric.nn import GATConv
+
+from magna import Graph, MAGNABlock
+from magna.nn import UnbiasedLayerNorm
+from tests.laws import random_graph, uniform
+
+N, E, C, H = 12, 40, 8, 2
+
+ABLATIONS = {
+    "whole model": {},
+    "no layer norm": {"norm": "none"},
+    "no diffusion": {"diffusion": False},
+    "no feed-forward": {"feed_forward": False},
+    "no layer norm, no feed-forward": {"norm": "none", "feed_forward": False},
+}
+
+
+@pytest.fixture
+def graph() -> Graph:
+    return random_graph(N, E, fed=True)
+
+
+def make(*sizes: int, **options) -> Any:
+    torch.manual_seed(0)
+    return MAGNABlock(*sizes, **options).double()
+
+
+@pytest.mark.parametrize("width", [C, 2 * C])
+@pytest.mark.parametrize("norm", ["layer", "unbiased"])
+def test_the_block_is_eq_6_and_7(graph, width, norm):
+    x, block = uniform(N, C, seed=1), make(C, width, H, norm=norm)
+    assert isinstance(block.norm, nn.LayerNorm if norm == "layer" else UnbiasedLayerNorm)
+    h = block.conv(block.norm(x), graph) + (x if width == C else x @ block.residual.weight.t())
+    first, second = block.ffn[0], block.ffn[3]
+    inner = (block.ffn_norm(h) @ first.weight.t() + first.bias).relu()
+    torch.testing.assert_close(block(x, graph), inner @ second.weight.t() + second.bias + h)
+
+
+def test_without_its_three_parts_the_block_is_gat(graph):
+    x = uniform(N, C, seed=1)
+    bare = {"norm": "none", "feed_forward": False, "diffusion": False}
+    block = make(C, C, H, **bare, tanh=False, projection="shared", out_projection=False)
+    gat = GATConv(C, C // H, H, add_self_loops=False, bias=False).double()
+    with torch.no_grad():
+        gat.lin.weight.copy_(block.conv.attention.source.weight)
+        gat.att_src.copy_(block.conv.attention.source_vector[None])
+        gat.att_dst.copy_(block.conv.attention.target_vector[None])
+    torch.testing.assert_close(block(x, graph), elu(gat(x, graph.edge_index) + x))
+
+
+def test_the_switches_remove_what_they_name(graph):
+    assert isinstance(make(C, C, H, norm="none").norm, nn.Identity)
+    assert not any("ffn" in name for name, _ in make(C, C, H, feed_forward=False).named_parameters())
+    conv = make(C, C, H, diffusion=False, K=9, alpha=0.3, hop_weights="theta").conv
+    assert (conv.K, conv.alpha, conv.hop_weights) == (1, 0.0, "fixed")
+    assert make(C, C, H, ffn_multiplier=3).ffn[0].out_features == 3 * C
+    assert make(C, C, H, norm_eps=1e-12).norm.eps == 1e-12
+
+
+@pytest.mark.parametrize("options", ABLATIONS.values(), ids=ABLATIONS.keys())
+def test_each_ablation_trains(graph, options):
+    block, x = make(C, C, H, **options), uniform(N, C, seed=1)
+    goal = uniform(N, C, seed=2)
+    optimiser = torch.optim.Adam(block.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(30):
+        loss = (block(x, graph) - goal).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+    for name, parameter in block.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+
+
+PLACES = ["input_dropout", "output_dropout", "residual_dropout", "ffn_dropout", "ffn_output_dropout"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_each_dropout_is_in_its_place(graph, place):
+    """A hook sees what each part gets: only what lies behind the named place has zeros."""
+    block, x = make(C, 2 * C, H, **{place: 0.5}), uniform(N, C, seed=1)
+    seen: dict[str, float] = {}
+
+    def zeros(name: str):
+        return lambda module, args: seen.__setitem__(name, float((args[0] == 0).double().mean()))
+
+    block.conv.register_forward_pre_hook(zeros("input_dropout"))
+    block.residual.register_forward_pre_hook(zeros("residual_dropout"))
+    block.ffn[3].register_forward_pre_hook(zeros("ffn_dropout"))
+    for name, module in (("output_dropout", block.output_dropout), ("ffn_output_dropout", block.ffn[4])):
+        module.register_forward_hook(lambda m, a, out, name=name: zeros(name)(m, (out,)))
+    relu: dict[str, float] = {}
+    block.ffn[1].register_forward_hook(lambda m, a, out: relu.__setitem__("zeros", float((out == 0).double().mean())))
+    trained = block(x, graph)
+    seen["ffn_dropout"] -= relu["zeros"]  # ReLU makes zeros of its own
+    assert seen[place] > 0.1
+    assert all(rate == 0 for name, rate in seen.items() if name != place)
+    assert not torch.equal(trained, block(x, graph))
+    torch.testing.assert_close(block.eval()(x, graph), make(C, 2 * C, H)(x, graph))
+
+
+def test_two_dropouts_of_a_block_draw_different_masks():
+    block, x = make(C, C, H, input_dropout=0.5, residual_dropout=0.5), torch.ones(64, C, dtype=torch.float64)
+    assert not torch.equal(block.input_dropout(x), block.residual_dropout(x))
+
+
+@pytest.mark.parametrize("norm", ["layer", "none"])
+def test_renaming_nodes_commutes_with_the_block(graph, norm):
+    x, block = uniform(N, C, seed=1), make(C, C, H, norm=norm, top_k=3)
+    new = torch.randperm(N)
+    renamed = torch.empty_like(x)
+    renamed[new] = x
+    torch.testing.assert_close(block(renamed, new[graph.edge_index])[new], block(x, graph))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"norm": "batch"}, "norm is 'batch'; allowed"),
+        ({"ffn_multiplier": 0}, "ffn_multiplier is 0; allowed"),
+        ({"residual_dropout": 1.5}, "residual_dropout is 1.5; allowed"),
+        ({"alpha": -1.0}, "alpha is -1.0; allowed"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        MAGNABlock(C, C, H, **options)
+
+
+def test_wrong_width_is_named_before_the_norm_sees_it(graph):
+    with pytest.raises(ValueError, match=r"x has shape \[12, 3\]; allowed: \[num_nodes, 8\]"):
+        make(C, C, H)(torch.zeros(N, 3), graph)

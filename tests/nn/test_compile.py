@@ -1,0 +1,80 @@
+"""torch.compile(fullgraph=True) and the modules; dynamo traces, a backend runs."""
+
+import shutil
+
+import pytest
+import torch
+
+from magna import MAGNA, Graph, MAGNAConv
+from magna.ops.backends import choose
+from tests.laws import integers, random_graph, uniform
+
+N, E, C = 12, 40, 8
+
+OPTIONS = {
+    "plain": {},
+    "hops learnt": {"hop_weights": "theta"},
+    "dropout": {"attention_dropout": 0.3, "feature_dropout": 0.2, "edge_dropout": 0.4, "top_k": 3},
+    "full heads": {"head_form": "full"},
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def run(module, *inputs, **call):
+    torch.manual_seed(5)
+    module.zero_grad()
+    out = module(*inputs, **call)
+    out.square().sum().backward()
+    return [out.detach()] + [p.grad.clone() for p in module.parameters()]
+
+
+def check(module, compiler, *inputs, **call):
+    expected = run(module, *inputs, **call)
+    found = run(torch.compile(module, fullgraph=True, backend=compiler), *inputs, **call)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+@pytest.mark.parametrize("prebuilt", [True, False], ids=["Graph", "edge_index"])
+@pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
+def test_the_layer_compiles_whole(options, prebuilt, compiler):
+    graph, x = random_graph(N, E), uniform(N, C, seed=1).float()
+    check(MAGNAConv(C, 8, heads=2, K=3, **options), compiler, x, graph if prebuilt else graph.edge_index)
+
+
+@pytest.mark.parametrize("prebuilt", [True, False], ids=["Graph", "edge_index"])
+def test_the_typed_model_compiles_whole(prebuilt):
+    edges, types = random_graph(N, E).edge_index, integers(3, E, seed=2)
+    graph, x = Graph.from_edge_index(edges, N, types, 3), uniform(N, C, seed=1).float()
+    model = MAGNA(C, 8, 2, 3, heads=2, num_relations=3, output_dropout=0.3, norm="unbiased")
+    edges_and_types = (graph,) if prebuilt else (edges, types)
+    check(model, "aot_eager", x, *edges_and_types)
+
+
+def test_exact_mode_compiles_whole():
+    if choose("auto", torch.device("cpu")) == "reference":
+        pytest.skip("the reference counts its hops from alpha's value; the fused solve compiles")
+    graph, x = random_graph(N, E), uniform(N, C, seed=1).float()
+    check(MAGNAConv(C, 8, heads=2, alpha=0.3, mode="exact"), "aot_eager", x, graph)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+def test_the_layer_compiles_with_inductor():
+    graph, x = random_graph(N, E), uniform(N, C, seed=1).float()
+    conv = MAGNAConv(C, 8, heads=2, K=3)
+    with torch.no_grad():  # the backward pass would double a long compilation
+        compiled = torch.compile(conv, fullgraph=True, backend="inductor")
+        torch.testing.assert_close(compiled(x, graph), conv(x, graph))
+
+
+def test_loops_under_the_compiler_are_refused():
+    conv = torch.compile(MAGNAConv(C, 8, add_self_loops=True), fullgraph=True, backend="eager")
+    with pytest.raises(Exception, match="add_self_loops"):
+        conv(uniform(N, C, seed=1).float(), random_graph(N, E))

@@ -1,0 +1,299 @@
+"""The model: depth, files, seeds, symmetry, and the sizes that the authors' code has."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from magna import MAGNA, Graph
+from tests.laws import integers, random_graph, uniform
+from tests.nn.test_block import ABLATIONS
+
+N, E, C, CLASSES = 14, 50, 10, 3
+
+
+@pytest.fixture
+def graph() -> Graph:
+    return random_graph(N, E, fed=True)
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return uniform(N, C, seed=1).float()
+
+
+def make(num_layers: int = 2, hidden: int = 16, **options: Any) -> Any:
+    torch.manual_seed(0)
+    return MAGNA(C, hidden, num_layers, **{"out_channels": CLASSES, "heads": 2} | options)
+
+
+def losses(model: MAGNA, x: Tensor, graph: Graph, steps: int, lr: float = 1e-2, **call) -> list[float]:
+    labels = integers(CLASSES, N, seed=3)
+    optimiser = torch.optim.Adam(model.parameters(), lr=lr)
+    values = []
+    for _ in range(steps):
+        loss = cross_entropy(model(x, graph, **call), labels)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        values.append(loss.item())
+    return values
+
+
+@pytest.mark.parametrize("options", ABLATIONS.values(), ids=ABLATIONS.keys())
+def test_each_ablation_trains(x, graph, options):
+    values = losses(make(**options), x, graph, 15)
+    assert values[-1] < 0.7 * values[0]
+
+
+@pytest.mark.parametrize("head_form", ["split", "full"])
+@pytest.mark.parametrize("init", ["glorot", "official"])
+def test_24_blocks_train_without_nan(x, graph, head_form, init):
+    model = make(24, 8, head_form=head_form, init=init, K=6, alpha=0.1)
+    values = losses(model, x, graph, 6, lr=1e-3)
+    assert torch.tensor(values).isfinite().all()
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    assert values[-1] < values[0]
+
+
+@pytest.mark.parametrize("final_norm", ["none", "layer"])
+@pytest.mark.parametrize("input_projection", [True, False, 12])
+def test_gradients_reach_every_parameter(x, graph, final_norm, input_projection):
+    types = integers(3, graph.num_edges, seed=2)
+    model = make(input_projection=input_projection, final_norm=final_norm, num_relations=3, hop_weights="theta")
+    cross_entropy(model(x, graph.edge_index, types), integers(CLASSES, N, seed=3)).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+
+
+def test_renaming_nodes_commutes_with_the_model(x, graph):
+    model, new = make().double(), torch.randperm(N)
+    renamed = torch.empty_like(x)
+    renamed[new] = x
+    torch.testing.assert_close(model(renamed.double(), new[graph.edge_index])[new], model(x.double(), graph))
+
+
+DROPOUTS: dict[str, Any] = {
+    "embed_dropout": 0.1,
+    "classifier_dropout": 0.1,
+    "input_dropout": 0.2,
+    "output_dropout": 0.2,
+    "residual_dropout": 0.1,
+    "ffn_dropout": 0.1,
+    "ffn_output_dropout": 0.1,
+    "attention_dropout": 0.2,
+    "feature_dropout": 0.1,
+    "edge_dropout": 0.3,
+}
+
+
+def test_same_seed_same_training(x, graph):
+    runs = []
+    for _ in range(2):
+        model = make(**DROPOUTS)
+        torch.manual_seed(7)
+        losses(model, x, graph, 3)
+        runs.append(torch.cat([parameter.flatten() for parameter in model.parameters()]))
+    assert torch.equal(*runs)
+
+
+def test_evaluation_draws_nothing(x, graph):
+    model = make(**DROPOUTS)
+    assert not torch.equal(model(x, graph), model(x, graph))
+    state = torch.get_rng_state()
+    out = model.eval()(x, graph)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.testing.assert_close(out, make()(x, graph))
+
+
+@pytest.mark.parametrize("rate", ["embed_dropout", "classifier_dropout"])
+def test_the_models_own_dropouts(x, graph, rate):
+    options: dict[str, Any] = {rate: 0.5}
+    model = make(**options)
+    layer = model.input_projection if rate == "embed_dropout" else model.classifier
+    seen: list[Tensor] = []
+    layer.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    model(x, graph)
+    assert 0.2 < (seen[0] == 0).float().mean() < 0.8
+
+
+def test_shared_edge_dropout_leaves_out_the_same_edges_in_every_block(x, graph):
+    def dropped(shared: bool) -> list[Tensor]:
+        model, masks = make(3, edge_dropout=0.5, edge_dropout_shared=shared), []
+
+        def look(module, args, kwargs, out):
+            with torch.no_grad():
+                state = torch.get_rng_state()
+                masks.append(module.forward(*args, **kwargs, return_attention_weights=True)[1][1] == 0)
+                torch.set_rng_state(state)
+
+        for block in model.blocks:
+            block.conv.register_forward_hook(look, with_kwargs=True)
+        model(x, graph)
+        return masks
+
+    first, *others = dropped(True)
+    assert first.any() and all(torch.equal(first, other) for other in others)
+    first, *others = dropped(False)
+    assert not any(torch.equal(first, other) for other in others)
+
+
+def test_masked_edges_are_absent_in_every_block(x, graph):
+    model, mask = make(), integers(2, graph.num_edges, seed=4).bool()
+    smaller = Graph.from_edge_index(graph.edge_index[:, mask], N)
+    torch.testing.assert_close(model(x, graph, edge_mask=mask), model(x, smaller))
+
+
+def test_one_relation_table_serves_all_blocks(x, graph):
+    types = integers(3, graph.num_edges, seed=2)
+    own = make(num_relations=3, relation_channels=5, add_self_loops=True)
+    assert [name for name, _ in own.named_parameters() if "table" in name] == ["relation_table"]
+    assert own.relation_table is not None and own.relation_table.shape == (4, 5)
+    given = make(num_relations=3, relation_channels=5, add_self_loops=True, relation_embedding=False)
+    assert not any("table" in name for name, _ in given.named_parameters())
+    given.load_state_dict({k: v for k, v in own.state_dict().items() if k != "relation_table"})
+    typed = Graph.from_edge_index(graph.edge_index, N, types, 3)
+    torch.testing.assert_close(given(x, typed, relation=own.relation_table), own(x, typed))
+
+
+def test_autocast_to_bfloat16_stays_near_float32(x, graph):
+    model = make(norm="unbiased")
+    with torch.autocast("cpu", torch.bfloat16):
+        try:
+            out = model(x, graph)
+        except RuntimeError as error:
+            pytest.skip(f"no bfloat16 product on this processor: {error}")
+    torch.testing.assert_close(out.float(), model(x, graph), rtol=0.1, atol=0.1)
+
+
+def test_a_copy_is_a_model_of_its_own(x, graph):
+    model = make()
+    twin = copy.deepcopy(model)
+    before = twin(x, graph)
+    losses(model, x, graph, 2)
+    assert torch.equal(twin(x, graph), before)
+
+
+def test_without_a_head_the_hidden_states_come_out(x, graph):
+    assert make(out_channels=None)(x, graph).shape == (N, 16)
+
+
+OFFICIAL: dict[str, Any] = {"projection": "shared", "norm": "unbiased", "input_projection": False, "init": "official"}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "millions"),
+    [
+        ((1433, 512, 6, 7), {}, 16.97),
+        ((3703, 512, 6, 6), {"input_projection": 2048}, 25.19),
+        ((500, 512, 6, 3), {}, 16.01),
+        ((128, 128, 2, 40), {}, 0.34),
+    ],
+    ids=["cora", "citeseer", "pubmed", "arxiv"],
+)
+def test_official_settings_have_the_size_of_the_authors_models(sizes, options, millions):
+    with torch.device("meta"):
+        model = MAGNA(*sizes, **OFFICIAL | options)
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.005)
+
+
+EVERY_OPTION: dict[str, Any] = DROPOUTS | {
+    "K": 3,
+    "alpha": 0.25,
+    "num_relations": 3,
+    "relation_channels": 5,
+    "relation_embedding": False,
+    "relation_norm": "layer",
+    "head_form": "full",
+    "projection": "shared",
+    "tanh": False,
+    "negative_slope": 0.6,
+    "hop_weights": "alpha",
+    "tolerance": 1e-3,
+    "memory": "recompute",
+    "edge_pairs": False,
+    "edge_dropout_shared": True,
+    "top_k": 4,
+    "top_k_shared": True,
+    "add_self_loops": True,
+    "bias": True,
+    "init": "official",
+    "backend": "reference",
+    "norm": "unbiased",
+    "norm_eps": 1e-7,
+    "ffn_multiplier": 2,
+    "input_projection": 12,
+    "final_norm": "layer",
+}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, EVERY_OPTION, {"out_channels": None}], ids=["defaults", "every option", "no head"]
+)
+def test_files_give_the_same_model_back(tmp_path, capsys, x, graph, options):
+    model = make(**options).eval()
+    model.save_pretrained(tmp_path)
+    assert {"config.json", "model.safetensors"} <= {path.name for path in tmp_path.iterdir()}
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config == model.config
+    assert config.keys() == {"in_channels", "hidden_channels", "num_layers", "out_channels", *MAGNA.defaults()}
+    assert all(config[name] == value for name, value in options.items())
+    loaded = MAGNA.from_pretrained(tmp_path)
+    assert capsys.readouterr().out == ""
+    assert loaded.config == config and not loaded.training
+    call = {}
+    if "num_relations" in options:
+        call = {"edge_type": integers(3, graph.num_edges, seed=2), "relation": torch.ones(4, 5)}
+    assert torch.equal(loaded(x, graph, **call), model(x, graph, **call))
+
+
+def test_positional_and_keyword_arguments_are_the_same_in_the_file(tmp_path):
+    MAGNA(C, 16, 2, 3).save_pretrained(tmp_path / "positional")
+    MAGNA(in_channels=C, hidden_channels=16, num_layers=2, out_channels=3).save_pretrained(tmp_path / "keyword")
+    texts = [(tmp_path / name / "config.json").read_text() for name in ("positional", "keyword")]
+    assert texts[0] == texts[1]
+
+
+def test_a_file_with_other_weights_is_refused(tmp_path):
+    make().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"bias": True}))
+    with pytest.raises(RuntimeError, match="bias"):
+        MAGNA.from_pretrained(tmp_path)
+
+
+def test_every_option_of_the_files_test_differs_from_its_default():
+    defaults = MAGNA.defaults()
+    unchanged = {name for name, value in EVERY_OPTION.items() if defaults[name] == value}
+    # The rest would change the model into one that cannot have the others.
+    assert defaults.keys() - EVERY_OPTION.keys() == {"heads", "mode", "diffusion", "feed_forward", "out_projection"}
+    assert not unchanged
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_layers": 0}, "num_layers is 0; allowed: an int, 1 and above"),
+        ({"out_channels": 0}, "out_channels is 0; allowed"),
+        ({"input_projection": -3}, "input_projection is -3; allowed"),
+        ({"final_norm": True}, "final_norm is True; allowed: 'layer', 'unbiased', 'none'"),
+        ({"embed_dropout": 2}, "embed_dropout is 2; allowed"),
+        ({"heads": 3}, "out_channels is 16, heads is 3; allowed: heads that divide out_channels"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        make(**options)
+
+
+def test_bad_input(x, graph):
+    with pytest.raises(ValueError, match=r"x has shape \[14, 4\]; allowed: \[num_nodes, 10\]"):
+        make()(x[:, :4], graph)
+    with pytest.raises(ValueError, match="x is on meta, the edges on cpu"):
+        make()(x.to("meta"), graph)
+    with pytest.raises(ValueError, match="edge_type is missing"):
+        make(num_relations=3)(x, graph)

@@ -1,0 +1,51 @@
+"""Norms: the formula of each, and what eps does to row-normalised bags of words (point 8)."""
+
+import pytest
+import torch
+from torch import nn
+
+from magna.nn.norm import UnbiasedLayerNorm, make_norm
+
+
+def test_unbiased_norm_is_its_formula():
+    x = torch.randn(5, 7, dtype=torch.float64)
+    norm = UnbiasedLayerNorm(7).double()
+    nn.init.uniform_(norm.weight)
+    nn.init.uniform_(norm.bias)
+    deviation = ((x - x.mean(1, keepdim=True)) ** 2).sum(1, keepdim=True).div(6).sqrt()
+    expected = norm.weight * (x - x.mean(1, keepdim=True)) / (deviation + 1e-6) + norm.bias
+    torch.testing.assert_close(norm(x), expected)
+
+
+def test_a_constant_row_has_finite_gradients():
+    x = torch.ones(2, 4, requires_grad=True)
+    UnbiasedLayerNorm(4)(x).square().sum().backward()
+    assert x.grad is not None and x.grad.isfinite().all()
+
+
+def test_eps_of_the_standard_norm_shrinks_bags_of_words():
+    x = torch.zeros(1, 1433)
+    x[0, :18] = 1 / 18  # a row of Cora: about 18 words of 1433
+    sizes = {name: make_norm(name, 1433)(x).std().item() for name in ("layer", "unbiased")}
+    assert sizes["layer"] < 0.95
+    assert sizes["unbiased"] > 0.999
+    assert make_norm("layer", 1433, 1e-12)(x).std().item() > 0.999
+
+
+def test_the_names():
+    assert isinstance(make_norm("none", 4), nn.Identity)
+    assert isinstance(make_norm("layer", 4), nn.LayerNorm)
+    assert make_norm("unbiased", 4, 0.5).eps == 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("batch", 4), "norm is 'batch'; allowed: 'layer', 'unbiased', 'none'"),
+        (("unbiased", 1), "channels is 1; allowed"),
+        (("layer", 4, -1.0), "norm_eps is -1.0; allowed: 0 and above"),
+    ],
+)
+def test_bad_input(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make_norm(*arguments)

@@ -1,0 +1,156 @@
+"""Bad input gives one ValueError that names the argument, its value, and what is allowed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from magna.graph import Graph
+from magna.ops import attention_diffusion, dropout, edge_scores, edge_softmax
+from magna.typing import Backend
+from tests.laws import Options, device_of
+
+EDGES = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 2]])
+X, ATTENTION, NODES = torch.ones(3, 2, 5), torch.ones(4, 2), torch.ones(3, 2)
+
+# Changed arguments and what the message must say.
+DIFFUSION = [
+    ({"x": torch.ones(3, 5)}, r"x has shape \[3, 5\]; allowed: \[3, heads, width\]"),
+    ({"x": torch.ones(4, 2, 5)}, r"x has shape \[4, 2, 5\]; allowed: \[3, heads, width\]"),
+    ({"x": X.half()}, "x has dtype torch.float16; allowed: torch.float64, torch.float32, torch.bfloat16"),
+    ({"x": X.long()}, "x has dtype torch.int64; allowed: torch.float64"),
+    ({"x": X.to("meta")}, r"x is on meta, the graph on .*; move one with .to\(device\)"),
+    ({"attention": torch.ones(5, 2)}, r"attention has shape \[5, 2\]; allowed: \[4, 2\]"),
+    ({"attention": torch.ones(4, 3)}, r"attention has shape \[4, 3\]; allowed: \[4, 2\]"),
+    ({"attention": torch.ones(4)}, r"attention has shape \[4\]; allowed: \[4, 2\]"),
+    ({"attention": ATTENTION.to("meta")}, "attention is on meta, the graph on"),
+    ({"attention": ATTENTION.long()}, "attention has dtype torch.int64; allowed: torch.float64"),
+    ({"K": -1}, "K is -1; allowed: an int, 0 and above"),
+    ({"K": 2.0}, "K is 2.0; allowed: an int, 0 and above"),
+    ({"K": True}, "K is True; allowed: an int"),
+    ({"K": None}, "K is None; allowed: an int"),
+    ({"alpha": -0.1}, "alpha is -0.1; allowed: 0 to 1"),
+    ({"alpha": 1.5}, "alpha is 1.5; allowed: 0 to 1"),
+    ({"alpha": math.nan}, "alpha is nan; allowed: 0 to 1"),
+    ({"alpha": None}, "alpha is missing; allowed: 0 to 1, or theta"),
+    ({"alpha": torch.tensor([0.5, 1.5])}, "alpha is 1.5; allowed: 0 to 1"),
+    ({"alpha": torch.tensor([-0.5, 0.5])}, "alpha is -0.5; allowed: 0 to 1"),
+    ({"alpha": torch.tensor([0.5, math.nan])}, "alpha is nan; allowed: 0 to 1"),
+    ({"alpha": torch.ones(3)}, r"alpha has shape \[3\]; allowed: a number or \[2\]"),
+    ({"alpha": torch.ones(2).to("meta")}, "alpha is on meta, the graph on"),
+    ({"theta": torch.ones(2, 3)}, "theta is given beside K or alpha; allowed: theta alone"),
+    ({"K": None, "alpha": None, "theta": torch.ones(3, 4)}, r"theta has shape \[3, 4\]; allowed: \[2, K \+ 1\]"),
+    ({"K": None, "alpha": None, "theta": torch.ones(2, 0)}, r"theta has shape \[2, 0\]; allowed: \[2, K \+ 1\]"),
+    ({"K": None, "alpha": None, "theta": torch.ones(2, 3).to("meta")}, "theta is on meta, the graph on"),
+    ({"attention_dropout": 1.0, "seed": 1}, "attention_dropout is 1.0; allowed: 0 up to, but not including, 1"),
+    ({"attention_dropout": -0.1, "seed": 1}, "attention_dropout is -0.1; allowed: 0 up to"),
+    ({"feature_dropout": math.nan, "seed": 1}, "feature_dropout is nan; allowed: 0 up to"),
+    ({"feature_dropout": torch.zeros(3), "seed": 1}, r"feature_dropout has shape \[3\]; allowed: a number or \[2\]"),
+    ({"feature_dropout": torch.tensor([0.5, 1.0]), "seed": 1}, "feature_dropout is 1.0; allowed: 0 up to"),
+    ({"attention_dropout": torch.tensor([-0.5, 0.0]), "seed": 1}, "attention_dropout is -0.5; allowed: 0 up to"),
+    ({"attention_dropout": 0.5}, "seed is missing: .* is above 0; allowed: an int or an int64 tensor"),
+    ({"attention_dropout": 0.5, "seed": 1.5}, "seed is 1.5; allowed: an int"),
+    ({"attention_dropout": 0.5, "seed": 2**64}, "seed is 18446744073709551616; allowed: an int"),
+    ({"attention_dropout": 0.5, "seed": torch.tensor([1.0])}, "seed is torch.float32 .*allowed: an int or int64"),
+    ({"attention_dropout": 0.5, "seed": torch.tensor([1, 2])}, r"seed is torch.int64 \[2\] .*allowed"),
+    ({"mode": "implicit"}, "mode is 'implicit'; allowed: 'truncated', 'exact'"),
+    ({"memory": "none"}, "memory is 'none'; allowed: 'save', 'recompute', 'auto'"),
+    ({"backend": "gpu"}, "backend is 'gpu'; allowed: 'auto', 'reference', 'cpu', 'triton'"),
+    ({"mode": "exact"}, "mode is 'exact', which takes alpha alone: leave out K"),
+    ({"mode": "exact", "K": None, "alpha": 0.0}, "alpha is 0.0; allowed: above 0 and at most 1"),
+    ({"mode": "exact", "K": None, "tolerance": 0.0}, "tolerance is 0.0; allowed: above 0 and below 2"),
+    ({"mode": "exact", "K": None, "tolerance": math.nan}, "tolerance is nan; allowed: above 0"),
+    ({"mode": "exact", "K": None, "attention_dropout": 0.5, "seed": 1}, "mode is 'exact', which takes alpha alone"),
+]
+
+SOFTMAX = [
+    ({"scores": torch.zeros(5, 2)}, r"scores has shape \[5, 2\]; allowed: \[4, heads\], a row per edge"),
+    ({"scores": torch.zeros(4)}, r"scores has shape \[4\]; allowed: \[4, heads\]"),
+    (
+        {"scores": torch.zeros(4, 2).bfloat16()},
+        r"scores has dtype torch.bfloat16; allowed: torch.float32, .*\.float\(\)",
+    ),
+    ({"scores": torch.zeros(4, 2).to("meta")}, "scores is on meta, the graph on"),
+    ({"scores": torch.tensor([[0, 0], [0, math.nan], [0, 0], [0, 0]])}, r"scores\[1, 1\] is nan; allowed: finite"),
+    ({"scores": torch.tensor([[0, 0], [0, 0], [math.inf, 0], [0, 0]])}, r"scores\[2, 0\] is inf; allowed: finite"),
+    ({"mask": torch.ones(4)}, r"mask is torch.float32 \[4\]; allowed: torch.bool \[4\] or \[4, 2\]"),
+    ({"mask": torch.ones(3, dtype=torch.bool)}, r"mask is torch.bool \[3\]; allowed: torch.bool \[4\] or \[4, 2\]"),
+    ({"edge_dropout": 1.0, "seed": 1}, "edge_dropout is 1.0; allowed: 0 up to, but not including, 1"),
+    ({"edge_dropout": 0.5}, "seed is missing: edge_dropout is above 0"),
+    ({"edge_dropout": 0.5, "seed": 1, "edge_pairs": torch.zeros(3).long()}, r"edge_pairs .*\[3\]; allowed: .*\[4\]"),
+    ({"edge_dropout": 0.5, "seed": 1, "edge_pairs": torch.zeros(4)}, "edge_pairs .*torch.float32.*; allowed: .*int64"),
+    ({"top_k": 0}, "top_k is 0; allowed: an int, 1 and above, or None"),
+    ({"top_k": 1.5}, "top_k is 1.5; allowed: an int"),
+    ({"backend": "gpu"}, "backend is 'gpu'; allowed"),
+]
+
+SCORES = [
+    ({"source": torch.ones(4, 2)}, r"source has shape \[4, 2\]; allowed: \[3, heads\]"),
+    ({"target": torch.ones(3)}, r"target has shape \[3\]; allowed: \[3, heads\]"),
+    ({"target": torch.ones(3, 4)}, r"target has shape \[3, 4\]; allowed: \[3, 2\]"),
+    ({"source": NODES.to("meta")}, "source is on meta, the graph on"),
+    ({"target": NODES.double()}, "target has dtype torch.float64; allowed: torch.float32"),
+    ({"source": NODES.half(), "target": NODES.half()}, "source has dtype torch.float16; allowed: torch.float64"),
+    ({"relation": torch.ones(5, 2)}, "edge_type is missing"),
+    ({"relation": torch.ones(5, 3), "typed": True}, r"relation has shape \[5, 3\]; allowed: \[2, 2\]"),
+    ({"relation": torch.ones(2, 2).to("meta"), "typed": True}, "relation is on meta, the graph on"),
+    ({"negative_slope": -0.1}, "negative_slope is -0.1; allowed: 0 and above"),
+]
+
+
+def graph_for(backend: Backend, typed: bool = False) -> Graph:
+    return Graph.from_edge_index(EDGES, 3, torch.tensor([0, 1, 1, 0]) if typed else None).to(device_of(backend))
+
+
+def placed(arguments: dict, graph: Graph) -> dict:
+    return {
+        name: value.to(graph.device) if isinstance(value, torch.Tensor) and value.device.type == "cpu" else value
+        for name, value in arguments.items()
+    }
+
+
+@pytest.mark.parametrize(("changed", "message"), DIFFUSION)
+def test_attention_diffusion(backend: Backend, changed: dict, message: str) -> None:
+    graph = graph_for(backend)
+    arguments: Options = {"x": X, "attention": ATTENTION, "K": 2, "alpha": 0.1, "backend": backend} | changed
+    with pytest.raises(ValueError, match=message):
+        attention_diffusion(graph=graph, **placed(arguments, graph))
+
+
+@pytest.mark.parametrize(("changed", "message"), SOFTMAX)
+def test_edge_softmax(backend: Backend, changed: dict, message: str) -> None:
+    graph = graph_for(backend)
+    arguments: Options = {"scores": torch.zeros(4, 2), "backend": backend} | changed
+    with pytest.raises(ValueError, match=message):
+        edge_softmax(graph=graph, **placed(arguments, graph))
+
+
+@pytest.mark.parametrize(("changed", "message"), SCORES)
+def test_edge_scores(backend: Backend, changed: dict, message: str) -> None:
+    arguments: Options = {"source": NODES, "target": NODES, "backend": backend} | changed
+    graph = graph_for(backend, arguments.pop("typed", False))
+    with pytest.raises(ValueError, match=message):
+        edge_scores(graph=graph, **placed(arguments, graph))
+
+
+def test_dropout() -> None:
+    for p in (1.0, -0.5, math.nan):
+        with pytest.raises(ValueError, match=f"p is {p}; allowed: 0 up to"):
+            dropout(X, p, 1)
+
+
+def test_unchecked_values_cost_nothing_and_stay_the_callers() -> None:
+    # validate=False looks at no value: NaN goes in and NaN comes out.
+    graph, scores = graph_for("reference"), torch.zeros(4, 2)
+    scores[0, 0] = math.nan
+    assert edge_softmax(scores, graph, validate=False, backend="reference")[0, 0].isnan()
+    alpha = torch.tensor([1.5, 0.5])
+    assert attention_diffusion(X, ATTENTION, graph, 2, alpha, validate=False, backend="reference").isfinite().all()
+
+
+def test_minus_infinity_means_no_edge() -> None:
+    graph, scores = graph_for("reference"), torch.zeros(4, 2)
+    scores[1] = -math.inf
+    assert edge_softmax(scores, graph, backend="reference").tolist() == [[1, 1], [0, 0], [1, 1], [1, 1]]

@@ -1,0 +1,149 @@
+"""The operators as `torch.library` ops: opcheck, and torch.compile without a break in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch._library.custom_ops import OPDEFS, CustomOpDef
+
+from magna.graph import Graph
+from magna.ops import attention_diffusion, dropout, edge_scores, edge_softmax
+from magna.ops.backends import pack
+from magna.ops.diffusion import diffuse_backward_op, diffuse_op
+from magna.ops.edges import (
+    dropout_op,
+    edge_scores_backward_op,
+    edge_scores_op,
+    edge_softmax_backward_op,
+    edge_softmax_op,
+    top_k_mask_op,
+)
+from magna.ops.exact import solve_backward_op, solve_op
+from magna.typing import Backend
+from tests.laws import Problem, device_of, interpreted, random_graph
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    yield
+    torch._dynamo.reset()
+
+
+def problem_for(backend: Backend, dtype: torch.dtype = torch.float32) -> Problem:
+    graph = random_graph(4, 7).with_types(torch.arange(7) % 2, 2)
+    return Problem.of(graph, heads=2, width=3, K=3, dtype=dtype, device=device_of(backend))
+
+
+def op_samples(fused: Backend) -> Iterator[tuple[CustomOpDef, tuple]]:
+    """Every registered op with arguments."""
+    p = problem_for(fused)
+    packed, attention = pack(p.graph), p.attention.detach()
+    seed, rate = torch.tensor([3]).to(p.x.device), torch.tensor([0.3, 0.6]).to(p.x.device)
+    alpha, nodes = torch.tensor([0.5, 0.7]).to(p.x.device), p.x[:, :, 0].contiguous()
+    none = p.x.new_empty(0, *p.x.shape)
+
+    def learn(*tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(tensor.detach().clone().requires_grad_() for tensor in tensors)
+
+    for save, rates in ((True, (rate, rate)), (False, (None, None))):
+        yield diffuse_op, (*learn(p.x, attention, p.theta), seed, *rates, *packed, save, fused)
+        states = diffuse_op(p.x, attention, p.theta, seed, *rates, *packed, True, fused)[1] if save else none
+        yield diffuse_backward_op, (p.grad, p.x, attention, p.theta, states, seed, *rates, *packed, save, fused)
+    yield solve_op, (*learn(p.x, attention, alpha), *packed, 1e-3, fused)
+    yield solve_backward_op, (p.grad, p.x, p.x, attention, alpha, *packed, 1e-3, fused)
+    yield edge_softmax_op, (*learn(p.scores), *packed, fused)
+    yield edge_softmax_backward_op, (p.scores, attention, *packed, fused)
+    yield top_k_mask_op, (p.scores, 2, *packed, fused)
+    yield edge_scores_op, (*learn(nodes, nodes, nodes[:2]), *packed, 0.2, fused)
+    yield edge_scores_op, (*learn(nodes, nodes), None, *packed, 0.2, fused)
+    yield edge_scores_backward_op, (p.scores, p.scores, *packed, 0.2, fused)
+    yield dropout_op, (*learn(p.x), rate[:1], seed, fused)
+
+
+def test_every_op_passes_opcheck(fused: Backend) -> None:
+    # Tracing does not depend on the kernels, so the slow interpreter need not be traced again.
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    checked = set()
+    for op, arguments in op_samples(fused):
+        torch.library.opcheck(op, arguments, test_utils=tests[:3] if interpreted(fused) else tests)
+        checked.add(op._qualname)
+    assert checked == {name for name in OPDEFS if name.startswith("magna::")}
+
+
+def layer(graph: Graph, backend: Backend, x: Tensor, source: Tensor, target: Tensor, theta: Tensor) -> Tensor:
+    scores = edge_scores(source, target, graph, backend=backend)
+    attention = edge_softmax(scores, graph, top_k=2, edge_dropout=0.2, seed=1, backend=backend)
+    z = attention_diffusion(
+        x,
+        attention,
+        graph,
+        theta=theta.softmax(1),
+        attention_dropout=0.3,
+        feature_dropout=0.2,
+        seed=2,
+        backend=backend,
+    )
+    alone = attention_diffusion(x, attention, graph, K=2, alpha=0.2, memory="recompute", backend=backend)
+    return dropout(z + alone, 0.5, seed=3, backend=backend)
+
+
+def run(function: Callable[..., Tensor], problem: Problem) -> list[Tensor]:
+    nodes = problem.x[:, :, 0]
+    leaves = [t.detach().clone().requires_grad_() for t in (problem.x, nodes, nodes.flip(0), problem.theta)]
+    out = function(*leaves)
+    out.square().sum().backward()
+    return [out.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+
+def check(function: Callable[..., Tensor], problem: Problem, compiler: str) -> None:
+    expected = run(function, problem)
+    found = run(torch.compile(function, fullgraph=True, backend=compiler), problem)
+    assert len(found) == len(expected) == 5
+    torch.testing.assert_close(found, expected)
+
+
+def test_compiles_in_one_graph(backend: Backend) -> None:
+    problem = problem_for(backend)
+    check(lambda *leaves: layer(problem.graph, backend, *leaves), problem, "aot_eager")
+
+
+def test_compiles_with_the_graph_as_an_argument() -> None:
+    problem = problem_for("triton" if torch.cuda.is_available() else "cpu")
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    expected = run(lambda *leaves: layer(problem.graph, "auto", *leaves), problem)
+    torch.testing.assert_close(run(lambda *leaves: compiled(problem.graph, "auto", *leaves), problem), expected)
+
+
+def test_compiles_a_graph_built_inside(backend: Backend) -> None:
+    problem = problem_for(backend)
+    edges, size = problem.graph.edge_index, problem.graph.num_nodes
+    check(lambda *leaves: layer(Graph.from_edge_index(edges, size), backend, *leaves), problem, "aot_eager")
+
+
+def test_compiles_the_exact_mode(fused: Backend) -> None:
+    problem = problem_for(fused)
+
+    def function(x: Tensor, source: Tensor, target: Tensor, theta: Tensor) -> Tensor:
+        attention = edge_softmax(
+            edge_scores(source, target, problem.graph, backend=fused), problem.graph, backend=fused
+        )
+        alpha = theta[:, 0].sigmoid()
+        return attention_diffusion(
+            x, attention, problem.graph, alpha=alpha, mode="exact", tolerance=1e-3, backend=fused
+        )
+
+    check(function, problem, "aot_eager")
+
+
+def test_compiles_with_inductor(fused: Backend) -> None:
+    if interpreted(fused):
+        pytest.skip("inductor writes no Triton kernels for the interpreter")
+    problem = problem_for(fused)
+    try:
+        torch.compile(lambda t: t + 1, backend="inductor")(torch.zeros(2, device=problem.x.device))
+    except Exception as error:  # no compiler on this machine, in one of many words
+        pytest.skip(f"inductor does not run here: {type(error).__name__}")
+    check(lambda *leaves: layer(problem.graph, fused, *leaves), problem, "inductor")

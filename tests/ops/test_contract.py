@@ -1,0 +1,424 @@
+"""The kernel contract: outputs and every gradient of a fused backend against the definition.
+
+All memory is NaN until it is written, and every test sees which backend ran.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from magna.graph import Graph
+from magna.ops import attention_diffusion, attention_matrix, edge_scores, edge_softmax
+from magna.ops.backends import MODULES, choose, why_not
+from magna.typing import Backend, Memory
+from tests.laws import (
+    Options,
+    Problem,
+    Results,
+    device_of,
+    diffuse,
+    gradient,
+    interpreted,
+    odd_graphs,
+    random_graph,
+    same,
+    softmax,
+    star,
+    uniform,
+    within_budget,
+)
+
+DROPS: Options = {"attention_dropout": 0.4, "feature_dropout": 0.3, "seed": 5}
+ODD = list(odd_graphs(2))
+
+
+@pytest.fixture(autouse=True)
+def only_this_backend(poisoned: None, request: pytest.FixtureRequest, calls: Counter) -> Iterator[None]:
+    fused = request.getfixturevalue("fused") if "fused" in request.fixturenames else None
+    yield
+    assert fused is None or {backend for backend, _ in calls} <= {fused}
+
+
+def hops_ran(calls: Counter, fused: Backend) -> tuple[int, int]:
+    return calls[fused, "hop"], calls[fused, "hop_backward"]
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("drops", [{}, DROPS], ids=["plain", "dropout"])
+def test_diffusion_on_odd_graphs(fused: Backend, calls: Counter, name: str, drops: Options) -> None:
+    graph = odd_graphs(300 if interpreted(fused) else 5000)[name]
+    problem = Problem.of(graph, heads=2, width=3, K=2, device=device_of(fused))
+    found = diffuse(problem, fused, **drops)
+    assert hops_ran(calls, fused) == (2, 2)
+    same(found, diffuse(problem, "reference", **drops))
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_softmax_on_odd_graphs(fused: Backend, calls: Counter, name: str) -> None:
+    problem = Problem.of(odd_graphs(300 if interpreted(fused) else 5000)[name], heads=3, device=device_of(fused))
+    found = softmax(problem, fused)
+    assert calls[fused, "edge_softmax"] == calls[fused, "edge_softmax_backward"] == 1
+    same(found, softmax(problem, "reference"))
+
+
+@pytest.mark.parametrize(("heads", "width"), [(1, 1), (3, 3), (8, 16), (1, 33), (3, 64), (2, 130), (8, 1)])
+@pytest.mark.parametrize("drops", [{}, DROPS], ids=["plain", "dropout"])
+def test_diffusion_of_odd_sizes(fused: Backend, heads: int, width: int, drops: Options) -> None:
+    graph = random_graph(5, 9) if interpreted(fused) else random_graph(50, 300)
+    problem = Problem.of(graph, heads, width, K=2, device=device_of(fused))
+    same(diffuse(problem, fused, **drops), diffuse(problem, "reference", **drops))
+
+
+@pytest.mark.parametrize("heads", [1, 3, 8, 17])
+def test_softmax_of_odd_sizes(fused: Backend, heads: int) -> None:
+    graph = random_graph(5, 9) if interpreted(fused) else random_graph(50, 300)
+    problem = Problem.of(graph, heads, device=device_of(fused))
+    same(softmax(problem, fused), softmax(problem, "reference"))
+
+
+def test_hub_of_a_hundred_thousand_edges(fused: Backend) -> None:
+    if interpreted(fused):
+        pytest.skip("takes minutes in the interpreter")
+    problem = Problem.of(
+        star(100_000, leaves=100_000), heads=2, width=4, K=3, dtype=torch.float32, device=device_of(fused)
+    )
+    truth = problem.to(torch.float64)
+    within_budget(softmax(problem, fused), softmax(problem, "reference"), softmax(truth, "reference"))
+    within_budget(diffuse(problem, fused), diffuse(problem, "reference"), diffuse(truth, "reference"))
+
+
+@pytest.mark.parametrize("K", [1, 2, 5])
+def test_alpha_per_head(fused: Backend, calls: Counter, K: int) -> None:
+    problem = Problem.of(random_graph(6, 12), heads=3, device=device_of(fused))
+    alpha = torch.tensor([0.1, 0.4, 1.0], dtype=torch.float64, device=problem.x.device)
+    found = diffuse(problem, fused, K=K, alpha=alpha)
+    assert hops_ran(calls, fused) == (K, K)
+    same(found, diffuse(problem, "reference", K=K, alpha=alpha))
+
+
+def test_fixed_alpha_has_no_other_gradient(fused: Backend) -> None:
+    problem = Problem.of(random_graph(6, 12), device=device_of(fused))
+    same(diffuse(problem, fused, K=3, alpha=0.2), diffuse(problem, "reference", K=3, alpha=0.2))
+
+
+@pytest.mark.parametrize("drops", [{}, DROPS], ids=["plain", "dropout"])
+@pytest.mark.parametrize(
+    ("K", "heads", "width"), [(1, 2, 3), (2, 1, 1), (2, 3, 4), (3, 2, 5), (5, 2, 7), (5, 3, 1), (9, 2, 9)]
+)
+def test_recompute_equals_save(fused: Backend, calls: Counter, K: int, heads: int, width: int, drops: Options) -> None:
+    if interpreted(fused) and (K > 5 or (K, heads) == (5, 3)):
+        pytest.skip("takes long in the interpreter")
+    graph = random_graph(4, 7) if interpreted(fused) else random_graph(50, 300)
+    problem = Problem.of(graph, heads, width, K, device=device_of(fused))
+    saved = diffuse(problem, fused, memory="save", **drops)
+    assert calls[fused, "hop"] == K
+    recomputed = diffuse(problem, fused, memory="recompute", **drops)
+    assert calls[fused, "hop"] > 2 * K or K == 1
+    same(recomputed, saved, rtol=1e-13, atol=1e-13)
+    same(recomputed, diffuse(problem, "reference", **drops))
+
+
+def test_rates_per_head(fused: Backend) -> None:
+    problem = Problem.of(random_graph(6, 12), heads=3, width=4, device=device_of(fused))
+    rates: Options = {
+        "attention_dropout": torch.tensor([0.0, 0.5, 0.8], device=problem.x.device),
+        "feature_dropout": torch.tensor([0.6, 0.0, 0.1], device=problem.x.device),
+        "seed": 3,
+    }
+    expected = diffuse(problem, "reference", **rates)
+    for memory in ("save", "recompute"):
+        same(diffuse(problem, fused, memory=memory, **rates), expected)
+
+
+def test_attention_masks_are_the_reference_bits(fused: Backend) -> None:
+    # With unit vectors as features one hop shows the weight of every edge.
+    device = device_of(fused)
+    node = torch.arange(6)
+    graph = Graph.from_edge_index(torch.cartesian_prod(node, node).t(), 6).to(device)
+    x = torch.eye(6, device=device)[:, None].expand(6, 2, 6)
+    attention = torch.ones(36, 2, device=device)
+    options: Options = {"K": 1, "alpha": 0.0, "attention_dropout": 0.5}
+    for seed in (0, 2**40 + 1, -7):
+        found = attention_diffusion(x, attention, graph, **options, seed=seed, backend=fused)
+        assert torch.equal(found, attention_diffusion(x, attention, graph, **options, seed=seed, backend="reference"))
+        assert set(found.unique().tolist()) == {0, 2}
+
+
+@pytest.mark.parametrize("alpha", [0.4, 1.0])
+def test_exact_and_its_gradients(fused: Backend, calls: Counter, alpha: float) -> None:
+    problem = Problem.of(random_graph(6, 12), device=device_of(fused))
+    alphas = torch.tensor([alpha, 0.5], dtype=torch.float64, device=problem.x.device)
+    found = diffuse(problem, fused, alpha=alphas, mode="exact", tolerance=1e-11)
+    assert calls[fused, "hop"] > 2 and calls[fused, "hop_backward"] == 1
+    same(found, diffuse(problem, "reference", alpha=alphas, mode="exact", tolerance=1e-11), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_exact_on_odd_graphs(fused: Backend, name: str) -> None:
+    problem = Problem.of(odd_graphs(300)[name], heads=1, width=2, device=device_of(fused))
+    options: Options = {"alpha": 0.8, "mode": "exact", "tolerance": 1e-9}
+    same(diffuse(problem, fused, **options), diffuse(problem, "reference", **options), rtol=1e-6, atol=1e-7)
+
+
+def closed_form(problem: Problem, alpha: Tensor) -> Results:
+    """The exact diffusion once more, by a dense solve."""
+    x, attention, alpha = (t.detach().clone().requires_grad_() for t in (problem.x, problem.attention, alpha))
+    size = problem.graph.num_nodes
+    system = torch.eye(size).to(x) - (1 - alpha)[:, None, None] * attention_matrix(attention, problem.graph)
+    out = torch.linalg.solve(system, alpha[:, None, None] * x.transpose(0, 1)).transpose(0, 1)
+    out.backward(problem.grad)
+    return {"out": out.detach(), "x": gradient(x), "attention": gradient(attention), "alpha": gradient(alpha)}
+
+
+def test_exact_gradients_meet_a_dense_solve(backend: Backend) -> None:
+    problem = Problem.of(random_graph(6, 12, fed=True), device=device_of(backend))
+    alpha = torch.tensor([0.3, 0.5], dtype=torch.float64, device=problem.x.device)
+    found = diffuse(problem, backend, alpha=alpha, mode="exact", tolerance=1e-11)
+    same(found, closed_form(problem, alpha), rtol=1e-8, atol=1e-9)
+
+
+def tied_scores(graph: Graph, heads: int, seed: int = 0) -> Tensor:
+    return (uniform(graph.num_edges, heads, seed=seed) * 3).round()
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["per head", "shared"])
+@pytest.mark.parametrize("k", [1, 2, 5, 100])
+def test_top_k_with_ties(backend: Backend, k: int, shared: bool) -> None:
+    graph = random_graph(5, 24).to(device_of(backend))
+    scores = tied_scores(graph, 3).to(graph.device)
+    kept = edge_softmax(scores, graph, top_k=k, top_k_shared=shared, backend=backend) > 0
+    rank_by = scores.mean(1, keepdim=True).expand_as(scores) if shared else scores
+    for edge in range(graph.num_edges):
+        rivals = rank_by[graph.target == graph.target[edge]]
+        better = (rivals > rank_by[edge]).sum(0)
+        assert torch.equal(kept[edge], better < k)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["per head", "shared"])
+@pytest.mark.parametrize("options", [{}, {"edge_dropout": 0.5, "seed": 3}])
+def test_top_k_and_its_gradient(fused: Backend, calls: Counter, shared: bool, options: Options) -> None:
+    graph = random_graph(6, 40) if interpreted(fused) else random_graph(50, 600)
+    problem = Problem.of(graph, heads=3, device=device_of(fused))
+    found = softmax(problem, fused, top_k=3, top_k_shared=shared, **options)
+    assert calls[fused, "top_k_mask"] == 1
+    same(found, softmax(problem, "reference", top_k=3, top_k_shared=shared, **options))
+
+
+def test_top_k_of_hub_and_absent_edges(fused: Backend) -> None:
+    graph = star(200, leaves=3) if interpreted(fused) else star(20_000, leaves=10_000)
+    problem = Problem.of(graph, heads=2, device=device_of(fused))
+    problem.scores[::2, 0] = -torch.inf
+    problem.scores[:, 1] = problem.scores[:, 1].round()  # many ties at the k-th
+    for k in (1, 7, 90):
+        same(softmax(problem, fused, top_k=k), softmax(problem, "reference", top_k=k))
+        if interpreted(fused):
+            break
+
+
+@pytest.mark.parametrize("shape", [(12,), (12, 2)])
+def test_mask_and_targets_with_nothing_left(backend: Backend, shape: tuple[int, ...]) -> None:
+    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+    mask = (uniform(*shape, seed=4) > 0).to(problem.x.device)
+    mask[problem.graph.target == problem.graph.target[0]] = False
+    found = softmax(problem, backend, mask=mask)
+    absent = ~mask if mask.dim() == 2 else ~mask[:, None].expand(12, 2)
+    assert (found["out"][absent] == 0).all() and (found["scores"][absent] == 0).all()
+    by_hand = Problem(
+        problem.graph, problem.x, problem.scores.masked_fill(absent, -torch.inf), problem.theta, problem.grad
+    )
+    same(found, softmax(by_hand, "reference"))
+    assert found["out"].isfinite().all() and found["scores"].isfinite().all()
+
+
+def both_ways(num_nodes: int) -> Graph:
+    """Every pair of nodes in both directions, and a loop on every node."""
+    node = torch.arange(num_nodes)
+    return Graph.from_edge_index(torch.cartesian_prod(node, node).t(), num_nodes)
+
+
+def test_edge_dropout_drops_pairs_together_and_keeps_loops(backend: Backend) -> None:
+    graph = both_ways(8 if interpreted(backend) else 60).to(device_of(backend))
+    size = graph.num_nodes
+    scores = torch.zeros(graph.num_edges, 2, device=graph.device)
+    options: Options = {"edge_dropout": 0.4, "seed": 1, "backend": backend}
+    kept = (edge_softmax(scores, graph, **options) > 0).view(size, size, 2)
+    assert torch.equal(kept, kept.transpose(0, 1))
+    assert kept.diagonal().all()
+    assert torch.equal(kept[..., 0], kept[..., 1])  # an edge is absent for all heads
+    alone = (edge_softmax(scores, graph, **options, edge_pairs=False) > 0).view(size, size, 2)
+    assert not torch.equal(alone, alone.transpose(0, 1)) and alone.diagonal().all()
+    by_number = edge_softmax(scores, graph, **options, edge_pairs=torch.arange(size * size, device=graph.device))
+    assert torch.equal(by_number.view(size, size, 2) > 0, alone)
+
+
+def test_edge_dropout_has_its_rate() -> None:
+    graph, rates = both_ways(150), torch.tensor([0.0, 0.2, 0.7])
+    kept = edge_softmax(torch.zeros(graph.num_edges, 3), graph, edge_dropout=rates, seed=1, backend="reference") > 0
+    apart = graph.source < graph.target
+    pairs = int(apart.sum())
+    assert (~kept[apart]).double().mean(0).tolist() == pytest.approx(rates.tolist(), abs=5 * (0.25 / pairs) ** 0.5)
+
+
+def test_edge_dropout_renormalises(backend: Backend) -> None:
+    problem = Problem.of(random_graph(6, 30, fed=True), device=device_of(backend))
+    out = edge_softmax(problem.scores, problem.graph, edge_dropout=0.5, seed=2, backend=backend)
+    sums = out.new_zeros(6, 2).index_add(0, problem.graph.target, out)
+    alive = out.new_zeros(6, 2).index_add(0, problem.graph.target, (out > 0).to(out)) > 0
+    torch.testing.assert_close(sums, alive.to(out))
+
+
+def scores_with_grads(backend: Backend, graph: Graph, heads: int, typed: bool, slope: float) -> Results:
+    device, size = graph.device, graph.num_nodes
+    leaves = {"source": uniform(size, heads, seed=0), "target": uniform(size, heads, seed=1)}
+    if typed:
+        leaves["relation"] = uniform(graph.num_relations, heads, seed=2)
+    leaves = {name: leaf.to(device).requires_grad_() for name, leaf in leaves.items()}
+    out = edge_scores(graph=graph, negative_slope=slope, backend=backend, **leaves)
+    out.backward(uniform(*out.shape, seed=3).to(device))
+    return {"out": out.detach()} | {name: gradient(leaf) for name, leaf in leaves.items()}
+
+
+@pytest.mark.parametrize("typed", [False, True], ids=["untyped", "typed"])
+@pytest.mark.parametrize("slope", [0.0, 0.2, 1.5])
+def test_edge_scores(fused: Backend, calls: Counter, typed: bool, slope: float) -> None:
+    for name, graph in odd_graphs(70 if interpreted(fused) else 5000).items():
+        if interpreted(fused) and slope != 0.2 and name == "hub":
+            continue
+        if typed:
+            graph = graph.with_types(torch.arange(graph.num_edges) * 5 % 3, 4)
+        graph = graph.to(device_of(fused))
+        calls.clear()
+        found = scores_with_grads(fused, graph, 3, typed, slope)
+        assert calls[fused, "edge_scores"] == 1 and calls[fused, "segment_sum"] == (3 if typed else 2)
+        same(found, scores_with_grads("reference", graph, 3, typed, slope))
+
+
+BUDGETED: dict[str, Options] = {
+    "plain": {},
+    "dropout": DROPS,
+    "recompute": {"memory": "recompute"},
+    "exact": {"mode": "exact", "alpha": 0.5, "tolerance": 1e-6},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", BUDGETED)
+def test_error_budget_of_diffusion(fused: Backend, dtype: torch.dtype, name: str) -> None:
+    graph = random_graph(6, 20, fed=True) if interpreted(fused) else random_graph(300, 3000, fed=True)
+    problem = Problem.of(graph, heads=4, width=8, K=4, dtype=dtype, device=device_of(fused))
+    attention, options = problem.attention, BUDGETED[name]
+    truth = diffuse(problem.to(torch.float64), "reference", attention=attention.double(), **options)
+    plain = diffuse(problem, "reference", attention=attention, **options)
+    found = diffuse(problem, fused, attention=attention, **options)
+    assert found["out"].dtype == found["x"].dtype == dtype
+    # Triton's interpreter cuts bfloat16 off where a GPU rounds it.
+    times = 8 if interpreted(fused) and dtype == torch.bfloat16 else 2
+    within_budget(found, plain, truth, times=times, floor=options.get("tolerance", 0.0))
+
+
+def test_error_budget_of_softmax(fused: Backend) -> None:
+    graph = random_graph(6, 60) if interpreted(fused) else random_graph(300, 3000)
+    problem = Problem.of(graph, heads=4, dtype=torch.float32, device=device_of(fused))
+    truth = softmax(problem.to(torch.float64), "reference")
+    within_budget(softmax(problem, fused), softmax(problem, "reference"), truth)
+
+
+def test_inputs_that_are_not_contiguous(fused: Backend) -> None:
+    problem = Problem.of(random_graph(6, 12), heads=3, width=3, device=device_of(fused))
+    turned = Problem(
+        problem.graph,
+        problem.x.transpose(1, 2).contiguous().transpose(1, 2),
+        problem.scores.t().contiguous().t(),
+        problem.theta.t().contiguous().t(),
+        problem.grad.transpose(0, 2).contiguous().transpose(0, 2),
+    )
+    same(diffuse(turned, fused), diffuse(problem, "reference"))
+    same(softmax(turned, fused), softmax(problem, "reference"))
+    # A sum sends back a gradient without strides.
+    x = problem.x.clone().requires_grad_()
+    attention_diffusion(x, problem.attention, problem.graph, K=2, alpha=0.2, backend=fused).sum().backward()
+    ones = Problem(problem.graph, problem.x, problem.scores, problem.theta, torch.ones_like(problem.x))
+    torch.testing.assert_close(x.grad, diffuse(ones, "reference", K=2, alpha=0.2)["x"])
+
+
+def test_only_what_is_asked_for_has_a_gradient(fused: Backend) -> None:
+    problem = Problem.of(random_graph(6, 12), device=device_of(fused))
+    expected = diffuse(problem, "reference")
+    for name in ("x", "attention", "theta"):
+        leaves: Options = {"x": problem.x, "attention": problem.attention, "theta": problem.theta}
+        leaves[name] = leaves[name].detach().clone().requires_grad_()
+        attention_diffusion(graph=problem.graph, backend=fused, **leaves).backward(problem.grad)
+        torch.testing.assert_close(leaves[name].grad, expected[name])
+
+
+def test_second_derivatives_are_refused_not_wrong(fused: Backend) -> None:
+    problem = Problem.of(random_graph(4, 6), device=device_of(fused))
+    x, attention = problem.x.requires_grad_(), problem.attention.requires_grad_()
+    out = attention_diffusion(x, attention, problem.graph, K=2, alpha=0.2, backend=fused)
+    (first,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError):
+        first.square().sum().backward()
+
+
+@pytest.mark.parametrize("memory", ["save", "recompute"])
+@pytest.mark.parametrize("drops", [{}, DROPS], ids=["plain", "dropout"])
+def test_gradcheck_diffusion(backend: Backend, memory: Memory, drops: Options) -> None:
+    problem = Problem.of(random_graph(3, 6), heads=2, width=2, K=3, device=device_of(backend))
+    inputs = tuple(t.detach().clone().requires_grad_() for t in (problem.x, problem.attention, problem.theta))
+
+    def apply(x: Tensor, attention: Tensor, theta: Tensor) -> Tensor:
+        return attention_diffusion(x, attention, problem.graph, theta=theta, memory=memory, backend=backend, **drops)
+
+    assert torch.autograd.gradcheck(apply, inputs, fast_mode=interpreted(backend))
+
+
+def test_gradcheck_exact(backend: Backend) -> None:
+    problem = Problem.of(random_graph(3, 6, fed=True), heads=2, width=2, device=device_of(backend))
+    alpha = torch.tensor([0.8, 0.9], dtype=torch.float64, device=problem.x.device)
+    inputs = tuple(t.detach().clone().requires_grad_() for t in (problem.x, problem.attention, alpha))
+
+    def apply(x: Tensor, attention: Tensor, alpha: Tensor) -> Tensor:
+        return attention_diffusion(
+            x, attention, problem.graph, alpha=alpha, mode="exact", tolerance=1e-12, backend=backend
+        )
+
+    assert torch.autograd.gradcheck(apply, inputs, fast_mode=interpreted(backend))
+
+
+def test_gradcheck_from_scores_to_output(backend: Backend) -> None:
+    graph = random_graph(4, 9).with_types(torch.arange(9) % 2, 2).to(device_of(backend))
+    shapes = [(4, 2), (4, 2), (2, 2), (4, 2, 2)]
+    inputs = tuple(uniform(*s, seed=i).to(graph.device).requires_grad_() for i, s in enumerate(shapes))
+
+    def apply(source: Tensor, target: Tensor, relation: Tensor, x: Tensor) -> Tensor:
+        scores = edge_scores(source, target, graph, relation, backend=backend)
+        attention = edge_softmax(scores, graph, top_k=2, edge_dropout=0.2, seed=1, backend=backend)
+        return attention_diffusion(x, attention, graph, K=2, alpha=0.3, backend=backend)
+
+    assert torch.autograd.gradcheck(apply, inputs, fast_mode=interpreted(backend))
+
+
+def test_auto_takes_the_fused_backend_of_the_device() -> None:
+    for device, fused in (("cpu", "cpu"), ("cuda", "triton")):
+        place = torch.device(device)
+        expected = fused if why_not(fused, place) is None else "reference"
+        assert choose("auto", place) == expected
+    assert choose("auto", torch.device("meta")) == "reference"
+
+
+@pytest.mark.parametrize("name", list(MODULES))
+def test_no_silent_fallback(name: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem.of(random_graph(4, 6))
+    monkeypatch.setitem(MODULES, name, "magna.ops.no_such_module")
+    assert choose("auto", torch.device("cpu")) != name
+    for call in (
+        lambda: attention_diffusion(problem.x, problem.attention, problem.graph, K=2, alpha=0.1, backend=name),
+        lambda: edge_softmax(problem.scores, problem.graph, backend=name),
+    ):
+        with pytest.raises(ValueError, match=f"backend is '{name}', which cannot run here: .*; try backend='auto'"):
+            call()

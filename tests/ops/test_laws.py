@@ -1,0 +1,337 @@
+"""The paper's propositions, and the laws that any diffusion obeys, in float64 on every backend."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from magna.graph import Graph
+from magna.ops import (
+    attention_diffusion,
+    attention_matrix,
+    diffused_attention,
+    edge_softmax,
+    geometric_weights,
+    hops_for,
+    truncation_error,
+)
+from magna.typing import Backend, Mode
+from tests.laws import Options, Problem, device_of, diffuse, operator_matrix, random_graph, same, uniform
+
+ALPHA = 0.3
+TIGHT: Options = {"rtol": 1e-10, "atol": 1e-12}
+
+
+@pytest.fixture
+def graph() -> Graph:
+    return random_graph(6, 12, fed=True)
+
+
+@pytest.fixture
+def attention(graph: Graph) -> Tensor:
+    return edge_softmax(uniform(graph.num_edges, 1, seed=3, low=-2, high=2), graph, backend="reference")
+
+
+def ring(num_nodes: int) -> tuple[Graph, Tensor]:
+    """An undirected ring with equal attention: A is symmetric."""
+    node = torch.arange(num_nodes)
+    ahead = torch.stack([node, (node + 1) % num_nodes])
+    return Graph.from_edge_index(torch.cat([ahead, ahead.flip(0)], 1), num_nodes), torch.full(
+        (2 * num_nodes, 1), 0.5, dtype=torch.float64
+    )
+
+
+def turning(num_nodes: int = 7) -> tuple[Graph, Tensor]:
+    """A directed ring with unequal chords: A is not symmetric and its eigenvalues are complex."""
+    node = torch.arange(num_nodes)
+    edges = torch.stack([torch.cat([node, node]), torch.cat([(node + 1) % num_nodes, (node + 3) % num_nodes])])
+    graph = Graph.from_edge_index(edges, num_nodes)
+    return graph, edge_softmax(uniform(2 * num_nodes, 1, seed=5, low=-2, high=2), graph, backend="reference")
+
+
+def sorted_complex(values: Tensor) -> list[complex]:
+    return sorted(
+        (complex(round(v.real, 9), round(v.imag, 9)) for v in values.tolist()), key=lambda v: (v.real, v.imag)
+    )
+
+
+def test_attention_rows_sum_to_one(backend: Backend) -> None:
+    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+    attention = edge_softmax(problem.scores, problem.graph, backend=backend)
+    sums = attention_matrix(attention, problem.graph).sum(2)
+    degree = problem.graph.rowptr.diff()
+    assert (degree == 0).any() and (attention > 0).all()
+    torch.testing.assert_close(sums, (degree > 0).to(sums).expand_as(sums))
+
+
+def test_softmax_does_not_see_a_shift_per_target(backend: Backend) -> None:
+    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+    shift = 100 * uniform(6, 1, seed=8).to(problem.scores)
+    shifted = edge_softmax(problem.scores + shift[problem.graph.target], problem.graph, backend=backend)
+    torch.testing.assert_close(shifted, edge_softmax(problem.scores, problem.graph, backend=backend))
+
+
+def test_softmax_survives_large_scores(backend: Backend) -> None:
+    graph = Graph.from_edge_index(torch.tensor([[0, 1, 2], [0, 0, 0]]), 3).to(device_of(backend))
+    scores = torch.tensor([[3e38], [-3e38], [3e38]], device=graph.device)
+    assert edge_softmax(scores, graph, backend=backend).flatten().tolist() == [0.5, 0.0, 0.5]
+
+
+@pytest.mark.parametrize("mode", ["truncated", "exact"])
+def test_diffused_rows_sum_to_one(backend: Backend, graph: Graph, attention: Tensor, mode: Mode) -> None:
+    hops: Options = {"K": 4} if mode == "truncated" else {"tolerance": 1e-12}
+    matrix = operator_matrix(graph, attention, backend, mode=mode, alpha=ALPHA, **hops)
+    assert (matrix >= 0).all()
+    torch.testing.assert_close(matrix.sum(1), torch.ones(graph.num_nodes).double(), **TIGHT)
+
+
+@pytest.mark.parametrize(
+    "options", [{"K": 4, "alpha": ALPHA}, {"K": 1, "alpha": 0.0}, {"mode": "exact", "alpha": ALPHA}]
+)
+def test_constants_pass_through(backend: Backend, options: Options) -> None:
+    problem = Problem.of(random_graph(6, 12, fed=True), device=device_of(backend))
+    constant = torch.full_like(problem.x, 1.7)
+    out = attention_diffusion(constant, problem.attention, problem.graph, backend=backend, **options)
+    torch.testing.assert_close(out, constant, rtol=1e-5, atol=1e-6)
+
+
+def test_a_node_without_in_edges_gets_its_own_teleport(backend: Backend) -> None:
+    problem = Problem.of(random_graph(6, 5), device=device_of(backend))
+    alone = problem.graph.rowptr.diff() == 0
+    assert alone.any()
+    for options in ({"K": 3}, {"mode": "exact"}):
+        out = attention_diffusion(problem.x, problem.attention, problem.graph, alpha=ALPHA, backend=backend, **options)
+        torch.testing.assert_close(out[alone], ALPHA * problem.x[alone])
+
+
+def test_proposition_1_converges_at_its_rate(backend: Backend, graph: Graph, attention: Tensor) -> None:
+    limit = diffused_attention(attention, graph, ALPHA)[0]
+    before = None
+    for K in (0, 1, 2, 4, 8, 16):
+        found = operator_matrix(graph, attention, backend, K=K, alpha=ALPHA)
+        error = (found - limit).abs().sum(1).max()  # the operator's norm for the largest entry
+        assert error <= truncation_error(K, ALPHA) + 1e-12
+        if before is not None:
+            hops, last = K - before[0], before[1]
+            assert error <= (1 - ALPHA) ** hops * last + 1e-12
+        before = K, error
+
+
+def test_proposition_1_rate_is_attained(backend: Backend) -> None:
+    # On two nodes that only see each other A has the eigenvalue -1, the slowest that there can be.
+    graph, attention = Graph.from_edge_index(torch.tensor([[0, 1], [1, 0]]), 2), torch.ones(2, 1).double()
+    limit = diffused_attention(attention, graph, ALPHA)[0]
+    errors = [
+        (operator_matrix(graph, attention, backend, K=K, alpha=ALPHA) - limit).abs().max().item() for K in range(5)
+    ]
+    assert [after / error for error, after in itertools.pairwise(errors)] == pytest.approx([1 - ALPHA] * 4)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0])
+def test_enough_hops_meet_the_closed_form(backend: Backend, graph: Graph, attention: Tensor, alpha: float) -> None:
+    tolerance = 1e-4
+    found = operator_matrix(graph, attention, backend, K=hops_for(tolerance, alpha), alpha=alpha)
+    assert (found - diffused_attention(attention, graph, alpha)[0]).abs().sum(1).max() <= tolerance
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0])
+def test_exact_meets_the_closed_form(backend: Backend, graph: Graph, attention: Tensor, alpha: float) -> None:
+    for tolerance in (1e-3, 1e-9):
+        found = operator_matrix(graph, attention, backend, mode="exact", tolerance=tolerance, alpha=alpha)
+        assert (found - diffused_attention(attention, graph, alpha)[0]).abs().max() <= tolerance
+
+
+@pytest.mark.parametrize("case", [ring, turning])
+@pytest.mark.parametrize("alpha", [0.2, 0.6])
+def test_lemma_eigenvalues(backend: Backend, case, alpha: float) -> None:
+    graph, attention = case(7)
+    eigenvalues = torch.linalg.eigvals(attention_matrix(attention, graph)[0])
+    if case is turning:
+        assert eigenvalues.imag.abs().max() > 0.1
+    diffused = operator_matrix(graph, attention, backend, mode="exact", tolerance=1e-13, alpha=alpha)
+    expected = alpha / (1 - (1 - alpha) * eigenvalues)
+    assert sorted_complex(torch.linalg.eigvals(diffused)) == pytest.approx(sorted_complex(expected), abs=1e-7)
+
+
+@pytest.mark.parametrize("case", [ring, turning])
+def test_lemma_is_a_series(case) -> None:
+    graph, attention = case(7)
+    eigenvalues = torch.linalg.eigvals(attention_matrix(attention, graph)[0])
+    series = sum(ALPHA * ((1 - ALPHA) * eigenvalues) ** hop for hop in range(hops_for(1e-12, ALPHA)))
+    torch.testing.assert_close(series, ALPHA / (1 - (1 - ALPHA) * eigenvalues))
+
+
+@pytest.mark.parametrize("case", [ring, turning])
+def test_proposition_2_ratio_of_laplacian_eigenvalues(backend: Backend, case) -> None:
+    graph, attention = case(7)
+    values, vectors = torch.linalg.eig(attention_matrix(attention, graph)[0])
+    diffused = operator_matrix(graph, attention, backend, mode="exact", tolerance=1e-13, alpha=ALPHA)
+    # The eigenvectors are shared, so each eigenvalue of the diffused Laplacian has its partner.
+    hat = ((vectors.conj() * (diffused.to(vectors) @ vectors)).sum(0)) / (vectors.conj() * vectors).sum(0)
+    laplacian, hat_laplacian = 1 - values, 1 - hat
+    moving = laplacian.abs() > 1e-9
+    torch.testing.assert_close(
+        (hat_laplacian / laplacian)[moving], 1 / (ALPHA / (1 - ALPHA) + laplacian[moving]), rtol=1e-8, atol=1e-10
+    )
+
+
+def test_proposition_2_low_frequencies_grow_and_high_ones_shrink() -> None:
+    graph, attention = ring(12)
+    laplacian = 1 - torch.linalg.eigvalsh(attention_matrix(attention, graph)[0])
+    diffused = 1 - torch.linalg.eigvalsh(diffused_attention(attention, graph, ALPHA)[0])
+    turn = 1 - ALPHA / (1 - ALPHA)
+    low, high = (laplacian < turn - 1e-9) & (laplacian > 1e-9), laplacian > turn + 1e-9
+    assert low.any() and high.any()
+    assert (diffused[low] > laplacian[low]).all() and (diffused[high] < laplacian[high]).all()
+    assert (diffused[low] / laplacian[low]).max() < (1 - ALPHA) / ALPHA
+
+
+@pytest.mark.parametrize("case", [ring, turning])
+def test_eigenvectors_are_shared(backend: Backend, case) -> None:
+    graph, attention = case(7)
+    values, vectors = torch.linalg.eig(attention_matrix(attention, graph)[0])
+    diffused = operator_matrix(graph, attention, backend, mode="exact", tolerance=1e-13, alpha=ALPHA).to(vectors)
+    torch.testing.assert_close(diffused @ vectors, vectors * (ALPHA / (1 - (1 - ALPHA) * values)), rtol=1e-8, atol=1e-9)
+
+
+def test_proposition_3_is_personalised_pagerank(backend: Backend, graph: Graph, attention: Tensor) -> None:
+    A = attention_matrix(attention, graph)[0]
+    start = torch.eye(graph.num_nodes).double()
+    walk = start
+    for _ in range(400):  # power iteration: row i is the walk that teleports back to node i
+        walk = ALPHA * start + (1 - ALPHA) * walk @ A
+    series = sum(ALPHA * (1 - ALPHA) ** hop * torch.linalg.matrix_power(A, hop) for hop in range(400))
+    closed = diffused_attention(attention, graph, ALPHA)[0]
+    found = operator_matrix(graph, attention, backend, mode="exact", tolerance=1e-13, alpha=ALPHA)
+    for other in (walk, series, closed):
+        torch.testing.assert_close(found, other, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"attention_dropout": 0.4, "feature_dropout": 0.3, "seed": 1}, {"mode": "exact"}]
+)
+def test_adjoint_identity(backend: Backend, options: Options) -> None:
+    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+    hops: Options = {"tolerance": 1e-13} if "mode" in options else {"K": 3}
+    found = diffuse(problem, backend, alpha=ALPHA, **hops, **options)
+    torch.testing.assert_close((found["out"] * problem.grad).sum(), (problem.x * found["x"]).sum(), **TIGHT)
+
+
+def test_linear_in_features(backend: Backend) -> None:
+    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+    a, b = problem.x, problem.grad
+    options: Options = {
+        "theta": problem.theta,
+        "attention_dropout": 0.4,
+        "feature_dropout": 0.3,
+        "seed": 1,
+        "backend": backend,
+    }
+
+    def apply(x: Tensor) -> Tensor:
+        return attention_diffusion(x, problem.attention, problem.graph, **options)
+
+    torch.testing.assert_close(apply(2 * a - 3 * b), 2 * apply(a) - 3 * apply(b), **TIGHT)
+
+
+def test_renaming_nodes_commutes(backend: Backend) -> None:
+    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+    name = torch.randperm(6, generator=torch.Generator().manual_seed(1)).to(problem.x.device)
+    back = name.argsort()
+    renamed = Graph.from_edge_index(name[problem.graph.edge_index], 6)
+    found = diffuse(Problem(renamed, problem.x[back], problem.scores, problem.theta, problem.grad[back]), backend)
+    expected = diffuse(problem, backend)
+    same(found, expected | {"out": expected["out"][back], "x": expected["x"][back]}, **TIGHT)
+
+
+def test_order_of_edges_does_not_matter(backend: Backend) -> None:
+    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(1)).to(problem.x.device)
+    shuffled = Graph.from_edge_index(problem.graph.edge_index[:, order], 6)
+    softmax = edge_softmax(problem.scores[order], shuffled, backend=backend)
+    torch.testing.assert_close(softmax, problem.attention[order], **TIGHT)
+    found = diffuse(Problem(shuffled, problem.x, problem.scores[order], problem.theta, problem.grad), backend)
+    expected = diffuse(problem, backend)
+    same(found, expected | {"attention": expected["attention"][order]}, **TIGHT)
+
+
+def test_parallel_edges_add_up(backend: Backend) -> None:
+    device = device_of(backend)
+    once = Graph.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 0]]), 3).to(device)
+    twice = Graph.from_edge_index(torch.tensor([[0, 1, 2, 0], [1, 2, 0, 1]]), 3).to(device)
+    x = uniform(3, 2, 4, seed=0).to(device)
+    whole = uniform(3, 2, seed=1, low=0).to(device)
+    parts = torch.cat([whole, 0.25 * whole[:1]])
+    parts[0] *= 0.75
+    found = attention_diffusion(x, parts, twice, K=3, alpha=ALPHA, backend=backend)
+    torch.testing.assert_close(found, attention_diffusion(x, whole, once, K=3, alpha=ALPHA, backend=backend), **TIGHT)
+
+
+def test_full_teleport_returns_the_features(backend: Backend) -> None:
+    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+    for options in ({"K": 3}, {"mode": "exact"}):
+        out = attention_diffusion(problem.x, problem.attention, problem.graph, alpha=1.0, backend=backend, **options)
+        torch.testing.assert_close(out, problem.x, rtol=0, atol=0)
+
+
+def test_no_hop_is_the_identity(backend: Backend) -> None:
+    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+    drops: list[Options] = [{}, {"attention_dropout": 0.5, "feature_dropout": 0.5, "seed": 1}]
+    for options in drops:
+        out = attention_diffusion(
+            problem.x, problem.attention, problem.graph, K=0, alpha=0.3, backend=backend, **options
+        )
+        torch.testing.assert_close(out, problem.x, rtol=0, atol=0)
+
+
+def test_one_hop_without_teleport_is_attention(backend: Backend) -> None:
+    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+    out = attention_diffusion(problem.x, problem.attention, problem.graph, K=1, alpha=0.0, backend=backend)
+    dense = attention_matrix(problem.attention, problem.graph)
+    torch.testing.assert_close(out, torch.einsum("hij,jhd->ihd", dense, problem.x), **TIGHT)
+
+
+def test_equation_5_step_by_step(backend: Backend) -> None:
+    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+    dense, z = attention_matrix(problem.attention, problem.graph), problem.x
+    for K in range(1, 5):
+        z = (1 - ALPHA) * torch.einsum("hij,jhd->ihd", dense, z) + ALPHA * problem.x
+        out = attention_diffusion(problem.x, problem.attention, problem.graph, K=K, alpha=ALPHA, backend=backend)
+        torch.testing.assert_close(out, z, **TIGHT)
+
+
+def test_equation_3_any_weights(backend: Backend) -> None:
+    problem = Problem.of(random_graph(6, 12), K=4, device=device_of(backend))
+    dense = attention_matrix(problem.attention, problem.graph)
+    expected = sum(
+        problem.theta[:, k, None] * torch.einsum("hij,jhd->ihd", torch.linalg.matrix_power(dense, k), problem.x)
+        for k in range(5)
+    )
+    out = attention_diffusion(problem.x, problem.attention, problem.graph, theta=problem.theta, backend=backend)
+    torch.testing.assert_close(out, expected, **TIGHT)
+
+
+def test_geometric_weights_are_alpha(backend: Backend) -> None:
+    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+    alpha = torch.tensor([0.1, 0.7], dtype=torch.float64, device=problem.x.device)
+
+    def apply(**options) -> Tensor:
+        return attention_diffusion(problem.x, problem.attention, problem.graph, backend=backend, **options)
+
+    torch.testing.assert_close(apply(theta=geometric_weights(alpha, 3)), apply(K=3, alpha=alpha), rtol=0, atol=0)
+    torch.testing.assert_close(apply(theta=geometric_weights(alpha[:1], 3)[0]), apply(K=3, alpha=0.1), **TIGHT)
+    torch.testing.assert_close(apply(K=3, alpha=alpha)[:, 1], apply(K=3, alpha=0.7)[:, 1], **TIGHT)
+
+
+def test_heads_do_not_see_each_other(backend: Backend) -> None:
+    problem = Problem.of(random_graph(6, 12), heads=3, device=device_of(backend))
+    whole = attention_diffusion(problem.x, problem.attention, problem.graph, theta=problem.theta, backend=backend)
+    for head in range(3):
+        one = slice(head, head + 1)
+        alone = attention_diffusion(
+            problem.x[:, one], problem.attention[:, one], problem.graph, theta=problem.theta[one], backend=backend
+        )
+        torch.testing.assert_close(alone, whole[:, one], **TIGHT)

@@ -1,0 +1,214 @@
+"""Chance as an argument: the same bits everywhere, and bits that look random from every side."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from magna.graph import Graph
+from magna.ops import attention_diffusion, dropout, edge_softmax
+from magna.ops.random import (
+    DENSE_STREAM,
+    EDGE_STREAM,
+    attention_stream,
+    bits,
+    dropout_factor,
+    feature_stream,
+    keep,
+    thresholds,
+)
+from magna.typing import Backend
+from tests.laws import Options, Problem, device_of, diffuse, random_graph, same_bits
+
+COUNT = 1 << 18
+
+
+def seed_of(value: int) -> Tensor:
+    return torch.tensor([value])
+
+
+def plain_bits(seed: int, stream: int, index: int) -> int:
+    """`bits` once more, on Python's integers."""
+    low = 0xFFFFFFFF
+
+    def mix(h: int) -> int:
+        h ^= h >> 16
+        h = h * 0x7FEB352D & low
+        h ^= h >> 15
+        h = h * 0x846CA68B & low
+        return h ^ h >> 16
+
+    key0 = mix((seed & low) + 0x9E3779B9 * (stream + 1) & low)
+    key1 = mix((seed >> 32 & low) + (key0 ^ 0x5BF03635) & low)
+    return mix(mix(index & low ^ key0) ^ key1 ^ (index >> 32) * 0x85EBCA6B & low)
+
+
+def chi_square(cells: Tensor, count: int) -> float:
+    """How many standard deviations the cells stand from uniform."""
+    found = torch.bincount(cells, minlength=count).double()
+    expected = cells.numel() / count
+    statistic = ((found - expected) ** 2 / expected).sum().item()
+    return (statistic - (count - 1)) / (2 * (count - 1)) ** 0.5
+
+
+def together(a: Tensor, b: Tensor) -> float:
+    """Uniformity of the pairs (a, b), by their four highest bits and by their four lowest."""
+    high = chi_square((a >> 28) * 16 + (b >> 28), 256)
+    low = chi_square((a & 15) * 16 + (b & 15), 256)
+    return max(abs(high), abs(low))
+
+
+def test_bits_do_not_change_between_releases() -> None:
+    assert bits(seed_of(7), 0, torch.arange(3)).tolist() == [2603854612, 1540904585, 1412412744]
+
+
+@pytest.mark.parametrize("seed", [0, 1, -1, 2**32, 2**63 - 1, -(2**63)])
+def test_bits_are_the_written_arithmetic(seed: int) -> None:
+    index = torch.tensor([0, 1, 2, 12345, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40 + 3, 2**62])
+    for stream in (0, 1, 2, 63, EDGE_STREAM, DENSE_STREAM):
+        expected = [plain_bits(seed, stream, i) for i in index.tolist()]
+        assert bits(seed_of(seed), stream, index).tolist() == expected
+
+
+def test_streams_are_distinct() -> None:
+    streams = [attention_stream(k) for k in range(1000)] + [feature_stream(k) for k in range(1000)]
+    assert len({*streams, EDGE_STREAM, DENSE_STREAM}) == 2002
+
+
+@pytest.mark.parametrize("stream", [0, 1, EDGE_STREAM, DENSE_STREAM])
+def test_bits_are_uniform(stream: int) -> None:
+    for seed in (0, 1, 123456789):
+        drawn = bits(seed_of(seed), stream, torch.arange(COUNT))
+        for shift in (0, 8, 16, 24):
+            assert abs(chi_square(drawn >> shift & 255, 256)) < 5
+
+
+def test_bits_beyond_32_bit_indices_are_uniform() -> None:
+    drawn = bits(seed_of(3), 0, torch.arange(COUNT) * 2**32)
+    assert abs(chi_square(drawn >> 24, 256)) < 5 and abs(chi_square(drawn & 255, 256)) < 5
+
+
+def test_neighbours_are_independent() -> None:
+    index = torch.arange(COUNT)
+    here = bits(seed_of(5), 4, index)
+    for other in (
+        bits(seed_of(5), 4, index + 1),
+        bits(seed_of(5), 4, index + 64),
+        bits(seed_of(5), 4, index + 2**32),
+        bits(seed_of(5), 4, index ^ 1),
+        bits(seed_of(5), attention_stream(3), index),
+        bits(seed_of(5), feature_stream(2), index),
+        bits(seed_of(5), EDGE_STREAM, index),
+        bits(seed_of(6), 4, index),
+        bits(seed_of(5 + 2**32), 4, index),
+        bits(seed_of(-5), 4, index),
+    ):
+        assert together(here, other) < 5
+
+
+def test_many_seeds_at_one_place_are_uniform() -> None:
+    drawn = torch.tensor([plain_bits(seed, 1, 17) for seed in range(1 << 14)])
+    assert abs(chi_square(drawn >> 24, 256)) < 5
+    assert together(drawn[:-1], drawn[1:]) < 5
+
+
+def test_thresholds() -> None:
+    rates = torch.tensor([0.0, 2.0**-32, 0.25, 0.5, 1 - 2.0**-24])
+    assert thresholds(rates).tolist() == [0, 1, 2**30, 2**31, 2**32 - 2**8]
+
+
+def test_share_that_is_kept() -> None:
+    index = torch.arange(COUNT)
+    kept = {rate: keep(seed_of(1), 2, index, torch.tensor(rate)) for rate in (0.0, 0.1, 0.5, 0.9)}
+    assert kept[0.0].all()
+    for rate, mask in kept.items():
+        assert mask.double().mean().item() == pytest.approx(1 - rate, abs=5 * (rate * (1 - rate) / COUNT) ** 0.5 + 1e-9)
+    assert (kept[0.9] <= kept[0.5]).all() and (kept[0.5] <= kept[0.1]).all()
+
+
+def test_factor_keeps_the_mean() -> None:
+    factor = dropout_factor(seed_of(1), 2, torch.arange(COUNT), torch.tensor(0.25), torch.float64)
+    assert factor.unique().tolist() == pytest.approx([0, 4 / 3])
+    assert factor.mean().item() == pytest.approx(1, abs=5 * (1 / 3 / COUNT) ** 0.5)
+
+
+def test_dropout_has_the_reference_bits(backend: Backend) -> None:
+    x = torch.linspace(-1, 1, 3000, device=device_of(backend)).view(30, 100)
+    for rate in (0.1, 0.5, 0.97):
+        found, expected = dropout(x, rate, 11, backend=backend), dropout(x, rate, 11, backend="reference")
+        assert torch.equal(found == 0, expected == 0)
+        torch.testing.assert_close(found, expected)
+        assert (found == 0).double().mean().item() == pytest.approx(rate, abs=5 * (rate * (1 - rate) / 3000) ** 0.5)
+    assert dropout(x, 0.0, 11, backend=backend) is x
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_dropout_gradient_has_the_same_mask(backend: Backend, dtype: torch.dtype) -> None:
+    x = torch.ones(7, 9, device=device_of(backend), dtype=dtype, requires_grad=True)
+    out = dropout(x.t(), 0.5, 3, backend=backend)  # not contiguous
+    out.sum().backward()
+    assert x.grad is not None and out.dtype == dtype
+    assert torch.equal(x.grad.t(), out.detach())
+
+
+DROPS: Options = {"attention_dropout": 0.4, "feature_dropout": 0.3}
+
+
+def test_same_seed_same_bits(backend: Backend) -> None:
+    problem = Problem.of(random_graph(8, 20), heads=3, width=5, dtype=torch.float32, device=device_of(backend))
+    first = diffuse(problem, backend, seed=5, **DROPS)
+    same_bits(diffuse(problem, backend, seed=5, **DROPS), first)
+    same_bits(diffuse(problem, backend, seed=torch.tensor([5], device=problem.x.device), **DROPS), first)
+    for other in (6, 5 + 2**32, -5):
+        assert not torch.equal(diffuse(problem, backend, seed=other, **DROPS)["out"], first["out"])
+
+
+def test_edge_dropout_same_seed_same_bits(backend: Backend) -> None:
+    problem = Problem.of(random_graph(30, 90), heads=3, dtype=torch.float32, device=device_of(backend))
+
+    def draw(seed: int | Tensor) -> Tensor:
+        return edge_softmax(problem.scores, problem.graph, edge_dropout=0.5, seed=seed, backend=backend)
+
+    assert torch.equal(draw(5), draw(5))
+    assert torch.equal(draw(5), draw(torch.tensor([5], device=problem.x.device)))
+    assert not torch.equal(draw(5), draw(6))
+
+
+@pytest.mark.parametrize("name", ["attention_dropout", "feature_dropout"])
+def test_dropout_keeps_the_expectation(name: str) -> None:
+    # Each head draws its own masks, so many heads with the same input are many samples.
+    samples, alpha, K = 4000, 0.2, 3
+    graph = random_graph(6, 14, fed=True)
+    problem = Problem.of(graph, heads=1, width=1)
+    x, attention = (t.expand(t.size(0), samples, *t.shape[2:]) for t in (problem.x, problem.attention))
+    rates: list[Options] = [{name: 0.3}, {name: torch.full((samples,), 0.5)}]
+    for drops in rates:
+        drawn = attention_diffusion(x, attention, graph, K, alpha, seed=2, backend="reference", **drops)[..., 0]
+        expected = attention_diffusion(problem.x, problem.attention, graph, K, alpha, backend="reference").flatten()
+        error = drawn.std(1) / samples**0.5
+        assert error.min() > 0
+        assert ((drawn.mean(1) - expected).abs() < 5 * error).all()
+
+
+def test_dropout_is_redrawn_each_hop_from_untouched_attention(backend: Backend) -> None:
+    # One node that sees only itself: K hops multiply K factors. Masks drawn once would keep half of the heads;
+    # masks on top of the last hop's masks would give 2 · 4 · 8.
+    device, heads = device_of(backend), 1024
+    loop = Graph.from_edge_index(torch.zeros(2, 1, dtype=torch.int64), 1).to(device)
+    x, attention = torch.ones(1, heads, 1, device=device), torch.ones(1, heads, device=device)
+    for name in DROPS:
+        drops: Options = {name: 0.5}
+        out = attention_diffusion(x, attention, loop, K=3, alpha=0.0, seed=4, backend=backend, **drops)
+        assert out.unique().tolist() == [0, 8]
+        assert (out > 0).double().mean().item() == pytest.approx(1 / 8, abs=5 * (7 / 64 / heads) ** 0.5)
+
+
+def test_one_rate_per_head(backend: Backend) -> None:
+    problem = Problem.of(random_graph(30, 90), heads=3, width=40, device=device_of(backend))
+    rates = torch.tensor([0.0, 0.5, 0.9], device=problem.x.device)
+    out = attention_diffusion(
+        problem.x, problem.attention, problem.graph, K=1, alpha=0.5, feature_dropout=rates, seed=1, backend=backend
+    )
+    shares = (out == 0).double().mean((0, 2)).tolist()
+    assert shares == pytest.approx(rates.tolist(), abs=5 * (0.25 / 1200) ** 0.5)

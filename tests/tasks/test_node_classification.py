@@ -1,0 +1,79 @@
+"""The task: loss on training nodes, metrics per split, clear refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from magna.config import Config, DataConfig, ModelConfig
+from magna.datasets import NodeData, load_digits
+from magna.tasks import NodeClassification
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def digits() -> NodeData:
+    return load_digits()
+
+
+class _Oracle(nn.Module):
+    """Knows every label, but one of them."""
+
+    def __init__(self, data: NodeData, wrong: int):
+        super().__init__()
+        self.logits = 100 * nn.functional.one_hot(data.y, data.num_classes).float()
+        self.logits[wrong] = self.logits[wrong].roll(1)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return self.logits
+
+
+def test_metrics_are_those_of_the_split(digits: NodeData) -> None:
+    task = NodeClassification(digits, Config(), CPU)
+    oracle = _Oracle(digits, wrong=int(digits.valid[3]))
+    assert task.evaluate(oracle, "train")["accuracy"] == 1.0
+    assert task.evaluate(oracle, "valid")["accuracy"] == 1 - 1 / 500
+    assert task.evaluate(oracle, "test")["accuracy"] == 1.0
+    assert float(task.loss(oracle, next(task.batches()))) == 0.0
+
+
+def test_the_loss_sees_training_nodes_alone(digits: NodeData) -> None:
+    task = NodeClassification(digits, Config(), CPU)
+    model = task.make_model(ModelConfig(hidden_channels=8, num_layers=1, K=2))
+    logits = model(task._x, task._edge_index).detach().requires_grad_()
+
+    class Constant(nn.Module):
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+            return logits
+
+    task.loss(Constant(), next(task.batches())).backward()
+    assert logits.grad is not None
+    assert torch.equal(logits.grad.abs().sum(1).nonzero().squeeze(1), digits.train)
+
+
+def test_evaluation_is_without_dropout(digits: NodeData) -> None:
+    task = NodeClassification(digits, Config(), CPU)
+    model = task.make_model(ModelConfig(hidden_channels=8, num_layers=1, K=2, input_dropout=0.5))
+    assert task.evaluate(model, "valid") == task.evaluate(model, "valid")
+
+
+def test_selection_prefers_accuracy_then_loss() -> None:
+    score = NodeClassification.score
+    assert score({"accuracy": 0.9, "loss": 9.0}) > score({"accuracy": 0.8, "loss": 0.1})
+    assert score({"accuracy": 0.9, "loss": 0.1}) > score({"accuracy": 0.9, "loss": 0.2})
+
+
+def test_self_loops_are_a_setting(digits: NodeData) -> None:
+    without = NodeClassification(digits, replace(Config(), data=DataConfig(self_loops=False)), CPU)
+    assert NodeClassification(digits, Config(), CPU).num_edges == without.num_edges + digits.num_nodes
+
+
+def test_data_that_cannot_be_learnt_from_is_refused(digits: NodeData) -> None:
+    with pytest.raises(ValueError, match="no features"):
+        NodeClassification(replace(digits, x=None), Config(), CPU)
+    with pytest.raises(ValueError, match="no train node"):
+        NodeClassification(replace(digits, train=digits.train[:0]), Config(), CPU)

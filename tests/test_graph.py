@@ -1,0 +1,203 @@
+"""`Graph`: what it accepts, and that its sorted views describe the caller's edges."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from magna.graph import PIECE_EDGES, Graph, Segments, as_graph
+from magna.ops.backends import pack, unpack
+from tests.laws import Options, odd_graphs, random_graph, star
+
+GRAPHS = odd_graphs(300) | {"random": random_graph(40, 400), "two hubs": random_graph(3, 700)}
+
+
+@pytest.fixture(params=GRAPHS)
+def graph(request: pytest.FixtureRequest) -> Graph:
+    return GRAPHS[request.param]
+
+
+def check_segments(segments: Segments, key: Tensor, size: int) -> None:
+    """Every edge stands in its group, and in exactly one piece of it; the hubs' slots are their pieces in order."""
+    order = segments.order.long()
+    assert torch.equal(order.sort().values, torch.arange(key.numel()))
+    ordered = key[order]
+    assert (ordered.diff() >= 0).all()
+    within = order.diff()[ordered.diff() == 0]
+    assert (within > 0).all()  # stable: the caller's order within a group
+    assert segments.ptr.tolist() == torch.searchsorted(ordered, torch.arange(size + 1)).tolist()
+
+    pieces = segments.pieces[segments.pieces[:, 0] >= 0].tolist()
+    walked: dict[int, list[tuple[int, int, int]]] = {group: [] for group in range(size)}
+    for group, begin, end, slot in pieces:
+        assert 0 <= end - begin <= PIECE_EDGES
+        walked[group].append((begin, end, slot))
+    hubs = {group: (first, last) for group, first, last in segments.hubs.tolist() if group >= 0}
+    slots = []
+    for group, parts in walked.items():
+        assert parts[0][0] == segments.ptr[group] and parts[-1][1] == segments.ptr[group + 1]
+        assert all(left[1] == right[0] for left, right in itertools.pairwise(parts))
+        if len(parts) == 1:
+            assert parts[0][2] == -1 and group not in hubs
+        else:
+            assert [part[2] for part in parts] == list(range(*hubs[group]))
+            slots += [part[2] for part in parts]
+    assert sorted(slots) == list(range(len(slots))) and len(slots) <= segments.num_slots
+    # Slot i is written by piece i.
+    assert all(piece[3] == i for i, piece in enumerate(segments.pieces.tolist()) if piece[3] >= 0)
+
+
+def test_sorted_views_describe_the_edges(graph: Graph) -> None:
+    check_segments(graph.by_target, graph.target, graph.num_nodes)
+    check_segments(graph.by_source, graph.source, graph.num_nodes)
+    assert torch.equal(graph.col.long(), graph.source[graph.by_target.order.long()])
+    assert torch.equal(graph.source_col.long(), graph.target[graph.by_source.order.long()])
+    assert torch.equal(graph.by_source.order[graph.source_rank.long()].long(), torch.arange(graph.num_edges))
+    assert graph.in_order == torch.equal(graph.by_target.order.long(), torch.arange(graph.num_edges))
+    assert graph.rowptr is graph.by_target.ptr and graph.rowptr.numel() == graph.num_nodes + 1
+
+
+def test_tables_built_under_a_compiler_are_padded_and_say_the_same(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    padded = Graph.from_edge_index(graph.edge_index, graph.num_nodes)
+    monkeypatch.undo()
+    for mine, other in ((padded.by_target, graph.by_target), (padded.by_source, graph.by_source)):
+        real = mine.pieces[mine.pieces[:, 0] >= 0]
+        assert sorted(real.tolist()) == sorted(other.pieces.tolist())
+        assert mine.hubs[mine.hubs[:, 0] >= 0].tolist() == other.hubs.tolist()
+        assert mine.num_slots >= other.num_slots
+    check_segments(padded.by_target, graph.target, graph.num_nodes)
+    check_segments(padded.by_source, graph.source, graph.num_nodes)
+
+
+def test_hub_is_cut() -> None:
+    hub = star(300, leaves=300)
+    assert hub.by_target.hubs.shape == (1, 3) and hub.by_target.num_slots == -(-300 // PIECE_EDGES)
+    assert hub.by_source.hubs.shape == (1, 3)
+
+
+def test_relations_are_segments_too() -> None:
+    kinds = torch.tensor([2, 0, 2, 2, 0])
+    graph = Graph.from_edge_index(torch.tensor([[0, 1, 2, 0, 1], [1, 2, 0, 2, 0]]), 3, kinds, 4)
+    assert graph.num_relations == 4 and graph.by_relation is not None and graph.edge_type is not None
+    check_segments(graph.by_relation, kinds, 4)
+    assert Graph.from_edge_index(graph.edge_index, 3, kinds).num_relations == 3
+    retyped = graph.with_types(1 - kinds.clamp(max=1))
+    assert retyped.num_relations == 2 and retyped.by_target is graph.by_target
+
+
+def test_number_of_nodes_is_guessed() -> None:
+    assert Graph.from_edge_index(torch.tensor([[0, 7], [3, 1]])).num_nodes == 8
+    assert Graph.from_edge_index(torch.empty(2, 0, dtype=torch.int64)).num_nodes == 0
+
+
+def test_int32_is_accepted_and_others_are_not() -> None:
+    edges = torch.tensor([[0, 1], [1, 0]])
+    assert Graph.from_edge_index(edges.int(), 2).edge_index.dtype == torch.int64
+    for wrong in (edges.float(), edges.double(), edges.to(torch.int16), edges.bool()):
+        with pytest.raises(ValueError, match=rf"edge_index has dtype {wrong.dtype}; allowed: torch.int64"):
+            Graph.from_edge_index(wrong, 2)
+
+
+def test_pyg_edge_index() -> None:
+    EdgeIndex = pytest.importorskip("torch_geometric").EdgeIndex
+    edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    for index in (EdgeIndex(edges), EdgeIndex(edges, sparse_size=(3, 3), sort_order="row", is_undirected=True)):
+        graph = Graph.from_edge_index(index, 3)
+        assert type(graph.edge_index) is Tensor and torch.equal(graph.edge_index, edges)
+        assert as_graph(index, 3, None, None).num_edges == 4
+
+
+def test_moves_to_a_device() -> None:
+    graph = Graph.from_edge_index(torch.tensor([[0, 1], [1, 0]]), 2, torch.tensor([0, 1]))
+    moved = graph.to("meta")
+    tensors, _ = pack(moved)
+    assert len(tensors) == 17 and all(tensor.device.type == "meta" for tensor in tensors)
+    assert moved.device.type == "meta" and graph.device.type == "cpu"
+
+
+def test_packs_and_unpacks(graph: Graph) -> None:
+    for one in (graph, graph.with_types(torch.arange(graph.num_edges) % 2, 2)):
+        again = unpack(*pack(one))
+        for field in dataclasses.fields(Graph):
+            old, new = getattr(one, field.name), getattr(again, field.name)
+            assert old is new or (old == new if not isinstance(old, tuple) else all(map(_same, old, new)))
+
+
+def _same(a: object, b: object) -> bool:
+    return a is b or a == b
+
+
+def test_self_loops_are_found() -> None:
+    graph = Graph.from_edge_index(torch.tensor([[0, 1, 1], [0, 0, 1]]), 3)
+    assert graph.has_self_loop().tolist() == [True, True, False]
+
+
+def test_as_graph_builds_the_same_tensor_once_and_sees_changes() -> None:
+    edges, kinds = torch.tensor([[0, 1, 2], [1, 2, 0]]), torch.tensor([0, 1, 0])
+    first = as_graph(edges, 3, None, None)
+    assert as_graph(edges, 3, None, None) is first
+    assert as_graph(edges.clone(), 3, None, None) is not first
+    assert as_graph(edges, 4, None, None).num_nodes == 4
+    typed = as_graph(edges, 3, kinds, 2)
+    assert as_graph(edges, 3, kinds, 2) is typed and typed.edge_type is not None
+    kinds[0] = 1
+    assert as_graph(edges, 3, kinds, 2).edge_type.tolist() == [1, 1, 0]  # type: ignore[union-attr]
+    edges[1, 0] = 0
+    changed = as_graph(edges, 3, None, None)
+    assert changed is not first and changed.target.tolist() == [0, 2, 0]
+
+
+def test_as_graph_in_inference_mode() -> None:
+    with torch.inference_mode():
+        edges = torch.tensor([[0, 1], [1, 0]])
+        assert as_graph(edges, 2, None, None).num_edges == 2
+
+
+def test_as_graph_takes_a_graph() -> None:
+    graph = random_graph(5, 8)
+    kinds = torch.zeros(8, dtype=torch.int64)
+    assert as_graph(graph, 5, None, None) is graph
+    assert as_graph(graph, 5, kinds, 1).num_relations == 1
+    with pytest.raises(ValueError, match="x has 4 rows and the graph 5 nodes"):
+        as_graph(graph, 4, None, None)
+
+
+def test_repr() -> None:
+    graph = Graph.from_edge_index(torch.tensor([[0], [1]]), 2, torch.tensor([0]))
+    assert repr(graph) == "Graph(num_nodes=2, num_edges=1, num_relations=1, device='cpu')"
+
+
+EDGES = torch.tensor([[0, 1, 2], [1, 2, 0]])
+
+
+@pytest.mark.parametrize(
+    ("edge_index", "options", "message"),
+    [
+        ([[0, 1], [1, 0]], {}, "edge_index is a list; allowed: a torch.Tensor of int64"),
+        (EDGES[0], {}, r"edge_index has shape \[3\]; allowed: \[2, num_edges\]"),
+        (EDGES.t(), {}, r"edge_index has shape \[3, 2\]; allowed: \[2, num_edges\]"),
+        (EDGES, {"num_nodes": 2}, r"edge_index holds 2; allowed: 0 to 1 \(num_nodes is 2\)"),
+        (EDGES - 1, {"num_nodes": 3}, r"edge_index holds -1; allowed: 0 to 2"),
+        (EDGES, {"num_nodes": -1}, "num_nodes is -1 .*allowed: 0 to 2147483647"),
+        (EDGES, {"num_nodes": 2**31}, "num_nodes is 2147483648 .*allowed: 0 to 2147483647"),
+        (EDGES, {"edge_type": EDGES[0].float()}, "edge_type has dtype torch.float32; allowed: torch.int64"),
+        (EDGES, {"edge_type": EDGES[0, :2]}, r"edge_type has shape \[2\]; allowed: \[3\]"),
+        (
+            EDGES,
+            {"edge_type": EDGES[0], "num_relations": 2},
+            r"edge_type holds 2; allowed: 0 to 1 \(num_relations is 2\)",
+        ),
+        (EDGES, {"edge_type": EDGES[0] - 1, "num_relations": 2}, "edge_type holds -1; allowed: 0 to 1"),
+        (EDGES, {"edge_type": EDGES[0].to("meta")}, "edge_type is on meta, the graph on cpu; move one of them"),
+    ],
+)
+def test_refused(edge_index: Tensor, options: Options, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Graph.from_edge_index(edge_index, **options)

@@ -1,0 +1,68 @@
+"""The README keeps its promises: its example runs and its tables are the files'."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from magna.report import speed_table, training_table, with_tables
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_tables_are_those_of_the_files() -> None:
+    assert with_tables(README, ROOT) == README, "run python -m magna.report"
+
+
+def test_the_example_runs() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    assert len(example.strip().splitlines()) <= 16
+    exec(compile(example, "README.md", "exec"), {})
+
+
+def test_the_two_commands_are_there() -> None:
+    assert "python -m pip install -c constraints.txt . && magna train" in README
+    assert 'python -m pip install -c constraints.txt ".[test]" && python -m pytest' in README
+
+
+def test_links_lead_somewhere() -> None:
+    for link in re.findall(r"\]\(([^)]+)\)", README):
+        if not link.startswith(("http", "#")):
+            assert (ROOT / link).exists(), link
+
+
+def test_training_table(tmp_path: Path) -> None:
+    result = {
+        "task": "node_classification",
+        "dataset": "digits",
+        "recipe": "digits",
+        "device": "cpu",
+        "runs": [{}, {}],
+        "mean": {"test": {"accuracy": 0.9512}},
+        "std": {"test": {"accuracy": 0.0101}},
+    }
+    (tmp_path / "digits.json").write_text(json.dumps(result))
+    assert training_table(tmp_path).splitlines()[-1] == "| `digits` | digits | 95.1 ± 1.0 | 2 | cpu |"
+
+
+def test_speed_table_takes_the_last_record(tmp_path: Path) -> None:
+    columns = ["device", "graph", "dtype", "backend", "ms", "peer", "peer_ms", "ratio"]
+    rows = [
+        ["A CPU", "cora", "float32", "cpu", "20", "pyg", "200", "10"],
+        ["A CPU", "cora", "float32", "cpu", "10.25", "pyg", "1234", "120.4"],
+        ["A CPU", "cora", "bfloat16", "cpu", "1", "pyg", "1", "1"],
+        ["A CPU", "cora", "float32", "pyg", "1234", "", "", ""],
+    ]
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([columns, *rows])
+    assert speed_table(tmp_path).splitlines()[2:] == ["| A CPU | cora | cpu | 10.2 | 1,234 | 120.4 × |"]
+
+
+def test_a_readme_without_a_place_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no single place for the training table"):
+        with_tables("nothing", tmp_path)

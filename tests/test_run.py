@@ -1,0 +1,107 @@
+"""The run folder: complete, never half-written, never a pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from magna import MAGNA
+from magna.config import Config
+from magna.run import RunFolder
+
+CPU = torch.device("cpu")
+
+
+def test_a_new_folder_holds_what_is_needed_to_repeat(tmp_path: Path) -> None:
+    config = Config.from_dict({"recipe": "mine", "model": {"K": 3}})
+    run = RunFolder.create(tmp_path / "run", config, CPU)
+    assert RunFolder.open(run.path).config == config
+    environment = json.loads((run.path / "environment.json").read_text())
+    assert environment["packages"]["torch"] == torch.__version__
+    assert environment["device"] == "cpu"
+    assert run.summary is None
+
+
+def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path, Config(), CPU)
+    with pytest.raises(ValueError, match="--resume"):
+        RunFolder.create(tmp_path, Config(), CPU)
+
+
+def test_a_place_where_no_folder_can_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="try another --run-dir"):
+        RunFolder.create(tmp_path / "file" / "run", Config(), CPU)
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no run"):
+        RunFolder.open(tmp_path)
+    RunFolder.create(tmp_path / "seed-3", Config(), CPU)
+    with pytest.raises(ValueError, match="runs inside: seed-3"):
+        RunFolder.open(tmp_path)
+
+
+def test_metrics_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, Config(), CPU)
+    for epoch in range(3):
+        run.log({"epoch": epoch})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 3, "lo')  # killed while it wrote
+    run.keep_metrics(2)
+    assert [json.loads(line)["epoch"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [0, 1]
+
+
+def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, Config(), CPU)
+    assert run.load_checkpoint() is None
+    tensors = {"a/x": torch.randn(3, 2), "random/cpu": torch.get_rng_state(), "step": torch.tensor(3.0)}
+    run.save_checkpoint(tensors, {"epoch": 3, "best": {"accuracy": 0.1 + 0.2}})
+    found = run.load_checkpoint()
+    assert found is not None
+    assert found[1] == {"epoch": 3, "best": {"accuracy": 0.1 + 0.2}}
+    assert found[0].keys() == tensors.keys()
+    for name, value in tensors.items():
+        assert torch.equal(found[0][name], value)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunFolder.create(tmp_path, Config(), CPU)
+    run.save_checkpoint({"x": torch.zeros(1)}, {"epoch": 1})
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        run.save_checkpoint({"x": torch.ones(1)}, {"epoch": 2})
+    found = run.load_checkpoint()
+    assert found is not None and found[1] == {"epoch": 1}
+    assert [child.name for child in (tmp_path / "checkpoint").iterdir()] == ["state.safetensors"]
+
+
+def test_the_saved_model_is_the_model(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, Config(), CPU)
+    model = MAGNA(4, 8, 1, 3, heads=2, K=2).eval()
+    with pytest.raises(ValueError, match="unfinished"):
+        run.load_model()
+    run.finish(model, {"seed": 0})
+    loaded = RunFolder.open(tmp_path).load_model().eval()
+    x, edge_index = torch.randn(5, 4), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
+    assert torch.equal(loaded(x, edge_index), model(x, edge_index))
+    assert run.summary == {"seed": 0}
+    assert {"config.json", "model.safetensors"} <= {child.name for child in (tmp_path / "model").iterdir()}
+
+
+def test_nothing_in_a_run_is_a_pickle(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, Config(), CPU)
+    run.log({"epoch": 0})
+    run.save_checkpoint({"x": torch.zeros(1)}, {"epoch": 1})
+    run.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), {"seed": 0})
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} <= {".toml", ".json", ".jsonl", ".safetensors", ".md"}
+    assert not any(path.read_bytes().startswith((b"\x80", b"PK")) for path in files)

@@ -1,0 +1,157 @@
+"""The loop: it learns, chooses by validation, opens the test split once, and goes on where it was stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from magna import train as training
+from magna.config import Config, TrainConfig
+from magna.tasks import NodeClassification
+
+SMALL = {
+    "recipe": "small",
+    "model": {
+        "hidden_channels": 16,
+        "num_layers": 1,
+        "heads": 4,
+        "K": 2,
+        "input_dropout": 0.2,
+        "attention_dropout": 0.2,
+    },
+    "train": {"epochs": 12, "lr": 0.02},
+}
+
+
+class Killed(Exception):
+    pass
+
+
+def _killed_after(epochs: int) -> Callable[[training.Epoch], None]:
+    def on_epoch(epoch: training.Epoch) -> None:
+        if epoch.number == epochs:
+            raise Killed
+
+    return on_epoch
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    return folder, training.train(Config.from_dict(SMALL), run_dir=folder, device="cpu")
+
+
+def test_it_learns(finished: tuple[Path, dict]) -> None:
+    folder, result = finished
+    assert result["runs"][0]["test"]["accuracy"] > 0.6
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in rows] == list(range(12))
+    assert rows[-1]["loss"] < rows[0]["loss"]
+
+
+def test_the_result_has_the_promised_shape(finished: tuple[Path, dict]) -> None:
+    folder, result = finished
+    assert list(result) == ["task", "dataset", "recipe", "device", "runs", "mean", "std"]
+    assert (result["task"], result["dataset"], result["recipe"]) == ("node_classification", "digits", "small")
+    (run,) = result["runs"]
+    assert list(run) == ["seed", "run_dir", "seconds", "epochs", "valid", "test"]
+    assert (run["seed"], run["run_dir"], run["epochs"]) == (0, str(folder), 12)
+    assert result["mean"]["test"] == run["test"]
+    assert result["std"]["test"]["accuracy"] == 0.0
+    for name in ("config.toml", "environment.json", "metrics.jsonl", "summary.json", "model", "checkpoint"):
+        assert (folder / name).exists()
+
+
+def test_the_model_that_is_evaluated_is_the_model_that_is_saved(finished: tuple[Path, dict]) -> None:
+    folder, result = finished
+    for split in ("valid", "test"):
+        again = training.evaluate(folder, split, device="cpu")
+        assert again["metrics"] == result["runs"][0][split]
+
+
+def test_the_best_epoch_by_validation_is_kept(finished: tuple[Path, dict]) -> None:
+    folder, result = finished
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    best = max(rows, key=lambda row: NodeClassification.score(row["valid"]))
+    assert result["runs"][0]["valid"] == best["valid"]
+    assert json.loads((folder / "summary.json").read_text())["best_epoch"] == best["epoch"]
+
+
+def test_the_test_split_is_read_once_and_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    evaluate = NodeClassification.evaluate
+
+    def recorded(self: NodeClassification, model: torch.nn.Module, split: str) -> dict[str, float]:
+        seen.append(split)
+        return evaluate(self, model, split)
+
+    monkeypatch.setattr(NodeClassification, "evaluate", recorded)
+    training.train(Config.from_dict(SMALL), run_dir=tmp_path / "run", device="cpu")
+    assert seen.count("test") == 1 and seen[-1] == "test"
+
+
+@pytest.mark.parametrize("stop", [1, 7])
+def test_a_stopped_run_ends_as_if_it_had_never_stopped(
+    finished: tuple[Path, dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    whole, _ = finished
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+    config = Config.from_dict(SMALL)
+    with pytest.raises(Killed):
+        training.train(config, run_dir=tmp_path / "run", device="cpu", on_epoch=_killed_after(stop))
+    torch.manual_seed(123)  # a new process would have another state
+    training.train(config, run_dir=tmp_path / "run", device="cpu", resume=True)
+    for name in ("metrics.jsonl", "model/model.safetensors", "model/config.json", "config.toml"):
+        assert (tmp_path / "run" / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_resume_of_a_finished_run_reports_it(finished: tuple[Path, dict]) -> None:
+    folder, result = finished
+    assert training.train(Config.from_dict(SMALL), run_dir=folder, device="cpu", resume=True) == result
+
+
+def test_resume_with_other_settings_is_refused(finished: tuple[Path, dict]) -> None:
+    folder, _ = finished
+    with pytest.raises(ValueError, match="other settings"):
+        training.train(Config.from_dict(SMALL).with_values(["train.lr=0.1"]), run_dir=folder, device="cpu", resume=True)
+
+
+def test_seeds_have_folders_mean_and_deviation(tmp_path: Path) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.epochs=2", "train.seed=5"])
+    result = training.train(config, run_dir=tmp_path, seeds=2, device="cpu")
+    assert [run["seed"] for run in result["runs"]] == [5, 6]
+    first, second = (run["test"]["accuracy"] for run in result["runs"])
+    assert result["mean"]["test"]["accuracy"] == pytest.approx((first + second) / 2)
+    assert result["std"]["test"]["accuracy"] == pytest.approx(abs(first - second) / 2**0.5)
+    assert (tmp_path / "seed-5" / "summary.json").is_file() and (tmp_path / "seed-6" / "summary.json").is_file()
+
+
+def test_patience_stops_the_run(tmp_path: Path) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.epochs=60", "train.patience=3", "train.lr=0.0"])
+    result = training.train(config, run_dir=tmp_path / "run", device="cpu")
+    assert result["runs"][0]["epochs"] == 4  # the first epoch is the best, then three without a better one
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.lr=1e30", "train.clip=0"])
+    with pytest.raises(RuntimeError, match=r"smaller train\.lr"):
+        training.train(config, run_dir=tmp_path / "run", device="cpu")
+
+
+def test_the_schedule_is_half_a_cosine() -> None:
+    config = TrainConfig(epochs=10, lr=1.0, min_lr=0.0)
+    assert training.cosine_lr(config, 0) == 1.0
+    assert training.cosine_lr(config, 5) == pytest.approx(0.5)
+    assert training.cosine_lr(config, 10) == pytest.approx(0.0)
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="allowed: auto, cpu, cuda"):
+        training.pick_device("tpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="try --device cpu"):
+            training.pick_device("cuda")
