@@ -9,11 +9,12 @@ from setuptools.command.build_ext import build_ext
 
 FOLDER = "src/magna/ops/kernels"
 SOURCES = [f"{FOLDER}/{name}.cpp" for name in ("diffusion", "edges")]
+DETECTION = f"{FOLDER}/isa.cpp"
 HEADERS = [f"{FOLDER}/{name}.h" for name in ("api", "draw", "rows", "vectors")]
 FLAGS = ["-std=c++17", "-O3", "-g0", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fno-exceptions", "-Wno-psabi"]
-# Neither changes a result: they only let branches become selections.
+# None of these changes a result: branches may become selections, and loops are compiled once.
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-fno-unswitch-loops"]
-ISAS = {"baseline": []}
+ISAS: dict[str, list[str]] = {"baseline": []}
 if platform.machine().lower() in ("x86_64", "amd64"):
     ISAS["avx2"] = ["-mavx2", "-mfma"]
 
@@ -34,7 +35,7 @@ class BuildKernels(build_ext):
                 depends=ext.depends,
             )
 
-        jobs = [("baseline", f"{FOLDER}/isa.cpp")] + [(isa, source) for source in ext.sources for isa in ISAS]
+        jobs = [("baseline", DETECTION)] + [(isa, source) for source in ext.sources for isa in ISAS]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = [path for paths in pool.map(lambda job: compiled(*job), jobs) for path in paths]
         path = self.get_ext_fullpath(ext.name)
@@ -43,6 +44,6 @@ class BuildKernels(build_ext):
 
 
 # Optional: where no compiler is found the package still installs, and the reference serves.
-KERNELS = Extension("magna.ops.libmagna", SOURCES, depends=HEADERS, language="c++", optional=True)
+KERNELS = Extension("magna.ops.libmagna", SOURCES, depends=[DETECTION, *HEADERS], language="c++", optional=True)
 
 setup(ext_modules=[KERNELS], cmdclass={"build_ext": BuildKernels})

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 # A program of a GPU kernel walks at most this many edges, so that a hub does not run on one program alone.
-PIECE_EDGES = 128
+PIECE_EDGES = 64
 _INT32_MAX = 2**31 - 1
 
 
@@ -26,6 +26,10 @@ class Segments(NamedTuple):
     pieces: Tensor  # [P, 4] int32: group, begin, end, slot (-1: the group's only piece; group -1: padding), hubs first
     hubs: Tensor  # [Q, 3] int32: group, first slot, end slot, for groups of several pieces (group -1: padding)
     num_slots: int  # slots that the pieces of hubs write their partial sums to
+
+    def to(self, device: torch.device | str) -> Segments:
+        ptr, order, pieces, hubs, num_slots = self
+        return Segments(ptr.to(device), order.to(device), pieces.to(device), hubs.to(device), num_slots)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,11 +146,7 @@ class Graph:
         """The same graph on another device."""
 
         def move(value: object) -> object:
-            if isinstance(value, Tensor):
-                return value.to(device)
-            if isinstance(value, Segments):
-                return Segments(*(part.to(device) if isinstance(part, Tensor) else part for part in value))
-            return value
+            return value.to(device) if isinstance(value, Tensor | Segments) else value
 
         return self._replace(**{f.name: move(getattr(self, f.name)) for f in fields(self)})
 
@@ -158,7 +158,7 @@ class Graph:
 
     def _replace(self, **changes: object) -> Graph:
         values = {f.name: getattr(self, f.name) for f in fields(self)} | changes
-        return Graph(**values)  # type: ignore[arg-type]
+        return Graph(**values)
 
     def __repr__(self) -> str:
         typed = f", num_relations={self.num_relations}" if self.edge_type is not None else ""
@@ -178,7 +178,7 @@ def as_graph(edges: Tensor | Graph, num_nodes: int, edge_type: Tensor | None, nu
     if traced or (edge_type is not None and edge_type.is_inference()):
         return Graph.from_edge_index(edges, num_nodes, edge_type, num_relations)
     # The tensors' own versions are part of the key, so an in-place change is seen.
-    key = (id(edges), edges._version, num_nodes)
+    key: tuple = (id(edges), edges._version, num_nodes)
     if edge_type is not None:
         key += (id(edge_type), edge_type._version, num_relations)
     held = _BUILT.get(key)

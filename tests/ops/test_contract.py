@@ -51,7 +51,8 @@ def hops_ran(calls: Counter, fused: Backend) -> tuple[int, int]:
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("drops", [{}, DROPS], ids=["plain", "dropout"])
 def test_diffusion_on_odd_graphs(fused: Backend, calls: Counter, name: str, drops: Options) -> None:
-    graph = odd_graphs(300 if interpreted(fused) else 5000)[name]
+    # Dropout takes long in the interpreter; two pieces are a hub too.
+    graph = odd_graphs((70 if drops else 300) if interpreted(fused) else 5000)[name]
     problem = Problem.of(graph, heads=2, width=3, K=2, device=device_of(fused))
     found = diffuse(problem, fused, **drops)
     assert hops_ran(calls, fused) == (2, 2)
@@ -111,8 +112,8 @@ def test_fixed_alpha_has_no_other_gradient(fused: Backend) -> None:
     ("K", "heads", "width"), [(1, 2, 3), (2, 1, 1), (2, 3, 4), (3, 2, 5), (5, 2, 7), (5, 3, 1), (9, 2, 9)]
 )
 def test_recompute_equals_save(fused: Backend, calls: Counter, K: int, heads: int, width: int, drops: Options) -> None:
-    if interpreted(fused) and (K > 5 or (K, heads) == (5, 3)):
-        pytest.skip("takes long in the interpreter")
+    if interpreted(fused) and ((K, heads) not in [(2, 3), (5, 2)] or not drops):
+        pytest.skip("takes long in the interpreter, and other sizes and dropout are tested there")
     graph = random_graph(4, 7) if interpreted(fused) else random_graph(50, 300)
     problem = Problem.of(graph, heads, width, K, device=device_of(fused))
     saved = diffuse(problem, fused, memory="save", **drops)
@@ -124,7 +125,7 @@ def test_recompute_equals_save(fused: Backend, calls: Counter, K: int, heads: in
 
 
 def test_rates_per_head(fused: Backend) -> None:
-    problem = Problem.of(random_graph(6, 12), heads=3, width=4, device=device_of(fused))
+    problem = Problem.of(random_graph(4, 8), heads=3, width=4, K=2, device=device_of(fused))
     rates: Options = {
         "attention_dropout": torch.tensor([0.0, 0.5, 0.8], device=problem.x.device),
         "feature_dropout": torch.tensor([0.6, 0.0, 0.1], device=problem.x.device),
@@ -160,7 +161,8 @@ def test_exact_and_its_gradients(fused: Backend, calls: Counter, alpha: float) -
 
 @pytest.mark.parametrize("name", ODD)
 def test_exact_on_odd_graphs(fused: Backend, name: str) -> None:
-    problem = Problem.of(odd_graphs(300)[name], heads=1, width=2, device=device_of(fused))
+    graph = odd_graphs(70 if interpreted(fused) else 300)[name]
+    problem = Problem.of(graph, heads=1, width=2, device=device_of(fused))
     options: Options = {"alpha": 0.8, "mode": "exact", "tolerance": 1e-9}
     same(diffuse(problem, fused, **options), diffuse(problem, "reference", **options), rtol=1e-6, atol=1e-7)
 
@@ -272,14 +274,22 @@ def test_edge_dropout_renormalises(backend: Backend) -> None:
     torch.testing.assert_close(sums, alive.to(out))
 
 
-def scores_with_grads(backend: Backend, graph: Graph, heads: int, typed: bool, slope: float) -> Results:
+def scores_with_grads(
+    backend: Backend,
+    graph: Graph,
+    heads: int,
+    typed: bool,
+    slope: float,
+    given: torch.dtype = torch.float64,
+    computed: torch.dtype | None = None,
+) -> Results:
     device, size = graph.device, graph.num_nodes
     leaves = {"source": uniform(size, heads, seed=0), "target": uniform(size, heads, seed=1)}
     if typed:
         leaves["relation"] = uniform(graph.num_relations, heads, seed=2)
-    leaves = {name: leaf.to(device).requires_grad_() for name, leaf in leaves.items()}
+    leaves = {name: leaf.to(device, given).to(computed or given).requires_grad_() for name, leaf in leaves.items()}
     out = edge_scores(graph=graph, negative_slope=slope, backend=backend, **leaves)
-    out.backward(uniform(*out.shape, seed=3).to(device))
+    out.backward(uniform(*out.shape, seed=3).to(device, given).to(out.dtype))
     return {"out": out.detach()} | {name: gradient(leaf) for name, leaf in leaves.items()}
 
 
@@ -328,6 +338,13 @@ def test_error_budget_of_softmax(fused: Backend) -> None:
     within_budget(softmax(problem, fused), softmax(problem, "reference"), truth)
 
 
+def test_error_budget_of_bfloat16_scores(fused: Backend) -> None:
+    graph = random_graph(6, 20).with_types(torch.arange(20) % 2, 2).to(device_of(fused))
+    truth = scores_with_grads("reference", graph, 3, True, 0.2, torch.bfloat16, torch.float64)
+    plain, found = (scores_with_grads(b, graph, 3, True, 0.2, torch.bfloat16) for b in ("reference", fused))
+    within_budget(found, plain, truth, times=8 if interpreted(fused) else 2)
+
+
 def test_inputs_that_are_not_contiguous(fused: Backend) -> None:
     problem = Problem.of(random_graph(6, 12), heads=3, width=3, device=device_of(fused))
     turned = Problem(
@@ -368,6 +385,8 @@ def test_second_derivatives_are_refused_not_wrong(fused: Backend) -> None:
 @pytest.mark.parametrize("memory", ["save", "recompute"])
 @pytest.mark.parametrize("drops", [{}, DROPS], ids=["plain", "dropout"])
 def test_gradcheck_diffusion(backend: Backend, memory: Memory, drops: Options) -> None:
+    if interpreted(backend) and not drops:
+        pytest.skip("takes long in the interpreter, and dropout is tested there")
     problem = Problem.of(random_graph(3, 6), heads=2, width=2, K=3, device=device_of(backend))
     inputs = tuple(t.detach().clone().requires_grad_() for t in (problem.x, problem.attention, problem.theta))
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from magna.graph import Graph
 from magna.ops import attention_diffusion, dropout, edge_softmax
+from magna.ops.backends import why_not
 from magna.ops.random import (
     DENSE_STREAM,
     EDGE_STREAM,
@@ -19,7 +20,7 @@ from magna.ops.random import (
     thresholds,
 )
 from magna.typing import Backend
-from tests.laws import Options, Problem, device_of, diffuse, random_graph, same_bits
+from tests.laws import Options, Problem, device_of, diffuse, random_graph, same_bits, softmax
 
 COUNT = 1 << 18
 
@@ -156,12 +157,28 @@ DROPS: Options = {"attention_dropout": 0.4, "feature_dropout": 0.3}
 
 
 def test_same_seed_same_bits(backend: Backend) -> None:
-    problem = Problem.of(random_graph(8, 20), heads=3, width=5, dtype=torch.float32, device=device_of(backend))
+    problem = Problem.of(random_graph(5, 10), heads=2, width=5, K=2, dtype=torch.float32, device=device_of(backend))
     first = diffuse(problem, backend, seed=5, **DROPS)
     same_bits(diffuse(problem, backend, seed=5, **DROPS), first)
     same_bits(diffuse(problem, backend, seed=torch.tensor([5], device=problem.x.device), **DROPS), first)
     for other in (6, 5 + 2**32, -5):
         assert not torch.equal(diffuse(problem, backend, seed=other, **DROPS)["out"], first["out"])
+
+
+def test_number_of_threads_does_not_change_a_bit() -> None:
+    reason = why_not("cpu", torch.device("cpu"))
+    if reason is not None:
+        pytest.skip(reason)
+    problem = Problem.of(random_graph(20, 3000), heads=3, width=17, dtype=torch.float32)
+    threads = torch.get_num_threads()
+    found = []
+    for number in (1, 2, 5):
+        torch.set_num_threads(number)
+        attention = softmax(problem, "cpu", top_k=40)
+        found.append(diffuse(problem, "cpu", seed=5, **DROPS) | {f"softmax {name}": t for name, t in attention.items()})
+    torch.set_num_threads(threads)
+    same_bits(found[1], found[0])
+    same_bits(found[2], found[0])
 
 
 def test_edge_dropout_same_seed_same_bits(backend: Backend) -> None:

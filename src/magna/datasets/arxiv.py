@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse
 import torch
 
 from magna.datasets.node_data import NodeData, undirected
@@ -23,7 +22,9 @@ def load_arxiv(data_dir: str | Path | None = None, *, directed: bool = False) ->
         data_dir: the data folder.
         directed: keep only the arcs as published, from the citing to the cited paper; otherwise both directions.
     """
-    citing = scipy.sparse.load_npz(locate("ogbn-arxiv/adj_full.npz", data_dir)).tocoo()
+    from scipy.sparse import load_npz  # only this data set needs it
+
+    citing = load_npz(locate("ogbn-arxiv/adj_full.npz", data_dir)).tocoo()
     source, target = (torch.from_numpy(np.asarray(part, dtype=np.int64)) for part in (citing.row, citing.col))
     with gzip.open(locate("ogbn-arxiv/node-label.csv.gz", data_dir), "rt") as lines:
         y = torch.tensor([int(line) for line in lines])

@@ -94,16 +94,21 @@ def unpack(tensors: Sequence[Tensor], sizes: Sequence[int]) -> Graph:
     return Graph(
         num_nodes=sizes[0],
         edge_index=tensors[0],
-        by_target=Segments(*tensors[1:5], sizes[2]),
-        by_source=Segments(*tensors[5:9], sizes[3]),
+        by_target=_segments(tensors[1:5], sizes[2]),
+        by_source=_segments(tensors[5:9], sizes[3]),
         col=tensors[9],
         source_col=tensors[10],
         source_rank=tensors[11],
         in_order=bool(sizes[1]),
         edge_type=tensors[12] if typed else None,
         num_relations=sizes[4] if typed else 0,
-        by_relation=Segments(*tensors[13:17], sizes[5]) if typed else None,
+        by_relation=_segments(tensors[13:17], sizes[5]) if typed else None,
     )
+
+
+def _segments(tensors: Sequence[Tensor], num_slots: int) -> Segments:
+    ptr, order, pieces, hubs = tensors
+    return Segments(ptr, order, pieces, hubs, num_slots)
 
 
 def in_target_order(values: Tensor, graph: Graph, fused: ModuleType) -> Tensor:

@@ -10,6 +10,7 @@ import ctypes
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,10 +19,12 @@ from magna.graph import Graph, Segments
 from magna.ops.backends import Draw
 from magna.ops.random import DENSE_STREAM
 
+Kernel = Callable[..., None]
+
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-_ROWS = [_POINTER] * 3 + [_INT] * 2
-_DRAW = [_POINTER] * 3 + [_INT] * 4
-_ARGUMENTS = {
+_ROWS: list[Any] = [_POINTER] * 3 + [_INT] * 2
+_DRAW: list[Any] = [_POINTER] * 3 + [_INT] * 4
+_ARGUMENTS: dict[str, list[Any]] = {
     "edge_scores": [_POINTER] * 6 + [_INT, _INT, _FLOAT, _INT],
     "segment_sum": [_POINTER] * 2 + _ROWS + [_POINTER, _INT, _FLOAT, _INT],
     "edge_softmax": [_POINTER] + _ROWS + [_POINTER] * 3 + [_INT] * 2,
@@ -37,8 +40,6 @@ _FEATURES = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16"}
 _SCORES = {torch.float32: "f32", torch.float64: "f64"}
 _ON_SCORES = ("edge_softmax", "edge_softmax_backward", "top_k_mask", "take_rows")
 
-Kernel = Callable[..., None]
-
 
 def load(path: Path) -> tuple[dict[tuple[str, torch.dtype], Kernel], str]:
     """The kernels of a library by name and dtype, and the instruction set they are for; none where it is missing."""
@@ -47,10 +48,13 @@ def load(path: Path) -> tuple[dict[tuple[str, torch.dtype], Kernel], str]:
     except OSError:
         return {}, ""
     isa = "avx2" if library.magna_has_avx2() and os.environ.get("MAGNA_CPU_ISA") != "baseline" else "baseline"
-    found = {}
+    found: dict[tuple[str, torch.dtype], Kernel] = {}
     for name, arguments in _ARGUMENTS.items():
         for dtype, suffix in (_SCORES if name in _ON_SCORES else _FEATURES).items():
-            kernel = library[f"{name}_{suffix}_{isa}"]
+            try:
+                kernel = library[f"{name}_{suffix}_{isa}"]
+            except AttributeError:
+                raise ImportError("the compiled kernels are of another version; install magna again") from None
             kernel.argtypes, kernel.restype = arguments, None
             found[name, dtype] = kernel
     return found, isa
@@ -70,13 +74,12 @@ def why_not(device: torch.device) -> str | None:
 
 
 def edge_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: Graph, negative_slope: float) -> Tensor:
-    kernel = _kernel("edge_scores", source)
     edge_index, edge_type = graph.edge_index.contiguous(), None
     if relation is not None:
         assert graph.edge_type is not None
         edge_type = graph.edge_type.contiguous()
     out = source.new_empty(graph.num_edges, source.size(1))
-    kernel(
+    _kernel("edge_scores", source)(
         source.data_ptr(),
         target.data_ptr(),
         _pointer(relation),

@@ -189,8 +189,8 @@ def _backward_row(
 @triton.jit(do_not_specialize=_FREE)
 def _hop_backward_kernel(
     grad_ptr, z_ptr, attention_ptr, grad_attention_ptr, grad_x_ptr, out_ptr, partial_ptr,
-    pieces_ptr, col_ptr, order_ptr, z_scale_ptr, first_scale_ptr, scale_ptr, seed_ptr, attention_rate_ptr, feature_rate_ptr,
-    number, all_heads, all_width, first_head, first_column,
+    pieces_ptr, col_ptr, order_ptr, z_scale_ptr, first_scale_ptr, scale_ptr,
+    seed_ptr, attention_rate_ptr, feature_rate_ptr, number, all_heads, all_width, first_head, first_column,
     H: tl.constexpr, D: tl.constexpr, HB: tl.constexpr, DB: tl.constexpr, J: tl.constexpr,
     Z_SCALED: tl.constexpr, FIRST: tl.constexpr, ADD: tl.constexpr, WRITE: tl.constexpr,
     ATTENTION_DROP: tl.constexpr, FEATURE_DROP: tl.constexpr, INDEX: tl.constexpr, ACC: tl.constexpr,
