@@ -69,6 +69,7 @@ def poisoned() -> Iterator[None]:
     filled = memory.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True, warn_only=True)
     memory.fill_uninitialized_memory = True
+    assert torch.empty(8).isnan().all()
     yield
     memory.fill_uninitialized_memory = filled
     torch.use_deterministic_algorithms(deterministic, warn_only=warns)

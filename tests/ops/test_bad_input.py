@@ -92,7 +92,7 @@ SCORES = [
     ({"target": torch.ones(3, 4)}, r"target has shape \[3, 4\]; allowed: \[3, 2\]"),
     ({"source": NODES.to("meta")}, "source is on meta, the graph on"),
     ({"target": NODES.double()}, "target has dtype torch.float64; allowed: torch.float32"),
-    ({"source": NODES.half(), "target": NODES.half()}, "source has dtype torch.float16; allowed: torch.float64"),
+    ({"source": NODES.bfloat16()}, "source has dtype torch.bfloat16; allowed: torch.float32, torch.float64"),
     ({"relation": torch.ones(5, 2)}, "edge_type is missing"),
     ({"relation": torch.ones(5, 3), "typed": True}, r"relation has shape \[5, 3\]; allowed: \[2, 2\]"),
     ({"relation": torch.ones(2, 2).to("meta"), "typed": True}, "relation is on meta, the graph on"),

@@ -145,7 +145,7 @@ def test_exact_meets_the_closed_form(backend: Backend, graph: Graph, attention: 
 
 
 @pytest.mark.parametrize("case", [ring, turning])
-@pytest.mark.parametrize("alpha", [0.2, 0.6])
+@pytest.mark.parametrize("alpha", [0.4, 0.8])
 def test_lemma_eigenvalues(backend: Backend, case, alpha: float) -> None:
     graph, attention = case(7)
     eigenvalues = torch.linalg.eigvals(attention_matrix(attention, graph)[0])

@@ -39,7 +39,7 @@ def test_auto_saves_while_the_states_are_small(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("drops", [{}, {"attention_dropout": 0.5, "feature_dropout": 0.5, "seed": 1}])
 def test_recompute_keeps_no_states(fused: Backend, drops: Options) -> None:
     device = device_of(fused)
-    problems = [Problem.of(random_graph(6, 12), heads=2, width=40, K=K, device=device) for K in (2, 9)]
+    problems = [Problem.of(random_graph(6, 12), heads=2, width=12, K=K, device=device) for K in (2, 9)]
     few, many = (kept(problem, fused, "recompute", **drops) for problem in problems)
     # Nothing but the weights of the hops themselves grows with K.
     assert size(many) - size(few) == problems[1].theta.nbytes - problems[0].theta.nbytes
@@ -48,14 +48,14 @@ def test_recompute_keeps_no_states(fused: Backend, drops: Options) -> None:
 
 def test_save_keeps_one_state_less_than_hops(fused: Backend) -> None:
     device = device_of(fused)
-    problems = [Problem.of(random_graph(6, 12), heads=2, width=40, K=K, device=device) for K in (2, 5)]
+    problems = [Problem.of(random_graph(6, 12), heads=2, width=12, K=K, device=device) for K in (2, 5)]
     few, many = (kept(problem, fused, "save") for problem in problems)
     grown = problems[1].theta.nbytes - problems[0].theta.nbytes
     assert size(many) - size(few) == 3 * problems[0].x.nbytes + grown
 
 
 def test_dropout_masks_are_not_kept(fused: Backend) -> None:
-    problem = Problem.of(random_graph(6, 12), heads=2, width=40, device=device_of(fused))
+    problem = Problem.of(random_graph(6, 12), heads=2, width=12, device=device_of(fused))
     drops: Options = {"attention_dropout": 0.5, "feature_dropout": 0.5, "seed": 1}
     rates_and_seed = 2 * 2 * 4 + 8
     assert size(kept(problem, fused, "save", **drops)) - size(kept(problem, fused, "save")) <= rates_and_seed
@@ -69,7 +69,7 @@ def test_nothing_is_kept_without_gradients(fused: Backend) -> None:
 
 @pytest.mark.parametrize("memory", ["auto", "save", "recompute"])
 def test_the_choice_decides(fused: Backend, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = Problem.of(random_graph(6, 12), width=40, K=4, device=device_of(fused))
+    problem = Problem.of(random_graph(6, 12), width=12, K=4, device=device_of(fused))
     asked = []
 
     def saves(states: int, _: torch.device) -> bool:
@@ -83,7 +83,7 @@ def test_the_choice_decides(fused: Backend, memory: Memory, monkeypatch: pytest.
 
 
 def test_exact_keeps_its_result_only(fused: Backend) -> None:
-    problem = Problem.of(random_graph(6, 12), width=40, device=device_of(fused))
+    problem = Problem.of(random_graph(6, 12), width=12, device=device_of(fused))
     x, attention = problem.x.requires_grad_(), problem.attention.requires_grad_()
 
     def forward(alpha: float) -> list[Tensor]:
@@ -91,7 +91,7 @@ def test_exact_keeps_its_result_only(fused: Backend) -> None:
             lambda: attention_diffusion(x, attention, problem.graph, alpha=alpha, mode="exact", backend=fused)
         )
 
-    slow, fast = forward(0.3), forward(0.9)
+    slow, fast = forward(0.5), forward(0.9)
     assert size(slow) == size(fast)
     assert len([t for t in slow if t.shape == problem.x.shape]) == 2  # x and the result
 

@@ -31,14 +31,19 @@ def dtype(name: str, tensor: Tensor) -> None:
 
 def scores(tensor: Tensor, graph: Graph, validate: bool) -> None:
     _per_edge("scores", tensor, graph)
-    if tensor.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"scores has dtype {tensor.dtype}; allowed: torch.float32, torch.float64 (try .float())")
+    _score_dtype("scores", tensor)
     # The largest score is NaN where any is: one pass without a copy. Only a bad tensor is looked at closer.
     if validate and values_readable(tensor) and tensor.numel() and not bool(tensor.detach().amax() < torch.inf):
         edge, head = (int(i) for i in (tensor.isnan() | (tensor == torch.inf)).nonzero()[0])
         raise ValueError(
             f"scores[{edge}, {head}] is {float(tensor[edge, head])}; allowed: finite numbers, or -inf for no edge"
         )
+
+
+def _score_dtype(name: str, tensor: Tensor) -> None:
+    # Also where features are bfloat16: the softmax needs the digits.
+    if tensor.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"{name} has dtype {tensor.dtype}; allowed: torch.float32, torch.float64 (try .float())")
 
 
 def _per_edge(name: str, tensor: Tensor, graph: Graph) -> None:
@@ -58,7 +63,7 @@ def node_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: 
         if tensor.dim() != 2 or tensor.size(0) != graph.num_nodes:
             raise ValueError(f"{name} has shape {list(tensor.shape)}; allowed: [{graph.num_nodes}, heads]")
         same_device(name, tensor, graph)
-    dtype("source", source)
+    _score_dtype("source", source)
     _alike("target", target, source)
     if relation is not None:
         if graph.edge_type is None:

@@ -42,7 +42,8 @@ template <class A> struct AttentionDrop {
 
     // Factors of `count` edges from position `begin` and HEADS heads from `head`, and their products with `weight`.
     template <int HEADS>
-    NOINLINE void draw(int64_t head, int64_t begin, int count, const A* weight, int64_t step, A* factor, A* product) const {
+    NOINLINE void draw(int64_t head, int64_t begin, int count, const A* weight, int64_t step, A* factor,
+                       A* product) const {
         const Stream own = stream;  // copies, which no write to `factor` can change
         uint32_t limit[HEADS], index[CHUNK * HEADS], high[CHUNK * HEADS];
         A kept[HEADS];
@@ -71,7 +72,8 @@ template <class A> struct FeatureDrop {
 
     FeatureDrop(const Rate<A>* rates, const Draw& draw, int64_t number)
         : rates(rates), stream(rates ? *draw.seed : 0, 2 * number + 1), heads(uint64_t(draw.heads)),
-          width(uint64_t(draw.width)), first_head(uint64_t(draw.first_head)), first_column(uint64_t(draw.first_column)) {}
+          width(uint64_t(draw.width)), first_head(uint64_t(draw.first_head)),
+          first_column(uint64_t(draw.first_column)) {}
 
     void factors(int64_t row, int64_t head, int64_t column, int64_t count, A* out) const {
         const uint64_t index = (uint64_t(row) * heads + first_head + uint64_t(head)) * width + first_column;

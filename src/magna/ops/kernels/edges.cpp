@@ -193,7 +193,8 @@ template <class A> struct Largest {
     }
 };
 
-template <class A> void top_k_mask(const A* scores, const Rows& rows, bool* out, int64_t k, int64_t heads, int64_t threads) {
+template <class A>
+void top_k_mask(const A* scores, const Rows& rows, bool* out, int64_t k, int64_t heads, int64_t threads) {
     share(rows.blocks(), threads, [&](int64_t block) {
         const int64_t first = rows.first_of(block), end = rows.first_of(block + 1);
         int64_t most = 0;
@@ -232,8 +233,8 @@ template <class A> void top_k_mask(const A* scores, const Rows& rows, bool* out,
     KERNEL(segment_sum, name)                                                                                        \
     (const T* grad, const T* scores, ROWS, T* out, int64_t heads, double negative_slope, int64_t threads) {          \
         using A = accumulator<T>;                                                                                    \
-        const SegmentSum<T> kernel{grad, scores, order, out, heads, ptr[rows] - 1, splat(A(negative_slope))};                       \
-        sum_rows(kernel, AS_ROWS, head_tiles<A>(heads), threads);                                             \
+        const SegmentSum<T> kernel{grad, scores, order, out, heads, ptr[rows] - 1, splat(A(negative_slope))};        \
+        sum_rows(kernel, AS_ROWS, head_tiles<A>(heads), threads);                                                    \
     }
 
 #define EXPORT_SOFTMAX(A, name)                                                                                      \
