@@ -60,13 +60,14 @@ def summary(values: list[float]) -> Timing:
 
 
 def _turn(call: Call, device: torch.device) -> list[float]:
+    # The first calls of a turn pay for the caches and pages that the step before it has taken: they are not counted.
     first = elapsed_ms(call, device)
+    calls = max(1, min(20, round((10 if device.type == "cuda" else 300) / first)))
     if device.type == "cuda":
-        return [elapsed_ms(call, device, calls=max(1, min(20, round(10 / first))))]
-    if first > 100:
-        return [first]
-    # A short step runs again: the first one paid for the caches that the step before it has filled.
-    return [elapsed_ms(call, device) for _ in range(3)]
+        return [elapsed_ms(call, device, calls)]
+    for _ in range(calls // 4):
+        call()
+    return [elapsed_ms(call, device) for _ in range(calls)]
 
 
 def elapsed_ms(call: Call, device: torch.device, calls: int = 1) -> float:

@@ -14,6 +14,7 @@ from magna.ops.checks import Rate
 from magna.ops.diffusion import diffuse_op
 from magna.ops.edges import dropout_op, edge_scores_op, edge_softmax_op, top_k_mask_op
 from magna.ops.exact import attention_matrix, diffused_attention, solve_op
+from magna.ops.pool import machine_memory
 from magna.ops.random import EDGE_STREAM, keep
 from magna.ops.weights import geometric_weights, hops_for, truncation_error
 from magna.typing import Backend, Memory, Mode, one_of
@@ -250,11 +251,7 @@ def saves(states_bytes: int, device: torch.device) -> bool:
 
 @torch.compiler.assume_constant_result
 def _total_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
-    import os
-
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8 * 2**30
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else machine_memory()
 
 
 def _solve(x: Tensor, attention: Tensor, alpha: Tensor, graph: Graph, tolerance: float, chosen: str) -> Tensor:

@@ -19,6 +19,7 @@ from magna.typing import Backend, one_of
 
 MODULES = {"cpu": "magna.ops.cpu_kernels", "triton": "magna.ops.triton_kernels"}
 KERNELS = (
+    "empty",  # empty(shape, like) -> an uninitialised tensor of the dtype and device of another
     "edge_scores",
     "segment_sum",
     "edge_softmax",

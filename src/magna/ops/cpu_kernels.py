@@ -17,6 +17,7 @@ from torch import Tensor
 
 from magna.graph import Graph, Segments
 from magna.ops.backends import Draw
+from magna.ops.pool import POOL
 from magna.ops.random import DENSE_STREAM
 
 Kernel = Callable[..., None]
@@ -73,12 +74,16 @@ def why_not(device: torch.device) -> str | None:
     return None
 
 
+def empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    return POOL.empty(shape, like.dtype)
+
+
 def edge_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: Graph, negative_slope: float) -> Tensor:
     edge_index, edge_type = graph.edge_index.contiguous(), None
     if relation is not None:
         assert graph.edge_type is not None
         edge_type = graph.edge_type.contiguous()
-    out = source.new_empty(graph.num_edges, source.size(1))
+    out = empty((graph.num_edges, source.size(1)), source)
     _kernel("edge_scores", source)(
         source.data_ptr(),
         target.data_ptr(),
@@ -109,7 +114,7 @@ def segment_sum(grad: Tensor, scores: Tensor, negative_slope: float, segments: S
 
 
 def edge_softmax(scores: Tensor, graph: Graph) -> Tensor:
-    target, out = graph.target.contiguous(), torch.empty_like(scores)
+    target, out = graph.target.contiguous(), empty(scores.shape, scores)
     stats = scores.new_empty(graph.num_nodes, 2, scores.size(1))
     _kernel("edge_softmax", scores)(
         scores.data_ptr(),
@@ -124,7 +129,7 @@ def edge_softmax(scores: Tensor, graph: Graph) -> Tensor:
 
 
 def edge_softmax_backward(grad: Tensor, attention: Tensor, graph: Graph) -> Tensor:
-    target, out = graph.target.contiguous(), torch.empty_like(attention)
+    target, out = graph.target.contiguous(), empty(attention.shape, attention)
     dots = grad.new_empty(graph.num_nodes, grad.size(1))
     _kernel("edge_softmax_backward", grad)(
         grad.data_ptr(),
@@ -148,7 +153,7 @@ def top_k_mask(scores: Tensor, k: int, graph: Graph) -> Tensor:
 
 
 def take_rows(values: Tensor, order: Tensor) -> Tensor:
-    out = torch.empty_like(values)
+    out = empty(values.shape, values)
     _kernel("take_rows", values)(
         values.data_ptr(), order.data_ptr(), out.data_ptr(), *values.shape, torch.get_num_threads()
     )
@@ -156,7 +161,7 @@ def take_rows(values: Tensor, order: Tensor) -> Tensor:
 
 
 def dropout(x: Tensor, rate: Tensor, seed: Tensor) -> Tensor:
-    out = torch.empty_like(x)
+    out = empty(x.shape, x)
     _kernel("dropout", x)(
         x.data_ptr(),
         out.data_ptr(),
@@ -243,7 +248,7 @@ def hop_backward(
 
 def hop_dropout(grad: Tensor, draw: Draw, number: int) -> Tensor:
     """The gradient through the feature dropout of a hop."""
-    out = torch.empty_like(grad)
+    out = empty(grad.shape, grad)
     _kernel("hop_dropout", grad)(
         grad.data_ptr(), out.data_ptr(), *grad.shape, *_draw(draw), number, torch.get_num_threads()
     )

@@ -34,10 +34,10 @@ def diffuse_op(
     g, fused = unpack(graph, sizes), kernels(backend)
     draw = Draw(seed, attention_rate, feature_rate, x.size(1), x.size(2))
     K = theta.size(1) - 1
-    states = x.new_empty(_states_shape(x, K, save))
-    buffers = list(states) if save else [torch.empty_like(x) for _ in range(min(K - 1, 2))]
+    states = fused.empty(_states_shape(x, K, save), x)
+    buffers = list(states) if save else [fused.empty(x.shape, x) for _ in range(min(K - 1, 2))]
     weights = theta.t().contiguous()
-    out = torch.empty_like(x)
+    out = fused.empty(x.shape, x)
     _run_hops(x, in_target_order(attention, g, fused), weights, draw, g, fused, K, buffers, out)
     return out, states
 
@@ -102,7 +102,7 @@ def diffuse_backward_op(
     K, heads, width = theta.size(1) - 1, x.size(1), x.size(2)
     weights = theta.t().contiguous()
     by_source = fused.take_rows(attention, g.by_source.order)
-    grad_by_source = torch.empty_like(by_source)
+    grad_by_source = fused.empty(by_source.shape, by_source)
     grad_theta = torch.zeros_like(weights) if theta_grad else None
     grad = grad.contiguous()
     draw = Draw(seed, attention_rate, feature_rate, heads, width)
@@ -110,11 +110,11 @@ def diffuse_backward_op(
         saved = [x, *states]
         grad_x = _run_hops_back(grad, saved, by_source, grad_by_source, weights, grad_theta, draw, g, fused, True)
     else:
-        grad_x = torch.empty_like(x)
+        grad_x = fused.empty(x.shape, x)
         by_target = in_target_order(attention, g, fused)
         for h in _slices(heads, heads // max(1, min(heads, K - 1))):
             part_by_source = by_source[:, h].contiguous()
-            part_grad = torch.empty_like(part_by_source)
+            part_grad = fused.empty(part_by_source.shape, part_by_source)
             part_weights = weights[:, h].contiguous()
             part_theta = None if grad_theta is None else grad_theta[:, h].contiguous()
             for c in _slices(width, width // -(-(K - 1) // heads)):
@@ -125,7 +125,7 @@ def diffuse_backward_op(
                     first_head=h.start,
                     first_column=c.start,
                 )
-                part_states = list(part.new_empty(K - 1, *part.shape))
+                part_states = list(fused.empty((K - 1, *part.shape), part))
                 _run_hops(
                     part, by_target[:, h].contiguous(), part_weights, part_draw, g, fused, K - 1, part_states, None
                 )
@@ -181,8 +181,8 @@ def _run_hops_back(
     x = states[0]
     if draw.feature_rate is not None:
         grad = backend.hop_dropout(grad, draw, K - 1)
-    grad_x = torch.empty_like(x)
-    buffers = [torch.empty_like(x) for _ in range(2)] if K > 1 or grad_weights is not None else []
+    grad_x = backend.empty(x.shape, x)
+    buffers = [backend.empty(x.shape, x) for _ in range(2)] if K > 1 or grad_weights is not None else []
     for m in range(1, K + 1):
         hop = K - m
         if grad_weights is not None:

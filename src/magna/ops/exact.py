@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -52,7 +53,7 @@ def solve_op(
         fused.hop(z, x, by_target, g.by_target, g.col, z_scale=decay, x_scale=alpha, draw=draw, number=0, out=out)
 
     # A's rows sum to at most 1: in the largest entry each step brings Z closer by the factor 1 − α.
-    return _iterate(step, x, alpha, tolerance, lambda t: t.abs().amax(0))
+    return _iterate(step, x, alpha, tolerance, lambda t: t.abs().amax(0), fused)
 
 
 def _iterate(
@@ -61,6 +62,7 @@ def _iterate(
     alpha: Tensor,
     tolerance: float,
     norm: Callable[[Tensor], Tensor],
+    fused: ModuleType,
 ) -> Tensor:
     """Repeat a contraction with factor 1 − α until `tolerance`, relative to the start, column by column."""
     if start.numel() == 0:
@@ -68,7 +70,7 @@ def _iterate(
     slowest = float(alpha.min())
     most, every = hops_for(tolerance, slowest), 8
     limit = tolerance * norm(start) * slowest
-    here, there = torch.empty_like(start), torch.empty_like(start)
+    here, there = (fused.empty(start.shape, start) for _ in range(2))
     z = start
     for number in range(1, most + 1):
         step(z, here)
@@ -109,8 +111,8 @@ def solve_backward_op(
         )
 
     # Aᵀ contracts in the sum of the entries of a column, as A does in the largest.
-    u = _iterate(step, grad, alpha, tolerance, lambda t: t.abs().sum(0))
-    grad_x, grad_by_source = torch.empty_like(x), torch.empty_like(by_source)
+    u = _iterate(step, grad, alpha, tolerance, lambda t: t.abs().sum(0), fused)
+    grad_x, grad_by_source = fused.empty(x.shape, x), fused.empty(by_source.shape, by_source)
     fused.hop_backward(
         u,
         z,
@@ -127,7 +129,7 @@ def solve_backward_op(
         grad_x=grad_x,
         out=None,
     )
-    x_minus_az = torch.empty_like(x)
+    x_minus_az = fused.empty(x.shape, x)
     by_target = in_target_order(attention, g, fused)
     fused.hop(z, x, by_target, g.by_target, g.col, z_scale=-one, x_scale=one, draw=draw, number=0, out=x_minus_az)
     grad_alpha = (u.to(alpha.dtype) * x_minus_az).sum((0, 2))

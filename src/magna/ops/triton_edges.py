@@ -302,6 +302,10 @@ def _blocks(heads: int) -> tuple[dict, int]:
     return {"H": heads, "HB": group, "BE": _EDGES, "num_warps": 1}, triton.cdiv(heads, group)
 
 
+def empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    return like.new_empty(shape)
+
+
 def edge_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: Graph, negative_slope: float) -> Tensor:
     out = source.new_empty(graph.num_edges, source.size(1))
     options, groups = _blocks(source.size(1))

@@ -6,7 +6,15 @@ import os
 
 import torch
 
-from magna.ops.triton_edges import edge_scores, edge_softmax, edge_softmax_backward, segment_sum, take_rows, top_k_mask
+from magna.ops.triton_edges import (
+    edge_scores,
+    edge_softmax,
+    edge_softmax_backward,
+    empty,
+    segment_sum,
+    take_rows,
+    top_k_mask,
+)
 from magna.ops.triton_hops import dropout, hop, hop_backward, hop_dropout
 
 __all__ = [
@@ -14,6 +22,7 @@ __all__ = [
     "edge_scores",
     "edge_softmax",
     "edge_softmax_backward",
+    "empty",
     "hop",
     "hop_backward",
     "hop_dropout",

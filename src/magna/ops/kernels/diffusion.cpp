@@ -324,7 +324,6 @@ void hop(const T* z, const T* x, const accumulator<T>* attention, const Rows& ro
     const HopArguments<T> arguments{z, x, attention, col, z_scale, x_scale, out, rows.edges(),
                                     AttentionDrop<A>(attention_rates.of, rows, draw, number),
                                     FeatureDrop<A>(feature_rates.of, draw, number)};
-    expect_writes(out, rows.count * heads * width * int64_t(sizeof(T)));
     Cover<Hop, T>{arguments, rows, heads, width, threads}.run();
 }
 
@@ -340,10 +339,6 @@ void hop_backward(const T* grad, const T* z, const accumulator<T>* attention, co
                                             grad_x, out, rows.edges(),
                                             AttentionDrop<A>(attention_rates.of, rows, draw, number),
                                             FeatureDrop<A>(feature_rates.of, draw, number - 1)};
-    const int64_t bytes = rows.count * heads * width * int64_t(sizeof(T));
-    expect_writes(grad_x, bytes);
-    if (out) expect_writes(out, bytes);
-    expect_writes(grad_attention, rows.edges() * heads * int64_t(sizeof(A)));
     Cover<HopBackward, T>{arguments, rows, heads, width, threads}.run();
 }
 
@@ -358,7 +353,6 @@ template <class T> void hop_dropout(const T* x, T* out, int64_t rows, int64_t he
     using A = accumulator<T>;
     const Rates<A> rates(draw.feature_rate, heads);
     const FeatureDrop<A> drop(rates.of, draw, number);
-    expect_writes(out, rows * heads * width * int64_t(sizeof(T)));
     share_ranges(rows, 64, threads, [&](int64_t first, int64_t end) {
         A factor[RUN];
         for (int64_t i = first * heads; i < end * heads; ++i)
@@ -375,7 +369,6 @@ template <class T> void dropout(const T* x, T* out, int64_t size, float rate, in
     using A = accumulator<T>;
     const Stream stream(seed, number);
     const Rate<A> kept(rate);
-    expect_writes(out, size * int64_t(sizeof(T)));
     share_ranges(size, 64 * RUN, threads, [&](int64_t first, int64_t end) {
         A factor[RUN];
         for (int64_t at = first; at < end; at += RUN) {

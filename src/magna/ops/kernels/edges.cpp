@@ -42,7 +42,6 @@ void edge_scores(const T* source, const T* target, const T* relation, const int6
                  int64_t threads) {
     using A = accumulator<T>;
     const vec<A> slope = splat(A(negative_slope));
-    expect_writes(out, edges * heads * int64_t(sizeof(T)));
     share_edges<A>(edges, heads, threads, [&](int64_t edge, int64_t head, int lanes) {
         vec<A> score = get(source + edge_index[edge] * heads + head, lanes) +
                        get(target + edge_index[edges + edge] * heads + head, lanes);
@@ -122,7 +121,6 @@ template <class A> struct SoftmaxRow {
 template <class A>
 void edge_softmax(const A* scores, const Rows& rows, const int64_t* target, A* stats, A* out, int64_t heads,
                   int64_t threads) {
-    expect_writes(out, rows.edges() * heads * int64_t(sizeof(A)));
     const SoftmaxRow<A> kernel{scores, rows.order, stats, heads, rows.edges() - 1};
     sum_rows(kernel, rows, head_tiles<A>(heads), threads);
     share_edges<A>(rows.edges(), heads, threads, [&](int64_t edge, int64_t head, int lanes) {
@@ -160,7 +158,6 @@ template <class A> struct SoftmaxDot {
 template <class A>
 void edge_softmax_backward(const A* grad, const A* attention, const Rows& rows, const int64_t* target, A* dots, A* out,
                            int64_t heads, int64_t threads) {
-    expect_writes(out, rows.edges() * heads * int64_t(sizeof(A)));
     const SoftmaxDot<A> kernel{grad, attention, rows.order, dots, heads, rows.edges() - 1};
     sum_rows(kernel, rows, head_tiles<A>(heads), threads);
     share_edges<A>(rows.edges(), heads, threads, [&](int64_t edge, int64_t head, int lanes) {
@@ -253,7 +250,6 @@ void top_k_mask(const A* scores, const Rows& rows, bool* out, int64_t k, int64_t
     }                                                                                                                \
     KERNEL(take_rows, name)                                                                                          \
     (const A* values, const int32_t* order, A* out, int64_t edges, int64_t heads, int64_t threads) {                 \
-        expect_writes(out, edges * heads * int64_t(sizeof(A)));                                                      \
         share_edges<A>(edges, heads, threads, [&](int64_t edge, int64_t head, int lanes) {                           \
             prefetch(values, order, edge, edges - 1, heads);                                                         \
             put(get(values + order[edge] * heads + head, lanes), out + edge * heads + head, lanes);                  \

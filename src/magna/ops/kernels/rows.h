@@ -4,26 +4,9 @@
 #include <cstdint>
 #include <cstdlib>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
 #include "vectors.h"
 
 namespace {
-
-// A large fresh output costs more in page faults than in arithmetic, unless its pages are large too.
-inline void expect_writes(void* to, int64_t bytes) {
-#if defined(MADV_HUGEPAGE)
-    constexpr int64_t LARGE = 4 << 20, PAGE = 4096;
-    if (bytes < LARGE) return;
-    const uintptr_t begin = (reinterpret_cast<uintptr_t>(to) + PAGE - 1) / PAGE * PAGE;
-    const uintptr_t end = (reinterpret_cast<uintptr_t>(to) + uintptr_t(bytes)) / PAGE * PAGE;
-    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-#else
-    (void)to, (void)bytes;
-#endif
-}
 
 constexpr int64_t CUT = 2048;    // edges
 constexpr int64_t BLOCK = 1024;  // edges and rows that a thread takes at a time

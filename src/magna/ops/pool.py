@@ -1,0 +1,65 @@
+"""Large blocks of CPU memory, kept for the next call.
+
+The C library gives every block above 32 MB back to the system when it is freed, and touching fresh pages costs more
+than the arithmetic on them. A block of this pool goes back to the pool instead, when the last tensor on it is gone.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import threading
+import weakref
+
+import numpy as np
+import torch
+
+LARGE = 32 << 20  # bytes; the C library keeps smaller blocks itself
+_PAGE = 2 << 20  # of huge pages
+_SPARE = 1.25  # a free block serves where it is at most this many times too large
+
+
+class Pool:
+    """Free blocks, oldest first, at most `limit` bytes of them."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.free: list[mmap.mmap] = []
+        self._lock = threading.Lock()
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """An uninitialised tensor, on a block of the pool where it is large."""
+        count = math.prod(shape)
+        size = count * dtype.itemsize
+        if size < LARGE or not hasattr(mmap, "MAP_ANONYMOUS"):
+            return torch.empty(shape, dtype=dtype)
+        block = self._take(size)
+        array = np.frombuffer(block, dtype=np.uint8, count=size)
+        weakref.finalize(array, self._give, block).atexit = False
+        return torch.from_numpy(array).view(dtype).view(shape)
+
+    def _take(self, size: int) -> mmap.mmap:
+        with self._lock:
+            fitting = [block for block in self.free if size <= len(block) <= _SPARE * size]
+            if fitting:
+                block = min(fitting, key=len)
+                self.free.remove(block)
+                return block
+        block = mmap.mmap(-1, -(-size // _PAGE) * _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            block.madvise(mmap.MADV_HUGEPAGE)
+        return block
+
+    def _give(self, block: mmap.mmap) -> None:
+        with self._lock:
+            self.free.append(block)
+            while sum(map(len, self.free)) > self.limit:
+                self.free.pop(0)
+
+
+def machine_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8 << 30
+
+
+POOL = Pool(limit=machine_memory() // 8)
