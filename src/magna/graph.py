@@ -7,6 +7,7 @@ carry the permutations, so that nobody outside `ops` ever sees sorted order.
 from __future__ import annotations
 
 import weakref
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -105,22 +106,23 @@ class Graph:
         compiling = torch.compiler.is_compiling()
         if validate and not compiling:
             _check_range("edge_index", edge_index, num_nodes, "num_nodes")
-        source, target = edge_index[0], edge_index[1]
-        in_order = not compiling and bool((target[1:] >= target[:-1]).all())
-        by_target = _segments(target, num_nodes, in_order)
-        by_source = _segments(source, num_nodes, False)
-        rank = torch.empty_like(by_source.order)
-        rank[by_source.order.long()] = torch.arange(num_edges, dtype=torch.int32, device=rank.device)
-        graph = Graph(
-            num_nodes=num_nodes,
-            edge_index=edge_index,
-            by_target=by_target,
-            by_source=by_source,
-            col=source.index_select(0, by_target.order).int(),
-            source_col=target.index_select(0, by_source.order).int(),
-            source_rank=rank,
-            in_order=in_order,
-        )
+        with _durable():
+            source, target = edge_index[0], edge_index[1]
+            in_order = not compiling and bool((target[1:] >= target[:-1]).all())
+            by_target = _segments(target, num_nodes, in_order)
+            by_source = _segments(source, num_nodes, False)
+            rank = torch.empty_like(by_source.order)
+            rank[by_source.order.long()] = torch.arange(num_edges, dtype=torch.int32, device=rank.device)
+            graph = Graph(
+                num_nodes=num_nodes,
+                edge_index=edge_index,
+                by_target=by_target,
+                by_source=by_source,
+                col=source.index_select(0, by_target.order).int(),
+                source_col=target.index_select(0, by_source.order).int(),
+                source_rank=rank,
+                in_order=in_order,
+            )
         if edge_type is None:
             return graph
         return graph.with_types(edge_type, num_relations, validate=validate)
@@ -136,11 +138,9 @@ class Graph:
             num_relations = int(edge_type.max()) + 1 if edge_type.numel() else 0
         if validate and not torch.compiler.is_compiling():
             _check_range("edge_type", edge_type, num_relations, "num_relations")
-        return self._replace(
-            edge_type=edge_type,
-            num_relations=num_relations,
-            by_relation=_segments(edge_type, num_relations, False),
-        )
+        with _durable():
+            by_relation = _segments(edge_type, num_relations, False)
+        return self._replace(edge_type=edge_type, num_relations=num_relations, by_relation=by_relation)
 
     def to(self, device: torch.device | str) -> Graph:
         """The same graph on another device."""
@@ -193,6 +193,11 @@ def as_graph(edges: Tensor | Graph, num_nodes: int, edge_type: Tensor | None, nu
 
 _BUILT: dict[tuple, tuple] = {}
 _BUILT_MAX = 8
+
+
+def _durable() -> AbstractContextManager:
+    """A graph is kept: tensors born in inference mode could not be saved for a later backward pass."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
 def _plain(index: Tensor, name: str) -> Tensor:

@@ -273,3 +273,12 @@ def test_a_graph_of_another_size_is_refused(graph):
 def test_a_mask_of_another_length_is_refused(x, graph):
     with pytest.raises(ValueError, match=r"mask is torch\.bool"):
         make(C, 12, H)(x, graph, edge_mask=torch.ones(3, dtype=torch.bool))
+
+
+def test_inference_mode_leaves_nothing_behind_that_training_cannot_use() -> None:
+    conv = MAGNAConv(4, 4, heads=2, K=3, num_relations=2)
+    x, edge_index, edge_type = torch.randn(3, 4), torch.tensor([[0, 1, 2], [1, 2, 0]]), torch.tensor([0, 1, 1])
+    with torch.inference_mode():
+        conv(x, edge_index, edge_type)
+    conv(x, edge_index, edge_type).sum().backward()
+    assert conv.value is not None and conv.value.weight.grad is not None

@@ -278,7 +278,9 @@ def _per_head(value: float | Tensor | None, heads: int, like: Tensor) -> Tensor:
 
 
 def _theta(alpha: float | Tensor | None, K: int, heads: int, like: Tensor) -> Tensor:
-    if isinstance(alpha, Tensor) or torch.compiler.is_compiling():
+    # What is made while a CUDA graph is captured or in inference mode belongs there, and must not be kept.
+    passing = not checks.values_readable(like) or torch.is_inference_mode_enabled()
+    if isinstance(alpha, Tensor) or passing:
         return geometric_weights(_per_head(alpha, heads, like), K)
     assert alpha is not None
     return _fixed_theta(float(alpha), K, heads, like.dtype, like.device)
