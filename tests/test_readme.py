@@ -50,17 +50,19 @@ def test_training_table(tmp_path: Path) -> None:
     assert training_table(tmp_path).splitlines()[-1] == "| `digits` | digits | 95.1 ± 1.0 | 2 | cpu |"
 
 
-def test_speed_table_takes_the_last_record(tmp_path: Path) -> None:
-    columns = ["device", "graph", "dtype", "backend", "ms", "peer", "peer_ms", "ratio"]
+def test_speed_table_takes_the_median_of_the_last_commit(tmp_path: Path) -> None:
+    columns = ["device", "graph", "dtype", "backend", "commit", "ms", "peer", "peer_ms", "ratio"]
     rows = [
-        ["A CPU", "cora", "float32", "cpu", "20", "pyg", "200", "10"],
-        ["A CPU", "cora", "float32", "cpu", "10.25", "pyg", "1234", "120.4"],
-        ["A CPU", "cora", "bfloat16", "cpu", "1", "pyg", "1", "1"],
-        ["A CPU", "cora", "float32", "pyg", "1234", "", "", ""],
+        ["A CPU", "cora", "float32", "cpu", "old", "20", "pyg", "200", "10"],
+        ["A CPU", "cora", "float32", "cpu", "new", "10.25", "pyg", "1234", "120.4"],
+        ["A CPU", "cora", "float32", "cpu", "new", "11", "pyg", "1100", "100"],
+        ["A CPU", "cora", "float32", "cpu", "new", "9", "pyg", "1800", "200"],
+        ["A CPU", "cora", "bfloat16", "cpu", "new", "1", "pyg", "1", "1"],
+        ["A CPU", "cora", "float32", "pyg", "new", "1234", "", "", ""],
     ]
     with (tmp_path / "a.csv").open("w", newline="") as file:
         csv.writer(file).writerows([columns, *rows])
-    assert speed_table(tmp_path).splitlines()[2:] == ["| A CPU | cora | cpu | 10.2 | 1,234 | 120.4 × |"]
+    assert speed_table(tmp_path).splitlines()[2:] == ["| A CPU | cora | cpu | 10.2 | 1,234 | 120.4 × | 3 |"]
 
 
 def test_a_readme_without_a_place_is_an_error(tmp_path: Path) -> None:

@@ -68,16 +68,17 @@ def test_the_number_of_threads_changes_no_bit(width: int, dtype: torch.dtype) ->
 @built
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-11), (torch.bfloat16, 0.1)])
 @pytest.mark.parametrize("width", [1, 8, 24, 50, 64, 130])
-def test_both_instruction_sets_agree(
-    width: int, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("lesser", cpu_kernels.ISAS[:-1])
+def test_the_instruction_sets_agree(
+    lesser: str, width: int, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if cpu_kernels.isa != "avx2":
-        pytest.skip("this machine has the baseline instructions alone")
+    if cpu_kernels.ISAS.index(lesser) >= cpu_kernels.ISAS.index(cpu_kernels.isa):
+        pytest.skip(f"this machine has nothing better than {cpu_kernels.isa}")
     graph = hub_graph()
     best = everything(graph, width, dtype)
-    monkeypatch.setenv("MAGNA_CPU_ISA", "baseline")
+    monkeypatch.setenv("MAGNA_CPU_ISA", lesser)
     kernels, isa = cpu_kernels.load(cpu_kernels.LIBRARY)
-    assert isa == "baseline"
+    assert isa == lesser
     monkeypatch.setattr(cpu_kernels, "_kernels", kernels)
     for one, other in zip(best, everything(graph, width, dtype), strict=True):
         assert float((one - other).detach().abs().max()) <= tolerance * float(one.detach().abs().max())
@@ -154,3 +155,10 @@ def test_a_forked_worker_runs() -> None:
     worker.start()
     assert queue.get(timeout=60) == expected
     worker.join()
+
+
+@built
+def test_an_instruction_set_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGNA_CPU_ISA", "sse9")
+    with pytest.raises(ImportError, match="MAGNA_CPU_ISA is 'sse9'; allowed on this machine: baseline"):
+        cpu_kernels.load(cpu_kernels.LIBRARY)

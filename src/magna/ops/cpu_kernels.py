@@ -1,7 +1,7 @@
 """The CPU backend: C++ kernels (`kernels/*.cpp`) in a plain library, called through ctypes.
 
-The library holds every kernel for two instruction sets, and the better one that the machine has is taken; the
-environment variable MAGNA_CPU_ISA=baseline takes the other. The results do not depend on the number of threads.
+The library holds every kernel for several instruction sets, and the best one that the machine has is taken; the
+environment variable MAGNA_CPU_ISA may name a lesser one. The results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "hop_backward": [_POINTER] * 3 + _ROWS + [_POINTER] * 5 + [_INT] + [_POINTER] * 2 + [_INT] * 2 + _DRAW + [_INT] * 2,
     "hop_dropout": [_POINTER] * 2 + [_INT] * 3 + _DRAW + [_INT] * 2,
 }
+ISAS = ("baseline", "avx2", "avx512")
 _FEATURES = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16"}
 _SCORES = {torch.float32: "f32", torch.float64: "f64"}
 _ON_SCORES = ("edge_softmax", "edge_softmax_backward", "top_k_mask", "take_rows")
@@ -48,16 +49,19 @@ def load(path: Path) -> tuple[dict[tuple[str, torch.dtype], Kernel], str]:
         library = ctypes.CDLL(str(path))
     except OSError:
         return {}, ""
-    isa = "avx2" if library.magna_has_avx2() and os.environ.get("MAGNA_CPU_ISA") != "baseline" else "baseline"
-    found: dict[tuple[str, torch.dtype], Kernel] = {}
-    for name, arguments in _ARGUMENTS.items():
-        for dtype, suffix in (_SCORES if name in _ON_SCORES else _FEATURES).items():
-            try:
+    try:
+        able = ISAS[: library.magna_best_isa() + 1]
+        isa = os.environ.get("MAGNA_CPU_ISA", able[-1])
+        if isa not in able:
+            raise ImportError(f"MAGNA_CPU_ISA is {isa!r}; allowed on this machine: {', '.join(able)}")
+        found: dict[tuple[str, torch.dtype], Kernel] = {}
+        for name, arguments in _ARGUMENTS.items():
+            for dtype, suffix in (_SCORES if name in _ON_SCORES else _FEATURES).items():
                 kernel = library[f"{name}_{suffix}_{isa}"]
-            except AttributeError:
-                raise ImportError("the compiled kernels are of another version; install magna again") from None
-            kernel.argtypes, kernel.restype = arguments, None
-            found[name, dtype] = kernel
+                kernel.argtypes, kernel.restype = arguments, None
+                found[name, dtype] = kernel
+    except AttributeError:
+        raise ImportError("the compiled kernels are of another version; install magna again") from None
     return found, isa
 
 

@@ -15,7 +15,7 @@ import weakref
 import numpy as np
 import torch
 
-LARGE = 32 << 20  # bytes; the C library keeps smaller blocks itself
+LARGE = 4 << 20  # bytes; smaller tensors are torch's own
 _PAGE = 2 << 20  # of huge pages
 _SPARE = 1.25  # a free block serves where it is at most this many times too large
 
