@@ -128,6 +128,17 @@ def test_train_and_evaluate_print_one_json_object(
     assert _magna(monkeypatch, "train", *FAST, "--run-dir", "runs/digits") == 2
 
 
+def test_runs_of_several_seeds_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [*FAST, "--set", "train.epochs=1", "--set", "train.seed=9"]
+    assert _magna(monkeypatch, "train", *settings, "--seeds", "2", "--run-dir", "many", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    again = ["train", "--resume", "--run-dir", "many", "--device", "cpu"]
+    assert _magna(monkeypatch, *again) == 2
+    assert "several seeds" in capsys.readouterr().err
+    assert _magna(monkeypatch, *again, "--seeds", "2", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == result
+
+
 def test_data_list_and_get(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert _magna(monkeypatch, "data", "list", "--data-dir", "empty", "--json") == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["datasets"]}

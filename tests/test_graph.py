@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import itertools
+import sys
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -11,7 +15,7 @@ from torch import Tensor
 
 from magna.graph import PIECE_EDGES, Graph, Segments, as_graph
 from magna.ops.backends import pack, unpack
-from tests.laws import Options, odd_graphs, random_graph, star
+from tests.laws import Options, integers, odd_graphs, random_graph, star
 
 GRAPHS = odd_graphs(300) | {"random": random_graph(40, 400), "two hubs": random_graph(3, 700)}
 
@@ -152,6 +156,36 @@ def test_as_graph_builds_the_same_tensor_once_and_sees_changes() -> None:
     edges[1, 0] = 0
     changed = as_graph(edges, 3, None, None)
     assert changed is not first and changed.target.tolist() == [0, 2, 0]
+
+
+def test_as_graph_lets_the_edges_go() -> None:
+    edges, kinds = torch.tensor([[0, 1, 2], [1, 2, 0]]), torch.tensor([0, 1, 0])
+    graphs = [weakref.ref(as_graph(edges, 3, None, None)), weakref.ref(as_graph(edges, 3, kinds, 2))]
+    assert all(graph() is not None for graph in graphs)
+    del edges
+    gc.collect()
+    assert [graph() for graph in graphs] == [None, None]
+
+
+def test_as_graph_in_many_threads() -> None:
+    edges = [integers(5, 2, 9, seed=seed) for seed in range(20)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            graphs = list(pool.map(lambda edge_index: as_graph(edge_index, 5, None, None), edges * 20))
+    finally:
+        sys.setswitchinterval(interval)
+    assert all(torch.equal(graph.edge_index, edge_index) for graph, edge_index in zip(graphs, edges * 20, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_a_graph_born_in_inference_mode_can_be_trained_on(dtype: torch.dtype) -> None:
+    with torch.inference_mode():
+        edges = torch.tensor([[0, 1], [1, 0]], dtype=dtype)
+        graph = Graph.from_edge_index(edges, 2, torch.tensor([0, 1], dtype=dtype))
+    assert graph.edge_type is not None
+    assert not any(tensor.is_inference() for tensor in pack(graph)[0])
 
 
 def test_as_graph_in_inference_mode() -> None:

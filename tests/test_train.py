@@ -142,6 +142,12 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
         training.train(config, run_dir=tmp_path / "run", device="cpu")
 
 
+def test_settings_that_give_no_model_leave_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="K is -1"):
+        training.train(Config.from_dict(SMALL).with_values(["model.K=-1"]), run_dir=tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_schedule_is_half_a_cosine() -> None:
     config = TrainConfig(epochs=10, lr=1.0, min_lr=0.0)
     assert training.cosine_lr(config, 0) == 1.0

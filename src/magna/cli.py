@@ -216,10 +216,12 @@ def _folder_and_config(
 ) -> tuple[Path, Config]:
     """Where to train and what: a run that goes on brings its own settings unless others are named."""
     if resume and run_dir is not None and recipe is None and not assignments:
-        first = next((run_dir / part for part in (".", "seed-0") if (run_dir / part / "config.toml").is_file()), None)
-        if first is None:
+        files = [*run_dir.glob("config.toml"), *run_dir.glob("seed-*/config.toml")]
+        if not files:
             raise ValueError(f"{run_dir} holds no run to go on with (no config.toml)")
-        return run_dir, Config.from_toml(first / "config.toml")
+        if seeds == 1 and files[0].parent != run_dir:
+            raise ValueError(f"{run_dir} holds runs of several seeds; try --seeds with the number it was started with")
+        return run_dir, min((Config.from_toml(file) for file in files), key=lambda config: config.train.seed)
     config = load_recipe(recipe).with_values(assignments)
     if run_dir is not None:
         return run_dir, config

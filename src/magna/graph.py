@@ -184,10 +184,18 @@ def as_graph(edges: Tensor | Graph, num_nodes: int, edge_type: Tensor | None, nu
     held = _BUILT.get(key)
     if held is not None and held[0]() is edges and (edge_type is None or held[1]() is edge_type):
         return held[2]
-    graph = Graph.from_edge_index(edges, num_nodes, edge_type, num_relations)
-    while len(_BUILT) >= _BUILT_MAX:
-        _BUILT.pop(next(iter(_BUILT)))
-    _BUILT[key] = (weakref.ref(edges), weakref.ref(edges if edge_type is None else edge_type), graph)
+    # The graph holds views of its own: where it held the caller's tensors themselves, they would never go away.
+    kinds = None if edge_type is None else edge_type.detach()
+    graph = Graph.from_edge_index(edges.detach(), num_nodes, kinds, num_relations)
+    # Another thread may take entries away meanwhile.
+    for oldest in list(_BUILT)[: 1 - _BUILT_MAX]:
+        _BUILT.pop(oldest, None)
+
+    def forget(_: object) -> None:
+        _BUILT.pop(key, None)
+
+    tensors = (edges, edges if edge_type is None else edge_type)
+    _BUILT[key] = (*(weakref.ref(tensor, forget) for tensor in tensors), graph)
     return graph
 
 
@@ -197,7 +205,9 @@ _BUILT_MAX = 8
 
 def _durable() -> AbstractContextManager:
     """A graph is kept: tensors born in inference mode could not be saved for a later backward pass."""
-    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
+    # A compiler cannot trace the question, and keeps nothing.
+    leaves = not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
+    return torch.inference_mode(False) if leaves else nullcontext()
 
 
 def _plain(index: Tensor, name: str) -> Tensor:
@@ -207,7 +217,9 @@ def _plain(index: Tensor, name: str) -> Tensor:
         index = index.as_tensor()
     if index.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"{name} has dtype {index.dtype}; allowed: torch.int64 (try .long())")
-    return index.long()
+    with _durable():
+        index = index.long()
+        return index.clone() if not torch.compiler.is_compiling() and index.is_inference() else index
 
 
 def _check_range(name: str, index: Tensor, size: int, limit: str) -> None:

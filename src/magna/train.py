@@ -116,16 +116,18 @@ def _run(
     on_epoch: Callable[[Epoch], None],
 ) -> dict[str, Any]:
     run = RunFolder(folder)
-    if resume and run.exists():
+    goes_on = resume and run.exists()
+    if goes_on:
         if run.config != config:
             raise ValueError(f"{folder} was started with other settings; leave out the recipe and --set, or start anew")
         if run.summary is not None:
             return {**run.summary, "run_dir": str(folder)}
-    else:
-        run = RunFolder.create(folder, config, fabric.device)
 
     torch.manual_seed(config.train.seed)
     network = task.make_model(config.model).to(fabric.device)
+    if not goes_on:
+        # Only now: settings that give no model leave no folder behind.
+        run = RunFolder.create(folder, config, fabric.device)
     adam = torch.optim.Adam(network.parameters(), lr=config.train.lr, weight_decay=config.train.weight_decay)
     model, optimiser = fabric.setup(network, adam)
     best_weights = _copy(network)

@@ -251,6 +251,7 @@ def test_bad_options(options, message):
     [
         (torch.zeros(N, C + 1), None, r"x has shape \[9, 7\]; allowed: \[num_nodes, 6\]"),
         (torch.zeros(C), None, r"x has shape \[6\]; allowed"),
+        ((torch.zeros(N, C), torch.zeros(N, C)), None, "x is a tuple; allowed: a torch.Tensor"),
         (torch.zeros(N, C, dtype=torch.int64), None, "x has dtype torch.int64; allowed"),
         (torch.zeros(N, C, device="meta"), None, "x is on meta, the edges on cpu; move one"),
         (torch.zeros(3, C), None, "edge_index holds 8; allowed: 0 to 2"),
@@ -275,8 +276,9 @@ def test_a_mask_of_another_length_is_refused(x, graph):
         make(C, 12, H)(x, graph, edge_mask=torch.ones(3, dtype=torch.bool))
 
 
-def test_inference_mode_leaves_nothing_behind_that_training_cannot_use() -> None:
-    conv = MAGNAConv(4, 4, heads=2, K=3, num_relations=2)
+@pytest.mark.parametrize("loops", [False, True])
+def test_inference_mode_leaves_nothing_behind_that_training_cannot_use(loops: bool) -> None:
+    conv = MAGNAConv(4, 4, heads=2, K=3, num_relations=2, add_self_loops=loops)
     x, edge_index, edge_type = torch.randn(3, 4), torch.tensor([[0, 1, 2], [1, 2, 0]]), torch.tensor([0, 1, 1])
     with torch.inference_mode():
         conv(x, edge_index, edge_type)

@@ -19,6 +19,7 @@ X, ATTENTION, NODES = torch.ones(3, 2, 5), torch.ones(4, 2), torch.ones(3, 2)
 DIFFUSION = [
     ({"x": torch.ones(3, 5)}, r"x has shape \[3, 5\]; allowed: \[3, heads, width\]"),
     ({"x": torch.ones(4, 2, 5)}, r"x has shape \[4, 2, 5\]; allowed: \[3, heads, width\]"),
+    ({"x": torch.ones(3, 2, 0)}, r"x has shape \[3, 2, 0\]; allowed: \[3, heads, width\], both 1 and above"),
     ({"x": X.half()}, "x has dtype torch.float16; allowed: torch.float64, torch.float32, torch.bfloat16"),
     ({"x": X.long()}, "x has dtype torch.int64; allowed: torch.float64"),
     ({"x": X.to("meta")}, r"x is on meta, the graph on .*; move one with .to\(device\)"),

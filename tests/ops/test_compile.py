@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
@@ -71,6 +72,20 @@ def test_every_op_passes_opcheck(fused: Backend) -> None:
         torch.library.opcheck(op, arguments, test_utils=tests[:3] if interpreted(fused) else tests)
         checked.add(op._qualname)
     assert checked == {name for name in OPDEFS if name.startswith("magna::")}
+
+
+def test_every_op_runs_on_the_device_of_its_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered: list[Tensor] = []
+
+    def device_of(tensor: Tensor) -> AbstractContextManager:
+        entered.append(tensor)
+        return nullcontext()
+
+    for op, arguments in op_samples("cpu"):
+        with monkeypatch.context() as patch, torch.no_grad():
+            patch.setattr(torch.cuda, "device_of", device_of)
+            op(*arguments)
+        assert entered.pop() is arguments[0] and not entered, op._qualname
 
 
 def layer(graph: Graph, backend: Backend, x: Tensor, source: Tensor, target: Tensor, theta: Tensor) -> Tensor:

@@ -1,11 +1,13 @@
 """The pool hands out writable memory, takes it back when the last tensor is gone, and stays within its limit."""
 
 import gc
+from pathlib import Path
 
 import pytest
 import torch
 
-from magna.ops.pool import LARGE, Pool
+import magna.ops.pool
+from magna.ops.pool import LARGE, Pool, machine_memory
 
 
 @pytest.fixture
@@ -63,3 +65,20 @@ def test_gradients_flow_through_its_tensors(pool: Pool) -> None:
     x = pool.empty((LARGE,), torch.float32).fill_(1).requires_grad_()
     (x * 2).sum().backward()
     assert x.grad is not None and float(x.grad[0]) == 2
+
+
+def test_a_tensor_freed_inside_the_lock_comes_back(pool: Pool) -> None:
+    tensors = [pool.empty((LARGE,), torch.uint8)]
+    with pool._lock:  # a collection of garbage can strike anywhere
+        tensors.clear()
+    assert len(pool.free) == 1
+
+
+def test_a_container_has_less_than_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("free", "narrow", "missing")]
+    files[0].write_text("max\n")
+    files[1].write_text("1000000\n")
+    monkeypatch.setattr(magna.ops.pool, "_LIMITS", files)
+    assert machine_memory.__wrapped__() == 1_000_000
+    monkeypatch.setattr(magna.ops.pool, "_LIMITS", [files[0], files[2]])
+    assert machine_memory.__wrapped__() > 1_000_000

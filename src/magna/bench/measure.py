@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from magna.bench.peers import Results, Step
+from magna.ops.pool import POOL
 
 T = TypeVar("T")
 
@@ -180,7 +181,8 @@ def _peak_bytes(device: torch.device) -> Iterator[Callable[[], int | None]]:
 
 def _reset_high_water() -> bool:
     try:
-        # Freed blocks that the C library keeps would hide growth: give them back first.
+        # Freed blocks that the pool and the C library keep would hide growth: give them back first.
+        POOL.free.clear()
         ctypes.CDLL(None).malloc_trim(0)
         with open("/proc/self/clear_refs", "w") as file:
             file.write("5")

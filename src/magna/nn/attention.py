@@ -16,6 +16,8 @@ def graph_at_door(
     x: Tensor, edges: Tensor | Graph, edge_type: Tensor | None, in_channels: int, num_relations: int | None
 ) -> Graph:
     """What every module asks of its input, checked once; edges in PyG's words become a `Graph`."""
+    if not isinstance(x, Tensor):
+        raise ValueError(f"x is a {type(x).__name__}; allowed: a torch.Tensor (no pair for sources and targets)")
     if x.dim() != 2 or x.size(1) != in_channels:
         raise ValueError(f"x has shape {list(x.shape)}; allowed: [num_nodes, {in_channels}] (in_channels)")
     if not x.is_floating_point():

@@ -7,12 +7,14 @@ file and one line in `MODULES`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.library import custom_op
 
 from magna.graph import Graph, Segments
 from magna.typing import Backend, one_of
@@ -65,6 +67,21 @@ def choose(backend: Backend, device: torch.device) -> str:
     if reason is not None:
         raise ValueError(f"backend is {backend!r}, which cannot run here: {reason}; try backend='auto'")
     return backend
+
+
+def fused_op(name: str) -> Callable[[Callable[..., Any]], Any]:
+    """Register a function as a `torch.library` op that runs on the device of its first tensor."""
+
+    def register(function: Callable[..., Any]) -> Any:
+        @wraps(function)
+        def on_its_device(first: Tensor, *rest: Any) -> Any:
+            # Triton launches on the current GPU, which need not be the one that the tensors are on.
+            with torch.cuda.device_of(first):
+                return function(first, *rest)
+
+        return custom_op(name, on_its_device, mutates_args=())
+
+    return register
 
 
 class Draw(NamedTuple):

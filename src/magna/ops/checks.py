@@ -87,8 +87,8 @@ def _alike(name: str, tensor: Tensor, source: Tensor) -> None:
 
 
 def features(x: Tensor, attention: Tensor, graph: Graph) -> None:
-    if x.dim() != 3 or x.size(0) != graph.num_nodes:
-        raise ValueError(f"x has shape {list(x.shape)}; allowed: [{graph.num_nodes}, heads, width]")
+    if x.dim() != 3 or x.size(0) != graph.num_nodes or 0 in x.shape[1:]:
+        raise ValueError(f"x has shape {list(x.shape)}; allowed: [{graph.num_nodes}, heads, width], both 1 and above")
     dtype("x", x)
     same_device("x", x, graph)
     if attention.dim() != 2 or attention.shape != (graph.num_edges, x.size(1)):

@@ -11,13 +11,12 @@ from types import ModuleType
 
 import torch
 from torch import Tensor
-from torch.library import custom_op
 
 from magna.graph import Graph
-from magna.ops.backends import Draw, in_target_order, kernels, unpack
+from magna.ops.backends import Draw, fused_op, in_target_order, kernels, unpack
 
 
-@custom_op("magna::diffuse", mutates_args=())
+@fused_op("magna::diffuse")
 def diffuse_op(
     x: Tensor,
     attention: Tensor,
@@ -82,7 +81,7 @@ def _run_hops(
         z = into
 
 
-@custom_op("magna::diffuse_backward", mutates_args=())
+@fused_op("magna::diffuse_backward")
 def diffuse_backward_op(
     grad: Tensor,
     x: Tensor,

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.library import custom_op
 
-from magna.ops.backends import kernels, unpack
+from magna.ops.backends import fused_op, kernels, unpack
 
 
-@custom_op("magna::edge_scores", mutates_args=())
+@fused_op("magna::edge_scores")
 def edge_scores_op(
     source: Tensor,
     target: Tensor,
@@ -29,7 +28,7 @@ def _(source, target, relation, graph, sizes, negative_slope, backend):
     return source.new_empty(graph[0].size(1), source.size(1))
 
 
-@custom_op("magna::edge_scores_backward", mutates_args=())
+@fused_op("magna::edge_scores_backward")
 def edge_scores_backward_op(
     grad: Tensor, scores: Tensor, graph: Sequence[Tensor], sizes: Sequence[int], negative_slope: float, backend: str
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -64,7 +63,7 @@ def _edge_scores_grad(ctx, grad):
 edge_scores_op.register_autograd(_edge_scores_grad, setup_context=_edge_scores_save)
 
 
-@custom_op("magna::edge_softmax", mutates_args=())
+@fused_op("magna::edge_softmax")
 def edge_softmax_op(scores: Tensor, graph: Sequence[Tensor], sizes: Sequence[int], backend: str) -> Tensor:
     return kernels(backend).edge_softmax(scores, unpack(graph, sizes))
 
@@ -74,7 +73,7 @@ def _(scores, graph, sizes, backend):
     return torch.empty_like(scores)
 
 
-@custom_op("magna::edge_softmax_backward", mutates_args=())
+@fused_op("magna::edge_softmax_backward")
 def edge_softmax_backward_op(
     grad: Tensor, attention: Tensor, graph: Sequence[Tensor], sizes: Sequence[int], backend: str
 ) -> Tensor:
@@ -99,7 +98,7 @@ def _edge_softmax_grad(ctx, grad):
 edge_softmax_op.register_autograd(_edge_softmax_grad, setup_context=_edge_softmax_save)
 
 
-@custom_op("magna::top_k_mask", mutates_args=())
+@fused_op("magna::top_k_mask")
 def top_k_mask_op(scores: Tensor, k: int, graph: Sequence[Tensor], sizes: Sequence[int], backend: str) -> Tensor:
     return kernels(backend).top_k_mask(scores, k, unpack(graph, sizes))
 
@@ -109,7 +108,7 @@ def _(scores, k, graph, sizes, backend):
     return torch.empty_like(scores, dtype=torch.bool)
 
 
-@custom_op("magna::dropout", mutates_args=())
+@fused_op("magna::dropout")
 def dropout_op(x: Tensor, rate: Tensor, seed: Tensor, backend: str) -> Tensor:
     return kernels(backend).dropout(x.contiguous(), rate, seed)
 

@@ -7,10 +7,9 @@ from types import ModuleType
 
 import torch
 from torch import Tensor
-from torch.library import custom_op
 
 from magna.graph import Graph
-from magna.ops.backends import Draw, in_target_order, kernels, unpack
+from magna.ops.backends import Draw, fused_op, in_target_order, kernels, unpack
 from magna.ops.weights import hops_for
 
 
@@ -34,7 +33,7 @@ def diffused_attention(attention: Tensor, graph: Graph, alpha: float) -> Tensor:
     return alpha * torch.linalg.inv(identity - (1 - alpha) * attention_matrix(attention, graph))
 
 
-@custom_op("magna::solve", mutates_args=())
+@fused_op("magna::solve")
 def solve_op(
     x: Tensor,
     attention: Tensor,
@@ -87,7 +86,7 @@ def _(x, attention, alpha, graph, sizes, tolerance, backend):
     return torch.empty_like(x)
 
 
-@custom_op("magna::solve_backward", mutates_args=())
+@fused_op("magna::solve_backward")
 def solve_backward_op(
     grad: Tensor,
     z: Tensor,
