@@ -161,8 +161,9 @@ def attention_diffusion(
     instead of `alpha` any weights: Σ_k θ_k A^k x (Eq. 3).
 
     `mode="exact"`: the Z that solves (I − (1 − α) A) Z = α x, to `tolerance` relative to the largest entry of each
-    column of x; the gradient solves the adjoint system, so memory does not depend on the number of iterations. This is
-    another model than a truncated one with small K: see `truncation_error`.
+    column of x; the gradient solves the adjoint system, so memory does not depend on the number of iterations. The rows
+    of A must sum to at most 1, as a softmax's do. This is another model than a truncated one with small K: see
+    `truncation_error`.
 
     A node without in-edges has an empty row in A: it gets α x from its own teleport alone.
 

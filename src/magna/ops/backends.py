@@ -7,8 +7,9 @@ file and one line in `MODULES`.
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cache, wraps
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -62,7 +63,12 @@ def choose(backend: Backend, device: torch.device) -> str:
     one_of("backend", backend, Backend)
     if backend == "auto":
         fused = {"cpu": "cpu", "cuda": "triton"}.get(device.type, "reference")
-        return fused if why_not(fused, device) is None else "reference"
+        reason = why_not(fused, device)
+        if reason is None:
+            return fused
+        if not torch.compiler.is_compiling():
+            _say_once(reason)
+        return "reference"
     reason = why_not(backend, device)
     if reason is not None:
         raise ValueError(f"backend is {backend!r}, which cannot run here: {reason}; try backend='auto'")
@@ -82,6 +88,11 @@ def fused_op(name: str) -> Callable[[Callable[..., Any]], Any]:
         return custom_op(name, on_its_device, mutates_args=())
 
     return register
+
+
+@cache
+def _say_once(reason: str) -> None:
+    warnings.warn(f"{reason}; the plain PyTorch definition serves, which is slower", stacklevel=4)
 
 
 class Draw(NamedTuple):
