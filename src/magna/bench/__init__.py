@@ -115,8 +115,13 @@ def _version(package: str) -> str | None:
         return None
 
 
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def show(result: dict[str, Any], console: Console) -> None:
     """Print a result of `run` as a table a person can read."""
+    from rich import box
     from rich.table import Table
 
     bandwidth = f"{result['bandwidth'] / 1e9:,.0f} GB/s"
@@ -124,9 +129,12 @@ def show(result: dict[str, Any], console: Console) -> None:
         title=f"softmax + diffusion, forward + backward: {result['device']}, {bandwidth}",
         caption=f"× peer: times faster than {result['rows'][0]['peer'] if result['rows'] else 'the peer'}; "
         "× floor: time over the time that moving the data alone takes",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
     )
-    for column in ("graph", "backend", "ms", "±", "× peer", "peak MB", "saved MB", "error", "× floor"):
-        table.add_column(column, justify="left" if column in ("graph", "backend") else "right")
+    for column in ("graph", "backend", "ms", "±", "× peer", "peak MB", "error", "× floor"):
+        table.add_column(column, justify="left" if column in ("graph", "backend") else "right", no_wrap=True)
     last = None
     for row in result["rows"]:
         graph = row["graph"] + (" (synthetic)" if row["synthetic"] else "")
@@ -135,11 +143,10 @@ def show(result: dict[str, Any], console: Console) -> None:
         table.add_row(
             graph if graph != last else "",
             row["backend"],
-            f"{row['ms']:,.2f}",
-            f"{row['ms_spread']:,.2f}",
+            _digits(row["ms"]),
+            _digits(row["ms_spread"]),
             _number(row["ratio"], 1),
             _megabytes(row["peak_bytes"]),
-            _megabytes(row["saved_bytes"]),
             f"{row['error']:.0e}",
             f"{row['floor_ratio']:,.1f}",
         )
