@@ -17,10 +17,11 @@ from pathlib import Path
 import ledger
 import studies
 import tables
+import torch
 
-from magna import bench
 from magna.bench.graphs import SHAPES
 from magna.bench.peers import PEERS
+from magna.run import pick_device
 
 
 def main() -> None:
@@ -28,7 +29,7 @@ def main() -> None:
     if arguments.study == "table":
         tables.update()
         return
-    device = bench.pick_device(arguments.device)
+    device = torch.device(pick_device(arguments.device))
     stamped = ledger.stamp(device, arguments.commit)
     if arguments.study == "kernels":
         studies.kernels(

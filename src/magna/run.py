@@ -115,11 +115,20 @@ def environment(device: torch.device) -> dict[str, Any]:
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
-        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        "packages": {name: version for name in _PACKAGES if (version := package_version(name))},
     }
 
 
-def _version(package: str) -> str | None:
+def pick_device(device: str) -> str:
+    """`cpu` or `cuda`, `auto` being the GPU where there is one."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device is {device!r}; allowed: auto, cpu, cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is cuda, but torch finds no GPU here; try --device cpu")
+    return "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def package_version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -15,7 +15,7 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from magna.config import Config, TrainConfig
-from magna.run import RunFolder
+from magna.run import RunFolder, pick_device
 from magna.tasks import NodeClassification, make_task
 
 CHECKPOINT_SECONDS = 10.0
@@ -91,15 +91,6 @@ def evaluate(
     task = make_task(config, data_dir, fabric.device)
     metrics = task.evaluate(model.to(fabric.device), split)
     return {"task": config.task.name, "dataset": config.data.name, "split": split, "metrics": metrics}
-
-
-def pick_device(device: str) -> str:
-    """`cpu` or `cuda`, `auto` being the GPU where there is one."""
-    if device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device is {device!r}; allowed: auto, cpu, cuda")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is cuda, but torch finds no GPU here; try --device cpu")
-    return "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def cosine_lr(config: TrainConfig, epoch: int) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from magna.bench.comparison import Progress, Row, compare
 from magna.bench.graphs import SHAPES, load, shape_of
 from magna.bench.peers import Problem
 from magna.graph import Graph
+from magna.run import package_version, pick_device
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +44,7 @@ def run(
         {"device", "threads", "bandwidth", "versions", "rows", "notes"}: a row holds the graph, the backend, its
         milliseconds, the peer it is compared with and how many times faster it is, memory, error and floor.
     """
-    where = pick_device(device)
+    where = torch.device(pick_device(device))
     say = progress or (lambda message: None)
     names = graphs or (("cora",) if quick else DEFAULT_GRAPHS[where.type])
     for name in names:
@@ -78,14 +78,6 @@ def make_problem(
     return Problem.random(graph, shape.heads, shape.width, shape.K, dtype), synthetic
 
 
-def pick_device(device: str) -> torch.device:
-    if device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device is {device!r}; allowed: 'auto', 'cpu', 'cuda'")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is 'cuda', but torch finds no GPU; try device='cpu'")
-    return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
-
-
 def describe(device: torch.device) -> str:
     """A device in words: the GPU's name, or the processor and how many threads are used."""
     if device.type == "cuda":
@@ -105,14 +97,7 @@ def _processor() -> str:
 
 def versions() -> dict[str, str | None]:
     """Versions of what takes part, None where it is not installed."""
-    return {name: _version(name) for name in ("magna", "torch", "triton", "torch-geometric", "dgl")}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    return {name: package_version(name) for name in ("magna", "torch", "triton", "torch-geometric", "dgl")}
 
 
 def _digits(value: float) -> str:

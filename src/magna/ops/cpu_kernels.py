@@ -40,7 +40,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
 ISAS = ("baseline", "avx2", "avx512")
 _FEATURES = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16"}
 _SCORES = {torch.float32: "f32", torch.float64: "f64"}
-_ON_SCORES = ("edge_softmax", "edge_softmax_backward", "top_k_mask", "take_rows")
+_ON_FEATURES = ("dropout", "hop", "hop_backward", "hop_dropout")
 
 
 def load(path: Path) -> tuple[dict[tuple[str, torch.dtype], Kernel], str]:
@@ -56,7 +56,7 @@ def load(path: Path) -> tuple[dict[tuple[str, torch.dtype], Kernel], str]:
             raise ImportError(f"MAGNA_CPU_ISA is {isa!r}; allowed on this machine: {', '.join(able)}")
         found: dict[tuple[str, torch.dtype], Kernel] = {}
         for name, arguments in _ARGUMENTS.items():
-            for dtype, suffix in (_SCORES if name in _ON_SCORES else _FEATURES).items():
+            for dtype, suffix in (_FEATURES if name in _ON_FEATURES else _SCORES).items():
                 kernel = library[f"{name}_{suffix}_{isa}"]
                 kernel.argtypes, kernel.restype = arguments, None
                 found[name, dtype] = kernel

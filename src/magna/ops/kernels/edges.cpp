@@ -258,6 +258,5 @@ void top_k_mask(const A* scores, const Rows& rows, bool* out, int64_t k, int64_t
 
 EXPORT_SCORES(float, f32)
 EXPORT_SCORES(double, f64)
-EXPORT_SCORES(bfloat16, bf16)
 EXPORT_SOFTMAX(float, f32)
 EXPORT_SOFTMAX(double, f64)
