@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from magna import __version__, cli
+from magna import __version__, cli, run
 
 FAST = [
     *(
@@ -48,6 +48,11 @@ def test_help_is_quick_and_does_not_load_torch() -> None:
     assert min(_processor_seconds([sys.executable, "-m", "magna", "--help"]) for _ in range(3)) < 0.5
 
 
+def test_the_first_run_is_quick() -> None:
+    assert _processor_seconds([sys.executable, "-m", "magna", "train", "--device", "cpu"]) < 90
+    assert Path("runs/digits/summary.json").is_file()
+
+
 def _processor_seconds(command: list[str]) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, capture_output=True)
@@ -55,7 +60,21 @@ def _processor_seconds(command: list[str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-@pytest.mark.parametrize("command", [["train"], ["evaluate"], ["bench"], ["data", "list"], ["data", "get"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train"],
+        ["evaluate"],
+        ["predict"],
+        ["plan"],
+        ["sweep"],
+        ["reproduce"],
+        ["bench"],
+        ["data", "list"],
+        ["data", "audit"],
+        ["data", "get"],
+    ],
+)
 def test_every_command_has_help_with_an_example(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
@@ -81,6 +100,12 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
         (["train", "--device", "tpu"], "cuda"),
         (["train", "--resume", "--run-dir", "nowhere"], "no run to go on with"),
         (["evaluate", "nowhere"], "holds no run"),
+        (["predict", "nowhere"], "holds no run"),
+        (["predict", "nowhere", "--out", "a.xls"], "allowed: csv, json, parquet"),
+        (["predict", "nowhere", "--out", "no/where/a.csv"], "allowed: a file in a folder that is there"),
+        (["predict", "nowhere", "--format", "csv"], "allowed: with --out FILE"),
+        (["plan", "digit"], "did you mean 'digits'"),
+        (["plan", "--set", "model.aplha=1"], "did you mean model.alpha"),
         (["evaluate"], "try magna evaluate --help"),
         (["bench", "--graph", "karate"], "allowed: cora"),
         (["data", "get", "karate"], "allowed: digits"),
@@ -139,6 +164,56 @@ def test_runs_of_several_seeds_go_on(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert json.loads(capsys.readouterr().out) == result
 
 
+def test_predict_prints_a_table_or_everything(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert _magna(monkeypatch, "train", *FAST, "--set", "train.epochs=2", "--run-dir", "run") == 0
+    capsys.readouterr()
+    ask = ["predict", "run", "--device", "cpu"]
+    assert _magna(monkeypatch, *ask) == 0
+    assert "the first 20 of 1,797 nodes" in capsys.readouterr().out
+    (tmp_path / "ids.txt").write_text("17\n")
+    assert _magna(monkeypatch, *ask, "--node", "3", "--nodes", "ids.txt", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [row["id"] for row in result["nodes"]] == ["3", "17"]
+    assert _magna(monkeypatch, *ask, "--out", "all.csv") == 0
+    assert "1,797 nodes in all.csv" in capsys.readouterr().out
+    assert len((tmp_path / "all.csv").read_text().splitlines()) == 1798
+    assert _magna(monkeypatch, *ask, "--node", "1798") == 2
+    assert "allowed: 0 to 1796" in capsys.readouterr().err
+
+
+def test_plan_says_memory_and_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _magna(monkeypatch, "plan", *FAST, "--seeds", "2") == 0
+    out = capsys.readouterr().out
+    assert "peak memory" in out and ", fits into" in out and "60 epochs × 2 seeds" in out
+    assert _magna(monkeypatch, "plan", *FAST, "--no-measure", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["time"]["seconds"] is None and result["memory"]["fits"]
+    assert list(Path().iterdir()) == []  # nothing is left behind
+
+
+def test_seeds_together_from_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = [*FAST, "--set", "train.epochs=10", "--seeds", "3", "--run-dir", "many"]
+    assert _magna(monkeypatch, "train", *settings, "--together") == 0
+    out, err = capsys.readouterr()
+    assert "mean of 3 seeds" in out and "3 seeds together · epoch 10/10" in err
+
+
+def test_a_run_of_another_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _magna(monkeypatch, "train", *FAST, "--set", "train.epochs=1", "--run-dir", "run") == 0
+    environment = Path("run/environment.json")
+    environment.write_text(json.dumps(json.loads(environment.read_text()) | {"format": 99}))
+    resume = ["train", "--resume", "--run-dir", "run"]
+    for command in (["evaluate", "run"], ["predict", "run"], resume):
+        capsys.readouterr()
+        assert _magna(monkeypatch, *command, "--device", "cpu") == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert "run format 99" in line and "try the magna that wrote it" in line
+
+
 def test_data_list_and_get(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert _magna(monkeypatch, "data", "list", "--data-dir", "empty", "--json") == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["datasets"]}
@@ -149,21 +224,78 @@ def test_data_list_and_get(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert "comes with the installation" in capsys.readouterr().out
 
 
-def test_a_killed_run_goes_on_bit_for_bit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    settings = [*FAST, "--set", "train.epochs=100"]
-    # Checkpoints come every few seconds; here they come at every epoch.
-    code = "from magna import cli, train; train.CHECKPOINT_SECONDS = 0.0; cli.main()"
-    command = [sys.executable, "-c", code, "train", *settings, "--run-dir", "killed"]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    metrics = tmp_path / "killed" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not (metrics.is_file() and len(metrics.read_bytes().splitlines()) >= 5):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (tmp_path / "killed" / "summary.json").exists()
-    assert _magna(monkeypatch, "train", "--resume", "--run-dir", "killed", "--device", "cpu") == 0
-    assert _magna(monkeypatch, "train", *settings, "--run-dir", "whole") == 0
+# Checkpoints come every few seconds; here they come at every epoch.
+EVERY_EPOCH = "import os, signal, resource; from magna import cli, train, run; train.CHECKPOINT_SECONDS = 0.0; "
+# From the third epoch on no file may grow beyond what the small files need, as on a disk that is full.
+FULL_DISK = """
+rate = train.cosine_lr
+def full_from_the_third_epoch(config, epoch):
+    if epoch == 3:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+    return rate(config, epoch)
+train.cosine_lr = full_from_the_third_epoch
+"""
+KILLED_AT_THE_END = """
+run.RunFolder.finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(scope="module")
+def never_stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    command = [sys.executable, "-m", "magna", "train", *FAST, "--set", "train.epochs=40", "--run-dir", str(folder)]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+def _start(code: str) -> subprocess.Popen[str]:
+    arguments = ["train", *FAST, "--set", "train.epochs=40", "--run-dir", "run"]
+    command = [sys.executable, "-c", f"{EVERY_EPOCH}\n{code}\ncli.main()", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def _goes_on_bit_for_bit(monkeypatch: pytest.MonkeyPatch, whole: Path) -> None:
+    assert not Path("run/summary.json").exists()
+    assert _magna(monkeypatch, "train", "--resume", "--run-dir", "run", "--device", "cpu") == 0
     for name in ("metrics.jsonl", "model/model.safetensors"):
-        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+        assert (Path("run") / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_killed_run_goes_on_bit_for_bit(monkeypatch: pytest.MonkeyPatch, never_stopped: Path) -> None:
+    process, metrics = _start(""), Path("run/metrics.jsonl")
+    deadline = time.monotonic() + 120
+    while not (metrics.is_file() and len(metrics.read_bytes().splitlines()) >= 10):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    _goes_on_bit_for_bit(monkeypatch, never_stopped)
+
+
+def test_a_run_killed_at_its_last_save_goes_on(monkeypatch: pytest.MonkeyPatch, never_stopped: Path) -> None:
+    process = _start(KILLED_AT_THE_END)
+    process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGKILL
+    _goes_on_bit_for_bit(monkeypatch, never_stopped)
+
+
+def test_a_full_disk_is_one_line_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch, never_stopped: Path) -> None:
+    process = _start(FULL_DISK)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "state.safetensors could not be written (File too large)" in err.splitlines()[-1]
+    assert "Traceback" not in err and not list(Path("run").rglob(".*"))
+    state = run.RunFolder.open("run").load_checkpoint()
+    assert state is not None and state[1]["epoch"] == 3
+    _goes_on_bit_for_bit(monkeypatch, never_stopped)
+
+
+def test_an_interrupt_is_one_line() -> None:
+    process, metrics = _start(""), Path("run/metrics.jsonl")
+    while not metrics.is_file():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert err.splitlines()[-1].startswith("magna: stopped; a training run goes on with --resume")

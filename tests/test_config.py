@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from magna.config import Config, ModelConfig, keys, load_recipe, recipe_names
+from magna.config import REPORT_SEEDS, SEARCH_SEEDS, Config, ModelConfig, Range, keys, load_recipe, recipe_names
 
 
 def test_toml_round_trip(tmp_path: Path) -> None:
@@ -23,8 +24,66 @@ def test_every_recipe_loads_and_tells_its_story(name: str) -> None:
     config = load_recipe(name)
     assert config.recipe == name
     assert config.source.settings
-    assert config.expected.seeds >= 1 and config.expected.measured
-    assert 0 < config.expected.test <= 1
+    assert 0 <= config.expected.paper < 1
+    if config.expected.seeds:  # measured
+        assert config.expected.measured and 0 < config.expected.test <= 1
+    assert config.search, "every recipe says what was or can be searched"
+    assert Config.from_dict(tomllib.loads(config.to_toml())) == config
+
+
+def test_a_search_space_is_read_and_written(tmp_path: Path) -> None:
+    (tmp_path / "wide.toml").write_text(
+        """[search]
+"model.K" = { low = 2, high = 10 }
+"train.lr" = { low = 1e-4, high = 1, log = true }
+"model.alpha" = { low = 0.05, high = 0.5, step = 0.05 }
+"model.top_k" = [3, 5, "none"]
+"model.feed_forward" = [true, false]
+"""
+    )
+    config = load_recipe(str(tmp_path / "wide.toml"))
+    assert config.search == {
+        "model.K": Range(2, 10),
+        "train.lr": Range(1e-4, 1.0, log=True),
+        "model.alpha": Range(0.05, 0.5, step=0.05),
+        "model.top_k": [3, 5, None],
+        "model.feed_forward": [True, False],
+    }
+    hops, rate = config.search["model.K"], config.search["train.lr"]
+    assert isinstance(hops.low, int) and isinstance(rate.high, float)
+    assert Config.from_dict(tomllib.loads(config.to_toml())) == config
+    assert config.with_values(["train.epochs=3"]).search == config.search
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ('"modle.K" = [1]', "did you mean search.model.K"),
+        ('"train.seed" = [1, 2]', "not a key"),
+        ('"data.name" = ["cora"]', "not a key"),
+        ('"model.K" = 3', "a list of values, or a table"),
+        ('"model.K" = []', "a list of values, or a table"),
+        ('"model.K" = [1, "many"]', "search.model.K is 'many'; allowed: a whole number"),
+        ('"model.K" = { low = 1 }', "has no high"),
+        ('"model.K" = { low = 1.5, high = 3 }', "search.model.K.low is 1.5; allowed: a whole number"),
+        ('"model.K" = { low = 6, high = 3 }', "goes from 6 to 3"),
+        ('"model.K" = { low = 1, high = 3, stpe = 1 }', "did you mean search.model.K.step"),
+        ('"model.K" = { low = 1, high = 3, step = 0 }', "more than 0"),
+        ('"model.norm" = { low = 1, high = 3 }', "not a number"),
+        ('"train.lr" = { low = 0, high = 1, log = true }', "low above 0"),
+        ('"train.lr" = { low = -1, high = 1 }', "train.lr is -1.0; allowed: 0 or more"),
+        ('"train.lr" = { low = 1e-3, high = 1, log = 1 }', "true or false"),
+    ],
+)
+def test_a_wrong_search_space_is_one_clear_error(tmp_path: Path, entry: str, words: str) -> None:
+    (tmp_path / "bad.toml").write_text(f"[search]\n{entry}\n")
+    with pytest.raises(ValueError, match=r"bad\.toml") as caught:
+        load_recipe(str(tmp_path / "bad.toml"))
+    assert words in str(caught.value)
+
+
+def test_no_seed_both_chooses_and_reports() -> None:
+    assert not set(SEARCH_SEEDS) & set(REPORT_SEEDS)
 
 
 def test_no_recipe_is_the_default() -> None:
@@ -100,7 +159,7 @@ def test_model_settings_are_those_of_the_model() -> None:
 
     defaults = MAGNA.defaults()
     settings = asdict(ModelConfig())
-    for name in ("hidden_channels", "num_layers"):
+    for name in ("name", "hidden_channels", "num_layers", "out_heads"):
         del settings[name]
     assert settings == {name: defaults[name] for name in settings}
     # The task decides about relations, and self-loops are a matter of the data.

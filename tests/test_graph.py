@@ -53,6 +53,9 @@ def check_segments(segments: Segments, key: Tensor, size: int) -> None:
     assert sorted(slots) == list(range(len(slots))) and len(slots) <= segments.num_slots
     # Slot i is written by piece i.
     assert all(piece[3] == i for i, piece in enumerate(segments.pieces.tolist()) if piece[3] >= 0)
+    # Rows of one piece come after those of hubs, from long to short.
+    lengths = [end - begin for _, begin, end, slot in segments.pieces.tolist() if slot < 0]
+    assert lengths == sorted(lengths, reverse=True)
 
 
 def test_sorted_views_describe_the_edges(graph: Graph) -> None:

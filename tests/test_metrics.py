@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import pytest
 import torch
+from scipy import stats
 
-from magna.metrics import accuracy
+from magna.metrics import accuracy, difference, paired_test, spread
 
 
 def test_accuracy_counts_the_largest_score() -> None:
@@ -19,3 +22,33 @@ def test_nan_loses() -> None:
 
 def test_of_nothing_is_nan() -> None:
     assert math.isnan(accuracy(torch.empty(0, 3), torch.empty(0, dtype=torch.long)))
+
+
+def test_spread_is_mean_and_sample_deviation() -> None:
+    found = spread([1.0, 2.0, 3.0, 6.0])
+    assert found == (3.0, pytest.approx(np.std([1, 2, 3, 6], ddof=1)), 4)
+    assert found.standard_error == pytest.approx(stats.sem([1, 2, 3, 6]))
+    assert spread([5.0]) == (5.0, 0.0, 1)
+    with pytest.raises(ValueError, match="no values"):
+        spread([])
+
+
+def test_the_error_of_a_difference_is_welchs() -> None:
+    one, other = [80.1, 81.0, 79.5], [78.0, 79.9, 78.2, 79.0]
+    by, error = difference(spread(one), spread(other))
+    welch = stats.ttest_ind(one, other, equal_var=False)
+    assert by / error == pytest.approx(welch.statistic)
+
+
+def test_paired_tests_are_scipys() -> None:
+    ours, theirs = [0.83, 0.82, 0.85, 0.84, 0.80], [0.82, 0.80, 0.85, 0.81, 0.81]
+    found = paired_test(ours, theirs)
+    assert found.difference.mean == pytest.approx(0.01)
+    assert found.t_test == pytest.approx(stats.ttest_rel(ours, theirs).pvalue)
+    assert found.wilcoxon == pytest.approx(stats.wilcoxon(np.subtract(ours, theirs)).pvalue)
+
+
+def test_pairs_without_a_difference_tell_nothing() -> None:
+    assert paired_test([0.5, 0.6], [0.5, 0.6])[1:] == (1.0, 1.0)
+    with pytest.raises(ValueError, match="3 and 2 values"):
+        paired_test([1, 2, 3], [1, 2])

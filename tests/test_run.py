@@ -11,7 +11,7 @@ import torch
 
 from magna import MAGNA
 from magna.config import Config
-from magna.run import RunFolder
+from magna.run import FORMAT, RunFolder
 
 CPU = torch.device("cpu")
 
@@ -105,3 +105,85 @@ def test_nothing_in_a_run_is_a_pickle(tmp_path: Path) -> None:
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} <= {".toml", ".json", ".jsonl", ".safetensors", ".md"}
     assert not any(path.read_bytes().startswith((b"\x80", b"PK")) for path in files)
+
+
+def test_a_run_of_a_later_format_is_refused(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, Config(), CPU)
+    environment = json.loads((tmp_path / "environment.json").read_text())
+    assert environment["format"] == FORMAT
+    later = environment | {"format": FORMAT + 1, "packages": {"magna": "9.0"}}
+    (tmp_path / "environment.json").write_text(json.dumps(later))
+    with pytest.raises(ValueError, match=rf"run format {FORMAT + 1}, written by magna 9\.0; allowed: up to {FORMAT}"):
+        RunFolder.open(tmp_path)
+    # Folders from before there was a number, and those without an environment, are read as they are.
+    del environment["format"]
+    (tmp_path / "environment.json").write_text(json.dumps(environment))
+    assert RunFolder.open(tmp_path).config == run.config
+    (tmp_path / "environment.json").unlink()
+    assert RunFolder.open(tmp_path).schema is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("environment.json", b'{"format"', "environment.json is damaged"),
+        ("config.toml", b'recipe = "di', "config.toml is not TOML"),
+        ("config.toml", b"[model]\nK = true\n", "model.K is True"),
+        ("summary.json", b"", "summary.json is damaged"),
+        ("summary.json", b"[1]", "holds no JSON object"),
+        ("summary.json", b"\xff\xfe", "summary.json is damaged"),
+        ("model/config.json", b"{", "model is damaged"),
+        ("model/config.json", b'{"K": 3}', "model is damaged"),
+        ("model/model.safetensors", b"", "model is damaged"),
+        ("model/model.safetensors", None, "model.safetensors is missing"),
+        ("model/config.json", None, "config.json is missing"),
+    ],
+)
+def test_damaged_files_are_one_line(tmp_path: Path, name: str, content: bytes | None, words: str) -> None:
+    RunFolder.create(tmp_path, Config(), CPU).finish(MAGNA(4, 8, 1, 3, heads=2, K=2), {"seed": 0})
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=words):
+        RunFolder.open(tmp_path).load_model()
+
+
+@pytest.mark.parametrize("part", [0, 4, 50, -1])
+def test_a_damaged_checkpoint_says_what_to_do(tmp_path: Path, part: int) -> None:
+    run = RunFolder.create(tmp_path, Config(), CPU)
+    run.save_checkpoint({"x": torch.zeros(100)}, {"epoch": 1})
+    file = tmp_path / "checkpoint" / "state.safetensors"
+    file.write_bytes(file.read_bytes()[:part])
+    with pytest.raises(ValueError, match=r"is damaged.*delete it and --resume"):
+        run.load_checkpoint()
+
+
+def test_a_full_disk_names_the_file_and_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunFolder.create(tmp_path, Config(), CPU)
+    run.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), {"seed": 0})
+    weights = (tmp_path / "model" / "model.safetensors").read_bytes()
+
+    def full(self: MAGNA, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(weights[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(MAGNA, "save_pretrained", full)
+    with pytest.raises(
+        OSError, match=r"model could not be written \(No space left on device\); what was there before is"
+    ):
+        run.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), {"seed": 1})
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
+    assert run.summary == {"seed": 0}
+
+
+def test_others_may_read_a_run(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        run = RunFolder.create(tmp_path / "run", Config(), CPU)
+        run.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), {"seed": 0})
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "run").rglob("*"):
+        assert path.stat().st_mode & 0o044 == 0o044, path

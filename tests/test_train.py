@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from magna import predict as predicting
 from magna import train as training
 from magna.config import Config, TrainConfig
 from magna.tasks import NodeClassification
@@ -69,7 +73,7 @@ def test_the_result_has_the_promised_shape(finished: tuple[Path, dict]) -> None:
 def test_the_model_that_is_evaluated_is_the_model_that_is_saved(finished: tuple[Path, dict]) -> None:
     folder, result = finished
     for split in ("valid", "test"):
-        again = training.evaluate(folder, split, device="cpu")
+        again = predicting.evaluate(folder, split, device="cpu")
         assert again["metrics"] == result["runs"][0][split]
 
 
@@ -161,3 +165,111 @@ def test_a_device_that_is_not_there_is_refused() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="try --device cpu"):
             training.pick_device("cuda")
+
+
+def test_a_run_killed_while_it_writes_ends_as_if_it_had_never_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.epochs=2"])
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+    writes: list[str] = []
+    rename, unlink = os.replace, Path.unlink
+    stop: tuple[int, bool] | None = None
+
+    def replace(part: Path, whole: Path) -> None:
+        if stop == (len(writes), False):
+            raise Killed
+        rename(part, whole)
+        writes.append(whole.name)
+        if stop == (len(writes) - 1, True):
+            raise Killed
+
+    monkeypatch.setattr(os, "replace", replace)
+    training.train(config, run_dir=tmp_path / "whole", device="cpu")
+    whole = list(writes)
+    assert whole[-2:] == ["model", "summary.json"] and whole.count("state.safetensors") == 3
+    for stop in [(number, after) for number in range(len(whole)) for after in (False, True)]:
+        folder = tmp_path / f"{stop[0]}-{stop[1]}"
+        writes.clear()
+        # A process that is killed cleans nothing up.
+        monkeypatch.setattr(Path, "unlink", lambda self, missing_ok=False: None)
+        with pytest.raises(Killed):
+            training.train(config, run_dir=folder, device="cpu")
+        monkeypatch.setattr(Path, "unlink", unlink)
+        stop = None
+        training.train(config, run_dir=folder, device="cpu", resume=True)
+        for name in ("metrics.jsonl", "model/model.safetensors", "model/config.json", "config.toml", "schema.json"):
+            assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), (folder, name)
+        assert not list(folder.rglob(".*"))
+
+
+def test_curves_for_tensorboard(tmp_path: Path) -> None:
+    events = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="tensorboard is not installed"
+    )
+    config = Config.from_dict(SMALL).with_values(["train.epochs=3"])
+    training.train(config, run_dir=tmp_path / "run", device="cpu", tensorboard=True)
+    curves = events.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    curves.Reload()
+    assert set(curves.Tags()["scalars"]) == {"loss/train", "loss/valid", "accuracy/valid"}
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    points = curves.Scalars("accuracy/valid")
+    assert [point.step for point in points] == [1, 2, 3]
+    assert [point.value for point in points] == pytest.approx([row["valid"]["accuracy"] for row in rows])
+
+
+def test_without_tensorboard_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ValueError, match=r"pip install 'magna\[tensorboard\]'"):
+        training.train(Config.from_dict(SMALL), run_dir=tmp_path / "run", device="cpu", tensorboard=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_seeds_that_train_together_leave_the_same_files(tmp_path: Path) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.epochs=20"])
+    seen: list[training.Epoch] = []
+    result = training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=True, on_epoch=seen.append)
+    assert [epoch.number for epoch in seen] == [10, 20] and seen[0].label == "3 seeds together"
+    assert [run["seed"] for run in result["runs"]] == [0, 1, 2]
+    assert result["mean"]["test"]["accuracy"] > 0.6
+    for run in result["runs"]:
+        folder = Path(run["run_dir"])
+        for name in ("config.toml", "environment.json", "schema.json", "metrics.jsonl", "summary.json", "model"):
+            assert (folder / name).exists()
+        for split in ("valid", "test"):
+            assert predicting.evaluate(folder, split, device="cpu")["metrics"] == run[split]
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert [row["epoch"] for row in rows] == list(range(20))
+        assert list(rows[0]) == ["epoch", "loss", "valid"] and list(rows[0]["valid"]) == ["accuracy", "loss"]
+        best = json.loads((folder / "summary.json").read_text())["best_epoch"]
+        assert rows[best]["valid"]["accuracy"] == pytest.approx(run["valid"]["accuracy"])
+
+    # One is missing and one has not ended: they alone are trained again.
+    shutil.rmtree(tmp_path / "seed-1")
+    (tmp_path / "seed-2" / "summary.json").unlink()
+    again = training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=True, resume=True)
+    assert again["runs"][0] == result["runs"][0]
+    assert json.loads((tmp_path / "seed-2" / "summary.json").read_text())["together"] == 2
+    assert len((tmp_path / "seed-2" / "metrics.jsonl").read_text().splitlines()) == 20
+    finished = training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=True, resume=True)
+    assert finished == again
+    with pytest.raises(ValueError, match="holds a run already"):
+        training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=True)
+
+
+def test_seeds_together_with_a_loss_that_is_not_finite(tmp_path: Path) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.lr=1e30", "train.clip=0", "train.epochs=3"])
+    with pytest.raises(RuntimeError, match=r"smaller train\.lr"):
+        training.train(config, run_dir=tmp_path / "run", seeds=2, device="cpu", together=True)
+
+
+def test_a_seed_with_a_checkpoint_goes_on_by_itself(tmp_path: Path) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.epochs=4"])
+    training.train(config, run_dir=tmp_path, seeds=2, device="cpu")
+    expected = (tmp_path / "seed-0" / "model" / "model.safetensors").read_bytes()
+    for name in ("seed-0/summary.json", "seed-1/summary.json", "seed-1/checkpoint/state.safetensors"):
+        (tmp_path / name).unlink()
+    training.train(config, run_dir=tmp_path, seeds=2, device="cpu", together=True, resume=True)
+    assert (tmp_path / "seed-0" / "model" / "model.safetensors").read_bytes() == expected
+    summaries = [json.loads((tmp_path / f"seed-{seed}" / "summary.json").read_text()) for seed in (0, 1)]
+    assert [summary["together"] for summary in summaries] == [1, 1]

@@ -9,6 +9,7 @@ import tomllib
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -16,6 +17,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from magna.typing import Backend, HeadForm, HopWeights, Init, Memory, Mode, Norm, Projection
 
 DEFAULT_RECIPE = "digits"
+# Settings are chosen with the first, results are reported with the second; no seed is in both.
+SEARCH_SEEDS, REPORT_SEEDS = range(1000, 2000), range(100)
 
 
 @dataclass(frozen=True)
@@ -27,18 +30,35 @@ class SourceConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    name: str = "digits"
+    name: str = "digits"  # of a public data set, or the path of your own: a folder, or a .pt file
+    split: Literal["public", "random"] = "public"  # the data's own, or another of the same size
+    split_seed: int = 0  # of a split that is drawn
+    features: Literal["published", "stand-in"] = "published"  # ogbn-arxiv: OGB's, or made without OGB's files
+    undirected: bool = True  # both directions of every edge; false: edges as the files have them
+    standardise_features: bool = False  # each column with mean 0 and deviation 1
     normalise_features: bool = False  # each row divided by its sum
     self_loops: bool = True
+
+    def __post_init__(self) -> None:
+        _at_least("data.split_seed", self.split_seed, 0)
+        if self.standardise_features and self.normalise_features:
+            raise ValueError(
+                "data.standardise_features and data.normalise_features are both true; allowed: one of them"
+            )
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The arguments of `magna.MAGNA`; its documentation, its blocks' and its layers' say what each one does."""
+    """The arguments of a model; the documentation of `magna.MAGNA`, its blocks and its layers says what each one does.
 
+    A model that lacks a setting (`magna.baselines`) refuses another value than the default.
+    """
+
+    name: Literal["magna", "gat", "diff-gcn"] = "magna"
     hidden_channels: int = 64
     num_layers: int = 2
     heads: int = 8
+    out_heads: int = 1  # of GAT: heads of its last layer
     K: int = 6
     alpha: float = 0.1
     input_projection: bool | int = True
@@ -58,6 +78,7 @@ class ModelConfig:
     mode: Mode = "truncated"
     tolerance: float = 1e-6
     init: Init = "glorot"
+    node_dropout: float = 0.0
     embed_dropout: float = 0.0
     input_dropout: float = 0.0
     attention_dropout: float = 0.0
@@ -79,6 +100,17 @@ class ModelConfig:
 @dataclass(frozen=True)
 class TaskConfig:
     name: Literal["node_classification"] = "node_classification"
+    consistency: float = 0.0  # weight of the distance between stochastic passes (as in GRAND); 0: one pass, none
+    passes: int = 2  # stochastic passes a step, where they are compared
+    temperature: float = 0.5  # the mean of the passes is sharpened with it; 1: not at all
+    ramp: int = 50  # epochs until the consistency has its full weight
+
+    def __post_init__(self) -> None:
+        _at_least("task.consistency", self.consistency, 0)
+        _at_least("task.passes", self.passes, 2)
+        _at_least("task.ramp", self.ramp, 1)
+        if not 0 < self.temperature <= 1:
+            raise ValueError(f"task.temperature is {self.temperature}; allowed: above 0 and at most 1")
 
 
 @dataclass(frozen=True)
@@ -89,6 +121,7 @@ class TrainConfig:
     min_lr: float = 1e-8  # where the cosine schedule ends
     clip: float = 1.0  # largest norm of the gradient; 0: none
     patience: int = 200  # epochs without a better validation score before the run stops (the paper's window)
+    precision: Literal["float32", "tf32"] = "float32"  # of matrix products on a GPU; tf32 keeps 10 bits of them
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -108,6 +141,17 @@ class ExpectedConfig:
     test: float = 0.0
     test_std: float = 0.0
     measured: str = ""
+    paper: float = 0.0  # the paper's mean test accuracy; 0: the paper has none
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers that a search draws from, both ends included; whole numbers for a setting that is one."""
+
+    low: float
+    high: float
+    log: bool = False  # evenly in the logarithm
+    step: float | None = None
 
 
 @dataclass(frozen=True)
@@ -124,17 +168,14 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
-    search: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # key → the values that were tried
+    search: Mapping[str, Any] = field(default_factory=dict)  # key → a list of values or a `Range` that is tried
     expected: ExpectedConfig = field(default_factory=ExpectedConfig)
 
     @staticmethod
     def from_dict(tables: Mapping[str, Any]) -> Config:
         """Check every key and type; an unknown key is an error that names the nearest valid one."""
         config: Config = _build(Config, tables, "")
-        for key in config.search:
-            if key not in set(keys(config)):
-                raise _unknown(f"search.{key}", [f"search.{known}" for known in keys(config)])
-        return config
+        return replace(config, search={key: _space(config, key, values) for key, values in config.search.items()})
 
     @staticmethod
     def from_toml(path: str | Path) -> Config:
@@ -149,12 +190,24 @@ class Config:
 
     def with_values(self, assignments: Sequence[str]) -> Config:
         """Apply `--set` assignments such as `train.epochs=40`."""
-        tables = self.to_dict()
+        settings = {}
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
             if not equals:
                 raise ValueError(f"--set got {assignment!r}; allowed: key=value, such as train.epochs=40")
-            _replace_in(tables, key.strip(), _parse(text.strip()), list(keys(self)))
+            settings[key.strip()] = _parse(text.strip())
+        return self.with_settings(settings)
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Config:
+        """Replace values by their keys; a key may be several, with a comma between them, that share a value.
+
+        >>> Config().with_settings({"train.epochs, train.patience": 40}).train.patience
+        40
+        """
+        tables = self.to_dict()
+        for key, value in settings.items():
+            for name in split_key(key):
+                _replace_in(tables, name, value, list(keys(self)))
         return Config.from_dict(tables)
 
     def with_seed(self, seed: int) -> Config:
@@ -178,17 +231,44 @@ def recipe_names() -> list[str]:
 
 
 def load_recipe(name: str | None = None) -> Config:
-    """A recipe by its name, or from a TOML file; the default one where nothing is given."""
+    """A recipe by its name or from a TOML file, or the default one; the path of your own data stands for one too."""
     name = name or DEFAULT_RECIPE
     if name in recipe_names():
         config = Config.from_dict(tomllib.loads((_recipes() / f"{name}.toml").read_text(encoding="utf-8")))
         return replace(config, recipe=name)
-    if name.endswith(".toml") or Path(name).is_file():
+    path = Path(name)
+    if path.is_dir() or (path.suffix == ".pt" and path.is_file()):
+        return _own_data(path)
+    if name.endswith(".toml") or path.is_file():
         config = Config.from_toml(name)
-        return replace(config, recipe=config.recipe or Path(name).stem)
+        return replace(config, recipe=config.recipe or path.stem)
     near = difflib.get_close_matches(name, recipe_names(), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"recipe is {name!r}; allowed: {', '.join(recipe_names())}, or a TOML file{hint}")
+    raise ValueError(
+        f"recipe is {name!r}; allowed: {', '.join(recipe_names())}, a TOML file, or a folder with your own data{hint}"
+    )
+
+
+def _own_data(path: Path) -> Config:
+    """The default recipe's settings on data of your own, whose columns may have any scale."""
+    path = path.resolve()  # the run folder is read from anywhere
+    config = load_recipe(DEFAULT_RECIPE)
+    return replace(
+        config,
+        recipe=path.stem,
+        source=SourceConfig(f"Model and training: the recipe {DEFAULT_RECIPE}; nothing was searched for this data."),
+        data=DataConfig(name=str(path), standardise_features=True),
+        expected=ExpectedConfig(),
+    )
+
+
+def split_key(key: str) -> list[str]:
+    """The settings that a key names: mostly one.
+
+    >>> split_key("model.input_dropout, model.output_dropout")
+    ['model.input_dropout', 'model.output_dropout']
+    """
+    return [name.strip() for name in key.split(",")]
 
 
 def keys(config: Config) -> Iterator[str]:
@@ -201,8 +281,13 @@ def _recipes():
     return resources.files("magna") / "recipes"
 
 
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
 def _build(kind: Any, values: Mapping[str, Any], prefix: str) -> Any:
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     arguments = {}
     for key, value in values.items():
         if key not in hints:
@@ -241,6 +326,53 @@ def _checked(key: str, value: Any, hint: Any) -> Any:
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
+def _space(config: Config, key: str, values: Any) -> list[Any] | Range:
+    """What `[search]` says about a key: a list of values, or a table of bounds."""
+    # All trials share the data, and the search gives out the seeds.
+    searchable = [name for name in keys(config) if name.startswith(("model.", "task.", "train."))]
+    searchable = [name for name in searchable if name not in ("task.name", "train.seed")]
+    space: list[Any] | Range
+    for name in split_key(key):
+        if name not in searchable:
+            raise _unknown(f"search.{name}", [f"search.{known}" for known in searchable])
+        table, entry = name.split(".")
+        settings = getattr(config, table)
+        hint = _hints(type(settings))[entry]  # type: ignore[arg-type]
+        if isinstance(values, list | tuple) and values:
+            space = [_checked(f"search.{name}", value, hint) for value in values]
+        elif isinstance(values, Mapping):
+            space = _range(f"search.{name}", values, hint)
+        else:
+            raise ValueError(
+                f"search.{name} is {values!r}; allowed: a list of values, or a table such as {{ low = 1, high = 8 }}"
+            )
+        for value in space if isinstance(space, list) else (space.low, space.high):
+            replace(settings, **{entry: value})  # refuses what its own table would refuse
+    return space
+
+
+def _range(key: str, table: Mapping[str, Any], hint: Any) -> Range:
+    kinds = get_args(hint) or (hint,)
+    number = next((kind for kind in kinds if kind in (int, float)), None)
+    if number is None:
+        raise ValueError(f"{key} is a table; allowed: a list of values, because it is not a number")
+    for name in table:
+        if name not in ("low", "high", "log", "step"):
+            raise _unknown(f"{key}.{name}", [f"{key}.{known}" for known in ("low", "high", "log", "step")])
+    if not {"low", "high"} <= table.keys():
+        raise ValueError(f"{key} has no {'high' if 'low' in table else 'low'}; allowed: both low and high")
+    low, high = (_checked(f"{key}.{name}", table[name], number) for name in ("low", "high"))
+    log = _checked(f"{key}.log", table.get("log", False), bool)
+    step = _checked(f"{key}.step", table.get("step"), number | None)
+    if low > high:
+        raise ValueError(f"{key} goes from {low} to {high}; allowed: low at most as large as high")
+    if log and (low <= 0 or step is not None):
+        raise ValueError(f"{key} is logarithmic; allowed: low above 0, and no step")
+    if step is not None and step <= 0:
+        raise ValueError(f"{key}.step is {step}; allowed: more than 0")
+    return Range(low, high, log, step)
+
+
 def _unknown(key: str, allowed: list[str]) -> ValueError:
     near = difflib.get_close_matches(key, allowed, n=1)
     hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(allowed)}"
@@ -263,7 +395,13 @@ def _parse(text: str) -> Any:
 
 
 def _toml(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        entries = [f"{_toml_key(key)} = {_toml(entry)}" for key, entry in value.items() if entry is not None]
+        return f"{{ {', '.join(entries)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml(entry) for entry in value)}]"
+    # TOML knows no null; the word is read back as None.
+    return json.dumps("none" if value is None else value, ensure_ascii=False)
 
 
 def _toml_key(key: str) -> str:

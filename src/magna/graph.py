@@ -24,7 +24,7 @@ class Segments(NamedTuple):
 
     ptr: Tensor  # [S + 1] int32, group s is positions ptr[s] .. ptr[s + 1]
     order: Tensor  # [E] int32, the caller's edge at each position
-    pieces: Tensor  # [P, 4] int32: group, begin, end, slot (-1: the group's only piece; group -1: padding), hubs first
+    pieces: Tensor  # [P, 4] int32: group, begin, end, slot (-1: the group's only piece; group -1: padding)
     hubs: Tensor  # [Q, 3] int32: group, first slot, end slot, for groups of several pieces (group -1: padding)
     num_slots: int  # slots that the pieces of hubs write their partial sums to
 
@@ -271,8 +271,9 @@ def _cut(ptr: Tensor, num_edges: int) -> tuple[Tensor, Tensor, int]:
     slot = torch.where(used & is_hub[group], (hub_end - count)[group] + within, -1)
     end = torch.where(used, end, begin)
     pieces = torch.stack([torch.where(used, group, -1), begin, end, slot], dim=1)
-    # The pieces of hubs come first, so that slot i belongs to piece i and the longest work starts first.
-    pieces = pieces[torch.argsort(slot < 0, stable=True)]
+    # The pieces of hubs come first, so that slot i belongs to piece i; then the others from long to short, so that the
+    # rows that a program walks side by side are alike.
+    pieces = pieces[torch.argsort(torch.where(slot < 0, begin - end, -PIECE_EDGES - 1), stable=True)]
     # The hubs in the order of their groups: the i-th hub is the first group whose running count passes i.
     running = torch.cumsum(is_hub, 0)
     hub = torch.searchsorted(running, torch.arange(num_hubs, device=device), right=True)

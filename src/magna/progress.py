@@ -18,21 +18,23 @@ class TrainingProgress:
 
     def __init__(self) -> None:
         self._bar: Any = None
-        self._tasks: dict[int, Any] = {}
-        self._first: dict[int, tuple[float, int]] = {}
-        self._last_line = time.monotonic()
+        self._task: Any = None
+        self._last: Epoch | None = None
+        self._ended = ""
+        self._started = self._last_line = time.monotonic()
+        self._trained = 0
 
     def __enter__(self) -> TrainingProgress:
         if sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
             self._bar = Progress(
                 TextColumn("{task.description}"),
-                BarColumn(bar_width=30),
+                BarColumn(bar_width=24),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[status]}"),
-                TimeRemainingColumn(),
+                TextColumn("{task.fields[left]}", style="progress.remaining"),
                 console=Console(stderr=True),
             )
             self._bar.start()
@@ -53,19 +55,57 @@ class TrainingProgress:
 
     def epoch(self, epoch: Epoch) -> None:
         """Called after each epoch."""
-        status = f"loss {epoch.loss:.3f} · valid {_percent(epoch.valid)} · best {_percent(epoch.best)}"
+        loss = "" if epoch.loss is None else f"loss {epoch.loss:.3f} · "
+        valid = "" if epoch.valid is None else f"valid {_percent(epoch.valid)} · "
+        status = f"{loss}{valid}best {_percent(epoch.best)}"
+        left = self._left(epoch)
         if self._bar is not None:
-            if epoch.seed not in self._tasks:
-                self._tasks[epoch.seed] = self._bar.add_task(f"seed {epoch.seed}", total=epoch.of, status="")
-            self._bar.update(self._tasks[epoch.seed], completed=epoch.number, status=status)
-            return
+            self._show(epoch, status, left)
+        else:
+            self._print(epoch, status, left)
+        self._last = epoch
+
+    def _print(self, epoch: Epoch, status: str, left: str) -> None:
         now = time.monotonic()
-        start, done = self._first.setdefault(epoch.seed, (now, epoch.number))
         if epoch.number in (1, epoch.of) or now - self._last_line >= _LINE_SECONDS:
             self._last_line = now
-            left = (now - start) / max(1, epoch.number - done) * (epoch.of - epoch.number)
-            ahead = f" · {left:.0f} s left" if epoch.number > done and epoch.number < epoch.of else ""
-            self.say(f"seed {epoch.seed} · epoch {epoch.number}/{epoch.of} · {status}{ahead}")
+            ahead = f" · {left} left" if left else ""
+            self.say(f"{epoch.label} · epoch {epoch.number}/{epoch.of} · {status}{ahead}")
+
+    def _show(self, epoch: Epoch, status: str, left: str) -> None:
+        """One bar, whatever the number of seeds: what has ended moves up as a line of text."""
+        if self._last is None or epoch.run != self._last.run:
+            if self._task is not None:
+                self.say(self._ended)
+                self._bar.remove_task(self._task)
+            self._task = self._bar.add_task(epoch.label, total=epoch.of, status="", left="")
+        self._ended = f"{epoch.label} · {epoch.number} epochs · {status}"
+        self._bar.update(self._task, completed=epoch.number, status=status, left=f"{left} left" if left else "")
+
+    def _left(self, epoch: Epoch) -> str:
+        """Time until the last run ends, at the pace so far, if none stops early."""
+        now, last = time.monotonic(), self._last
+        if last is None:
+            # What came before, loading and warming up, says nothing of the pace.
+            self._started = now
+            return ""
+        self._trained += epoch.number - last.number if epoch.run == last.run else 1
+        ahead = epoch.of - epoch.number + (epoch.runs - 1 - epoch.run) * epoch.of
+        return duration((now - self._started) / self._trained * ahead) if ahead and self._trained > 0 else ""
+
+
+def duration(seconds: float) -> str:
+    """A time in words.
+
+    >>> duration(0.4), duration(75), duration(7500)
+    ('0.4 s', '1 min 15 s', '2 h 05 min')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def _percent(metrics: dict[str, float]) -> str:

@@ -1,4 +1,4 @@
-"""Committed result files → the tables of the README. Reads files, never a model.
+"""Committed result files → the tables of README.md and docs/reproduction.md. Reads files, never a model.
 
 `python -m magna.report` in the repository writes the tables anew.
 """
@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+
+from magna.tables import make_table, markdown
 
 OUR_BACKENDS = ("cpu", "triton")
 PEER = "pyg"
+# The tables of each page, each between its markers.
+PAGES = {
+    "README.md": ("training", "table1", "speed"),
+    "docs/reproduction.md": ("table1", "ablations", "switches", "random-splits"),
+}
 
 
 def training_table(results: Path) -> str:
@@ -24,7 +31,7 @@ def training_table(results: Path) -> str:
         mean, std = result["mean"]["test"]["accuracy"], result["std"]["test"]["accuracy"]
         accuracy = f"{100 * mean:.1f} ± {100 * std:.1f}"
         rows.append([f"`{result['recipe']}`", result["dataset"], accuracy, str(len(result["runs"])), result["device"]])
-    return _table(["recipe", "data", "test accuracy, %", "seeds", "device"], rows)
+    return markdown(["recipe", "data", "test accuracy, %", "seeds", "device"], rows)
 
 
 def speed_table(records: Path) -> str:
@@ -47,29 +54,26 @@ def speed_table(records: Path) -> str:
         rows.append(
             [*key, _digits(row["ms"]), _digits(row["peer_ms"]), f"{float(row['ratio']):,.1f} ×", str(len(latest))]
         )
-    return _table(["device", "graph", "backend", "ms", "PyG loop, ms", "faster", "runs"], rows)
+    return markdown(["device", "graph", "backend", "ms", "PyG loop, ms", "faster", "runs"], rows)
 
 
-def with_tables(readme: str, root: Path) -> str:
-    """The README's text with every table between its markers replaced."""
-    tables = {
-        "training": training_table(root / "results"),
-        "speed": speed_table(root / "benchmarks" / "records"),
-    }
-    for name, table in tables.items():
+def with_tables(page: str, root: Path, names: Sequence[str] = PAGES["README.md"]) -> str:
+    """The text of a page with every table between its markers replaced."""
+    for name in names:
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        if readme.count(begin) != 1 or readme.count(end) != 1:
-            raise ValueError(f"the README has no single place for the {name} table; allowed: one {begin} … {end}")
-        before, after = readme.split(begin)[0], readme.split(end)[1]
-        readme = f"{before}{begin}\n{table}\n{end}{after}"
-    return readme
+        if page.count(begin) != 1 or page.count(end) != 1:
+            raise ValueError(f"the page has no single place for the {name} table; allowed: one {begin} … {end}")
+        before, after = page.split(begin)[0], page.split(end)[1]
+        page = f"{before}{begin}\n{_table(name, root)}\n{end}{after}"
+    return page
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    body = [f"| {' | '.join(row)} |" for row in rows]
-    if not body:
-        return "Nothing has been recorded yet."
-    return "\n".join([f"| {' | '.join(header)} |", "|" + "---|" * len(header), *body])
+def _table(name: str, root: Path) -> str:
+    if name == "training":
+        return training_table(root / "results")
+    if name == "speed":
+        return speed_table(root / "benchmarks" / "records")
+    return make_table(name, root / "results").markdown()
 
 
 def _digits(number: str) -> str:
@@ -78,5 +82,6 @@ def _digits(number: str) -> str:
 
 
 if __name__ == "__main__":
-    path = Path("README.md")
-    path.write_text(with_tables(path.read_text(encoding="utf-8"), Path()), encoding="utf-8")
+    for page, tables in PAGES.items():
+        path = Path(page)
+        path.write_text(with_tables(path.read_text(encoding="utf-8"), Path(), tables), encoding="utf-8")

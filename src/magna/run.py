@@ -6,8 +6,8 @@ import json
 import os
 import platform
 import shutil
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,17 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from magna import __version__
 from magna.config import Config
-from magna.nn import MAGNA
+from magna.models import MODELS, Model
 
+# Grows when an older magna could no longer read a run folder; folders of smaller numbers stay readable.
+FORMAT = 1
 _PACKAGES = ("magna", "torch", "torch-geometric", "lightning", "numpy", "scipy", "scikit-learn", "triton")
 
 
 class RunFolder:
-    """`config.toml`, `environment.json`, `metrics.jsonl`, `summary.json`, `model/` and `checkpoint/` of one run.
+    """`config.toml`, `environment.json`, `schema.json`, `metrics.jsonl`, `summary.json`, `model/` and `checkpoint/`.
 
     `summary.json` is written last: where it is, the run is finished.
     """
@@ -33,8 +36,10 @@ class RunFolder:
         self.path = Path(path)
 
     @staticmethod
-    def create(path: str | Path, config: Config, device: torch.device) -> RunFolder:
-        """Start a run in a new or empty folder."""
+    def create(
+        path: str | Path, config: Config, device: torch.device, schema: Mapping[str, Any] | None = None
+    ) -> RunFolder:
+        """Start a run in a new or empty folder; `schema` is what the model must know of another graph's columns."""
         run = RunFolder(path)
         if run.exists():
             raise ValueError(f"{run.path} holds a run already; try --resume to go on with it, or another --run-dir")
@@ -42,7 +47,10 @@ class RunFolder:
             run.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError, PermissionError) as error:
             raise ValueError(f"{run.path} cannot be made ({error.strerror}); try another --run-dir") from error
-        _write(run.path / "environment.json", _json(environment(device)))
+        _write(run.path / "environment.json", _json({"format": FORMAT, **environment(device)}))
+        if schema is not None:
+            _write(run.path / "schema.json", _json(schema))
+        # Last: where it is, the folder holds a run.
         _write(run.path / "config.toml", config.to_toml().encode())
         return run
 
@@ -54,10 +62,22 @@ class RunFolder:
             inside = sorted(child.parent.name for child in run.path.glob("*/config.toml"))
             hint = f"; try one of the runs inside: {', '.join(inside)}" if inside else ""
             raise ValueError(f"{run.path} holds no run (no config.toml){hint}")
+        run.check_format()
         return run
 
     def exists(self) -> bool:
         return (self.path / "config.toml").is_file()
+
+    def check_format(self) -> None:
+        """Refuse a folder that a newer magna has written in a form this one does not know."""
+        environment = self._read("environment.json") or {}
+        number = environment.get("format", 0)
+        if not isinstance(number, int) or number > FORMAT:
+            wrote = environment.get("packages", {}).get("magna", "of a later version")
+            raise ValueError(
+                f"{self.path} has run format {number}, written by magna {wrote}; allowed: up to {FORMAT}, what magna "
+                f"{__version__} reads; try the magna that wrote it, or train again"
+            )
 
     @property
     def config(self) -> Config:
@@ -66,19 +86,44 @@ class RunFolder:
     @property
     def summary(self) -> dict[str, Any] | None:
         """What the finished run reported, None while it is not finished."""
-        file = self.path / "summary.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+        return self._read("summary.json")
 
-    def load_model(self) -> MAGNA:
+    @property
+    def schema(self) -> dict[str, Any] | None:
+        """Names of features, classes and relations of the data; None where a run of format 0 has not kept them."""
+        return self._read("schema.json")
+
+    def load_model(self) -> Model:
         """The model that was evaluated."""
         if self.summary is None:
             raise ValueError(f"{self.path} holds an unfinished run; try magna train --resume --run-dir {self.path}")
-        return MAGNA.from_pretrained(self.path / "model")
+        folder, kind = self.path / "model", MODELS[self.config.model.name]
+        for name in ("config.json", "model.safetensors"):
+            if not (folder / name).is_file():
+                raise ValueError(f"{folder / name} is missing; try a copy of the run folder, or train again")
+        try:
+            return kind.from_pretrained(folder)
+        except (ValueError, TypeError, RuntimeError, safetensors.SafetensorError) as error:
+            raise ValueError(f"{folder} is damaged ({error}); try a copy of the run folder, or train again") from error
 
-    def log(self, row: Mapping[str, Any]) -> None:
-        """Add one line to `metrics.jsonl`."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+    def log(self, *rows: Mapping[str, Any]) -> None:
+        """Add a line to `metrics.jsonl` for each row."""
+        path = self.path / "metrics.jsonl"
+        with _writing(path), path.open("a", encoding="utf-8") as file:
+            file.write("".join(json.dumps(row) + "\n" for row in rows))
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        """A JSON file of the folder, None where it is not there."""
+        file = self.path / name
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise ValueError(f"{file} is damaged, not JSON ({error}); try a copy of it, or train again") from error
+        if not isinstance(content, dict):
+            raise ValueError(f"{file} is damaged: it holds no JSON object; try a copy of it, or train again")
+        return content
 
     def keep_metrics(self, epochs: int) -> None:
         """Forget the lines after an epoch: they were written after the checkpoint that the run goes on from."""
@@ -91,20 +136,33 @@ class RunFolder:
         content = safetensors.torch.save(dict(tensors), {"state": json.dumps(state)})
         _write(self.path / "checkpoint" / "state.safetensors", content)
 
+    def has_begun(self) -> bool:
+        """Whether there is something to go on from: a checkpoint, or the end of the run."""
+        return (self.path / "checkpoint" / "state.safetensors").is_file() or self.summary is not None
+
     def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         file = self.path / "checkpoint" / "state.safetensors"
         if not file.is_file():
             return None
-        with safetensors.safe_open(file, framework="pt") as stored:
-            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (not a dict)
-            return tensors, json.loads(stored.metadata()["state"])
+        try:
+            with safetensors.safe_open(file, framework="pt") as stored:
+                tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (not a dict)
+                return tensors, json.loads(stored.metadata()["state"])
+        except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{file} is damaged ({error}); delete it and --resume starts this run from the beginning"
+            ) from error
 
-    def finish(self, model: MAGNA, summary: Mapping[str, Any]) -> None:
+    def finish(self, model: Model, summary: Mapping[str, Any]) -> None:
         """Save the model, then the summary."""
-        part = Path(tempfile.mkdtemp(prefix=".model-", dir=self.path))
-        model.save_pretrained(part)
-        shutil.rmtree(self.path / "model", ignore_errors=True)
-        os.replace(part, self.path / "model")
+        part, whole = self.path / ".model.part", self.path / "model"
+        with _writing(whole):
+            shutil.rmtree(part, ignore_errors=True)
+            model.save_pretrained(part)
+            # Safetensors keeps its file to the owner; whoever may read the others may read this one.
+            shutil.copymode(part / "config.json", part / "model.safetensors")
+            shutil.rmtree(whole, ignore_errors=True)
+            os.replace(part, whole)
         _write(self.path / "summary.json", _json(summary))
 
 
@@ -141,14 +199,26 @@ def _json(value: Any) -> bytes:
 
 def _write(path: Path, content: bytes) -> None:
     """Write beside and rename, so that a file is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, part = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    part = path.with_name(f".{path.name}.part")
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with part.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """A disk that is full, or a folder that may not be written, says which file and what to do."""
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise
+        yield
+    except (OSError, safetensors.SafetensorError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        message = f"{path} could not be written ({reason}); what was there before is kept: make room, then --resume"
+        raise OSError(getattr(error, "errno", None), message) from error

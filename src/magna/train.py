@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +16,31 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
+from magna.board import Board
+from magna.capture import captured, matmul_precision, own_stream
 from magna.config import Config, TrainConfig
+from magna.models import Model
 from magna.run import RunFolder, pick_device
 from magna.tasks import NodeClassification, make_task
+from magna.trials import train_trials
 
 CHECKPOINT_SECONDS = 10.0
+# Its advice on matrix products is `train.precision` here.
+logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What a progress display gets after each epoch."""
+    """What a progress display gets after each epoch: number `number` of `of`, in run `run` (from 0) of `runs`."""
 
-    seed: int
+    label: str
     number: int
     of: int
-    loss: float
-    valid: dict[str, float]
+    loss: float | None
+    valid: dict[str, float] | None
     best: dict[str, float]
+    run: int = 0
+    runs: int = 1
 
 
 @dataclass
@@ -51,26 +61,52 @@ def train(
     data_dir: str | Path | None = None,
     device: str = "auto",
     resume: bool = False,
+    tensorboard: bool = False,
+    together: bool | None = None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     on_start: Callable[[NodeClassification, torch.device], None] = lambda task, device: None,
 ) -> dict[str, Any]:
-    """Train a config with `seeds` seeds in a row and return what `magna train --json` prints.
+    """Train a config with several seeds and return what `magna train --json` prints.
 
     One seed leaves its run folder at `run_dir`, several leave theirs at `run_dir/seed-0` and so on.
+
+    Args:
+        config: what to train; its seed is the first one.
+        run_dir: where the run folder is made.
+        seeds: how many seeds.
+        data_dir: the data folder.
+        device: "auto", "cpu" or "cuda".
+        resume: go on with what is there; a run that has ended is reported as it is.
+        tensorboard: each run folder holds TensorBoard's event files as well.
+        together: several seeds in one batch, without checkpoints; None: on a GPU, where it is many times faster.
+        on_epoch: called after each epoch.
+        on_start: called once the data is loaded.
     """
     if seeds < 1:
         raise ValueError(f"seeds is {seeds}; allowed: 1 or more")
+    if tensorboard:
+        Board(Path(run_dir))  # where it is missing, say so before anything is read
     fabric = Fabric(accelerator=pick_device(device), devices=1)
     task = make_task(config, data_dir, fabric.device)
     on_start(task, fabric.device)
-    runs = []
-    for seed in range(config.train.seed, config.train.seed + seeds):
-        folder = Path(run_dir) if seeds == 1 else Path(run_dir) / f"seed-{seed}"
-        runs.append(_run(config.with_seed(seed), task, fabric, folder, resume, on_epoch))
+    configs = [config.with_seed(seed) for seed in range(config.train.seed, config.train.seed + seeds)]
+    folders = [Path(run_dir) if seeds == 1 else Path(run_dir) / f"seed-{each.train.seed}" for each in configs]
+    ended: dict[int, dict[str, Any]] = {}
+    if shares_batch(seeds, fabric.device, together):
+        ended = _run_together(configs, folders, task, resume, tensorboard, on_epoch)
+    for index, (each, folder) in enumerate(zip(configs, folders, strict=True)):
+        if index not in ended:
+            with (
+                _told(on_epoch, folder if tensorboard else None, index, seeds) as tell,
+                own_stream(fabric.device),
+                matmul_precision(each.train.precision),
+            ):
+                ended[index] = _run(each, task, fabric, folder, resume, tell)
+    runs = [ended[index] for index in range(seeds)]
     keep = ("seed", "run_dir", "seconds", "epochs", "valid", "test")
     return {
         "task": config.task.name,
-        "dataset": config.data.name,
+        "dataset": task.dataset,
         "recipe": config.recipe,
         "device": str(fabric.device.type),
         "runs": [{key: run[key] for key in keep} for run in runs],
@@ -79,18 +115,9 @@ def train(
     }
 
 
-def evaluate(
-    run_dir: str | Path, split: str = "test", *, data_dir: str | Path | None = None, device: str = "auto"
-) -> dict[str, Any]:
-    """Score a finished run again from its files: what `magna evaluate --json` prints."""
-    if split not in ("valid", "test"):
-        raise ValueError(f"split is {split!r}; allowed: valid, test")
-    run = RunFolder.open(run_dir)
-    config, model = run.config, run.load_model()
-    fabric = Fabric(accelerator=pick_device(device), devices=1)
-    task = make_task(config, data_dir, fabric.device)
-    metrics = task.evaluate(model.to(fabric.device), split)
-    return {"task": config.task.name, "dataset": config.data.name, "split": split, "metrics": metrics}
+def shares_batch(seeds: int, device: torch.device, together: bool | None = None) -> bool:
+    """Whether seeds train in one batch: where they are asked to, else on a GPU."""
+    return seeds > 1 and (device.type == "cuda" if together is None else together)
 
 
 def cosine_lr(config: TrainConfig, epoch: int) -> float:
@@ -106,42 +133,43 @@ def _run(
     resume: bool,
     on_epoch: Callable[[Epoch], None],
 ) -> dict[str, Any]:
-    run = RunFolder(folder)
-    goes_on = resume and run.exists()
-    if goes_on:
-        if run.config != config:
-            raise ValueError(f"{folder} was started with other settings; leave out the recipe and --set, or start anew")
-        if run.summary is not None:
-            return {**run.summary, "run_dir": str(folder)}
+    run, goes_on = RunFolder(folder), resume and _started_alike(folder, config)
+    if goes_on and run.summary is not None:
+        return {**run.summary, "run_dir": str(folder)}
 
     torch.manual_seed(config.train.seed)
     network = task.make_model(config.model).to(fabric.device)
     if not goes_on:
         # Only now: settings that give no model leave no folder behind.
-        run = RunFolder.create(folder, config, fabric.device)
-    adam = torch.optim.Adam(network.parameters(), lr=config.train.lr, weight_decay=config.train.weight_decay)
+        run = RunFolder.create(folder, config, fabric.device, task.data.schema.to_dict())
+    on_gpu = fabric.device.type == "cuda"
+    rate = torch.tensor(config.train.lr, device=fabric.device) if on_gpu else config.train.lr
+    adam = torch.optim.Adam(network.parameters(), rate, weight_decay=config.train.weight_decay, capturable=on_gpu)
     model, optimiser = fabric.setup(network, adam)
     best_weights = _copy(network)
     progress = _restore(run, network, adam, best_weights, fabric.device) or Progress()
     run.keep_metrics(progress.epoch)
 
+    epoch = torch.tensor(progress.epoch, device=fabric.device)
+
+    def step(batch: Tensor) -> Tensor:
+        loss = task.loss(model, batch, epoch)
+        optimiser.zero_grad()
+        fabric.backward(loss)
+        if config.train.clip > 0:
+            fabric.clip_gradients(model, optimiser, max_norm=config.train.clip, error_if_nonfinite=False)
+        optimiser.step()
+        return loss.detach()
+
+    model.train()
+    step = captured(step, [next(task.batches())], adam, network.parameters())
     started, saved = time.perf_counter() - progress.seconds, time.perf_counter()
     while progress.epoch < config.train.epochs and progress.epoch - progress.best_epoch <= config.train.patience:
-        for group in adam.param_groups:
-            group["lr"] = cosine_lr(config.train, progress.epoch)
-        losses = []
+        epoch.fill_(progress.epoch)
+        _set_rate(adam, cosine_lr(config.train, progress.epoch))
         model.train()
-        for batch in task.batches():
-            loss = task.loss(model, batch)
-            optimiser.zero_grad()
-            fabric.backward(loss)
-            if config.train.clip > 0:
-                fabric.clip_gradients(model, optimiser, max_norm=config.train.clip, error_if_nonfinite=False)
-            optimiser.step()
-            losses.append(loss.detach())
-        train_loss = float(torch.stack(losses).mean())
-        if not math.isfinite(train_loss):
-            raise RuntimeError(f"the loss is {train_loss} after epoch {progress.epoch}; try a smaller train.lr")
+        train_loss = float(torch.stack([step(batch) for batch in task.batches()]).mean())
+        _check_loss(train_loss, progress.epoch)
 
         valid = task.evaluate(model, "valid")
         if progress.best is None or task.score(valid) > task.score(progress.best):
@@ -150,7 +178,8 @@ def _run(
         run.log({"epoch": progress.epoch, "loss": train_loss, "valid": valid})
         progress.epoch += 1
         progress.seconds = time.perf_counter() - started
-        on_epoch(Epoch(config.train.seed, progress.epoch, config.train.epochs, train_loss, valid, progress.best))
+        label = f"seed {config.train.seed}"
+        on_epoch(Epoch(label, progress.epoch, config.train.epochs, train_loss, valid, progress.best))
         if time.perf_counter() - saved >= CHECKPOINT_SECONDS:
             _save(run, network, adam, best_weights, progress, fabric.device)
             saved = time.perf_counter()
@@ -159,21 +188,111 @@ def _run(
 
     # The weights that validation chose are the ones that are tested and saved; nothing has seen the test split before.
     network.load_state_dict(best_weights)
+    return _finish(run, config, task, network, progress)
+
+
+def _run_together(
+    configs: list[Config],
+    folders: list[Path],
+    task: NodeClassification,
+    resume: bool,
+    tensorboard: bool,
+    on_epoch: Callable[[Epoch], None],
+) -> dict[int, dict[str, Any]]:
+    """Train the seeds that have not begun in one batch; what each leaves is what a run of its own leaves."""
+    new = [
+        index
+        for index, (config, folder) in enumerate(zip(configs, folders, strict=True))
+        if not (resume and _started_alike(folder, config)) or not RunFolder(folder).has_begun()
+    ]
+    if not new:
+        return {}
+    network = task.make_model(configs[0].model).to(task.device)
+    schema = task.data.schema.to_dict()
+    runs = {}
+    for index in new:
+        runs[index] = RunFolder(folders[index])
+        if not (resume and runs[index].exists()):
+            RunFolder.create(folders[index], configs[index], task.device, schema)
+
+    def on_report(number: int, which: list[int], best: list[float]) -> Collection[int]:
+        if best:  # not all have stopped
+            mean = {"accuracy": statistics.fmean(best)}
+            on_epoch(Epoch(f"{len(new)} seeds together", number, configs[0].train.epochs, None, None, mean))
+        return ()
+
+    results = train_trials(
+        [configs[index] for index in new], task, keep_weights=True, report_every=10, on_report=on_report
+    )
+    ended = {}
+    for index, result in zip(new, results, strict=True):
+        run = runs[index]
+        rows = [_logged(epoch, row) for epoch, row in enumerate(result.history)]
+        run.keep_metrics(0)
+        run.log(*rows)
+        if tensorboard:
+            with Board(run.path) as curves:
+                for row in rows:
+                    curves.write(row["epoch"] + 1, _curves(row["loss"], row["valid"]))
+        assert result.weights is not None
+        network.load_state_dict(result.weights)
+        progress = Progress(result.epochs, result.best_epoch, result.seconds)
+        with matmul_precision(configs[index].train.precision):
+            ended[index] = _finish(run, configs[index], task, network, progress, together=len(new))
+    return ended
+
+
+def _logged(epoch: int, row: dict[str, float]) -> dict[str, Any]:
+    _check_loss(row["loss"], epoch)
+    valid = {"accuracy": row["valid_accuracy"], "loss": row["valid_loss"]}
+    return {"epoch": epoch, "loss": row["loss"], "valid": valid}
+
+
+def _check_loss(loss: float, epoch: int) -> None:
+    if not math.isfinite(loss):
+        raise RuntimeError(f"the loss is {loss} after epoch {epoch}; try a smaller train.lr")
+
+
+def _started_alike(folder: Path, config: Config) -> bool:
+    """Whether the folder holds a run, which then must be of the same settings."""
+    run = RunFolder(folder)
+    if not run.exists():
+        return False
+    run.check_format()
+    if run.config != config:
+        raise ValueError(f"{folder} was started with other settings; leave out the recipe and --set, or start anew")
+    return True
+
+
+def _finish(
+    run: RunFolder, config: Config, task: NodeClassification, network: Model, progress: Progress, together: int = 1
+) -> dict[str, Any]:
+    """Test and save the chosen weights."""
     summary = {
         "recipe": config.recipe,
         "task": config.task.name,
-        "dataset": config.data.name,
-        "device": fabric.device.type,
+        "dataset": task.dataset,
+        "device": task.device.type,
         "seed": config.train.seed,
+        # Chance depends on it: seeds that share a batch draw from one generator.
+        "together": together,
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "seconds": progress.seconds,
         "epochs": progress.epoch,
         "best_epoch": progress.best_epoch,
-        "valid": task.evaluate(model, "valid"),
-        "test": task.evaluate(model, "test"),
+        "valid": task.evaluate(network, "valid"),
+        "test": task.evaluate(network, "test"),
     }
     run.finish(network, summary)
-    return {**summary, "run_dir": str(folder)}
+    return {**summary, "run_dir": str(run.path)}
+
+
+def _set_rate(adam: torch.optim.Adam, rate: float) -> None:
+    for group in adam.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)  # a captured step reads this very tensor
+        else:
+            group["lr"] = rate
 
 
 def _save(
@@ -218,6 +337,25 @@ def _restore(
     if device.type == "cuda":
         torch.cuda.set_rng_state(groups["random"]["cuda"], device)
     return Progress(**state)
+
+
+@contextmanager
+def _told(
+    on_epoch: Callable[[Epoch], None], board: Path | None, run: int, runs: int
+) -> Iterator[Callable[[Epoch], None]]:
+    """A listener that knows which run of how many this is and, where asked, keeps the curves for TensorBoard."""
+    with Board(board) if board is not None else nullcontext() as curves:
+
+        def tell(epoch: Epoch) -> None:
+            if curves is not None:
+                curves.write(epoch.number, _curves(epoch.loss, epoch.valid or {}))
+            on_epoch(replace(epoch, run=run, runs=runs))
+
+        yield tell
+
+
+def _curves(loss: float | None, valid: dict[str, float]) -> dict[str, float | None]:
+    return {"loss/train": loss} | {f"{name}/valid": value for name, value in valid.items()}
 
 
 def _random_states(device: torch.device) -> dict[str, Tensor]:

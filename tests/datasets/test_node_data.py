@@ -1,13 +1,15 @@
-"""Digits, ogbn-arxiv, and what all node data share."""
+"""Digits, and what all node data share."""
 
 from __future__ import annotations
 
 import hashlib
+import warnings
+from dataclasses import replace
 
 import pytest
 import torch
 
-from magna.datasets import NodeData, files_of, load_arxiv, load_digits, load_node_data, present
+from magna.datasets import NodeData, Schema, files_of, load_digits, load_node_data, present
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +63,45 @@ def test_an_unknown_name_is_refused() -> None:
         load_node_data("karate")
 
 
-def test_arxiv_counts() -> None:
-    if any(present(path) is None for path in files_of("ogbn-arxiv")):
-        pytest.skip("ogbn-arxiv is not in the data folder (MAGNA_DATA_DIR)")
-    data = load_arxiv()
-    assert (data.num_nodes, data.num_classes, data.edge_index.size(1)) == (169_343, 40, 2_315_598)
-    assert (len(data.train), len(data.valid), len(data.test)) == (90_941, 29_799, 48_603)
-    assert data.x is None
-    source, target = load_arxiv(directed=True).edge_index
-    assert source.numel() == 1_166_243
-    assert (data.y[source] == data.y[target]).float().mean() == pytest.approx(0.655, abs=0.001)
+def test_to_pyg_and_back(digits: NodeData) -> None:
+    typed = replace(digits, edge_type=digits.edge_index[0] % 3, num_relations=3)
+    for data in (digits, typed):
+        pyg = data.to_pyg()
+        pyg.validate()
+        assert (pyg.num_nodes, pyg.num_features, pyg.num_edges) == (1_797, 64, 15_044)
+        assert pyg.is_undirected() or data is typed
+        back = NodeData.from_pyg(pyg, "digits")
+        for part in ("edge_index", "x", "y", "train", "valid", "test"):
+            assert torch.equal(getattr(back, part), getattr(data, part))
+        assert (back.num_classes, back.num_relations) == (10, data.num_relations)
+
+
+def test_transforms_of_pyg_serve(digits: NodeData) -> None:
+    from torch_geometric.transforms import AddSelfLoops, Compose, NormalizeFeatures
+
+    theirs = NodeData.from_pyg(Compose([NormalizeFeatures(), AddSelfLoops()])(digits.to_pyg()))
+    ours = digits.with_row_normalised_features().with_self_loops()
+    assert theirs.x is not None and ours.x is not None
+    assert torch.allclose(theirs.x, ours.x)
+    assert torch.equal(theirs.with_self_loops().edge_index, ours.edge_index)
+
+
+def test_cora_is_that_of_pyg() -> None:
+    if any(present(path) is None for path in files_of("cora")):
+        pytest.skip("cora is not in the data folder (MAGNA_DATA_DIR)")
+    from torch_geometric.io import read_planetoid_data
+
+    folder = present("cora/ind.cora.x")
+    assert folder is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # old names inside the published pickles
+        theirs = NodeData.from_pyg(read_planetoid_data(str(folder.parent), "cora"))
+    ours = load_node_data("cora")
+    assert torch.equal(theirs.with_both_directions().edge_index, ours.edge_index)
+    for part in ("x", "y", "train", "valid", "test"):
+        assert torch.equal(getattr(theirs, part), getattr(ours, part))
+
+
+def test_a_schema_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(ValueError, match="no 'colour'; allowed: feature_names"):
+        Schema.from_dict({"colour": ["red"]})

@@ -24,7 +24,7 @@ def by_the_paper(module: EdgeAttention, x, edge_index, edge_type=None, relation=
             if edge_type is not None:
                 pieces.append(module.relation.weight[part] @ module.relation_norm(relation[edge_type[e]]))
                 vectors.append(module.relation_vector[head])
-            row.append(leaky_relu(torch.cat(vectors) @ squash(torch.cat(pieces)), module.negative_slope))
+            row.append(leaky_relu(torch.cat(vectors) @ squash(torch.cat(pieces)), float(module.negative_slope)))
         scores.append(torch.stack(row))
     return torch.stack(scores)
 

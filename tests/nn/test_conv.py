@@ -63,7 +63,7 @@ def formula(conv: MAGNAConv, x: Tensor, graph: Graph) -> Tensor:
     logits = scores.new_full((conv.heads, graph.num_nodes, graph.num_nodes), -torch.inf)
     logits[:, graph.target, graph.source] = scores.t()  # the graph below has no duplicate edges
     attention = logits.softmax(-1)
-    theta = geometric_weights(torch.full((conv.heads,), conv.alpha, dtype=x.dtype), conv.K)
+    theta = geometric_weights(torch.full((conv.heads,), float(conv.alpha), dtype=x.dtype), conv.K)
     if conv.head_form == "full":
         values = x.expand(conv.heads, -1, -1)
     else:

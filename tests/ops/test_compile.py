@@ -61,7 +61,7 @@ def op_samples(fused: Backend) -> Iterator[tuple[CustomOpDef, tuple]]:
     yield edge_scores_op, (*learn(nodes, nodes, nodes[:2]), *packed, 0.2, fused)
     yield edge_scores_op, (*learn(nodes, nodes), None, *packed, 0.2, fused)
     yield edge_scores_backward_op, (p.scores, p.scores, *packed, 0.2, fused)
-    yield dropout_op, (*learn(p.x), rate[:1], seed, fused)
+    yield dropout_op, (*learn(p.x), rate[:1], seed, False, fused)
 
 
 def test_every_op_passes_opcheck(fused: Backend) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from magna.config import DataConfig
 from magna.datasets.arxiv import load_arxiv
 from magna.datasets.embedded import load_digits
-from magna.datasets.node_data import NodeData, undirected
+from magna.datasets.node_data import NodeData, Schema, undirected
+from magna.datasets.own import load_own
 from magna.datasets.planetoid import NAMES as PLANETOID_NAMES
 from magna.datasets.planetoid import load_planetoid
+from magna.datasets.splits import with_drawn_split, with_random_split
 from magna.datasets.store import data_folder, files_of, locate, present
 from magna.datasets.triples import Triples, load_triples
 
@@ -17,15 +20,19 @@ __all__ = [
     "DATASETS",
     "Dataset",
     "NodeData",
+    "Schema",
     "Triples",
     "data_folder",
     "files_of",
     "load_arxiv",
     "load_digits",
+    "load_new_graph",
     "load_node_data",
+    "load_own",
     "load_planetoid",
     "load_triples",
     "locate",
+    "prepare",
     "present",
     "undirected",
 ]
@@ -76,8 +83,8 @@ DATASETS = {
         Dataset(
             "ogbn-arxiv",
             "node classification",
-            "169,343 nodes, 1,166,243 arcs, 40 classes, without the features",
-            "github.com/DEEP-PolyU/NetBenchmark, github.com/mims-harvard/GNNGuard",
+            "169,343 nodes, 1,166,243 arcs, 40 classes; stand-in features (OGB's own need its files, ogbn_arxiv/)",
+            "github.com/DEEP-PolyU/NetBenchmark, github.com/mims-harvard/GNNGuard, github.com/XiaoxinHe/TAPE",
             "ODC-BY",
         ),
         Dataset(
@@ -98,14 +105,62 @@ DATASETS = {
 }
 
 
-def load_node_data(name: str, data_dir: str | Path | None = None) -> NodeData:
-    """The graph, features, labels and split of a node-classification data set.
+def load_node_data(data: DataConfig | str, data_dir: str | Path | None = None) -> NodeData:
+    """The graph, features, labels and split that a recipe's [data] names; a name or path alone means its defaults.
 
     >>> load_node_data("digits").num_nodes
     1797
     """
-    if name == "digits":
-        return load_digits()
-    if name in PLANETOID_NAMES:
-        return load_planetoid(name, data_dir)
-    raise ValueError(f"data.name is {name!r}; allowed: digits, {', '.join(PLANETOID_NAMES)}")
+    config = DataConfig(name=data) if isinstance(data, str) else data
+    loaded = _read(config, data_dir)
+    if loaded.schema.class_names is None:
+        numbered = tuple(map(str, range(loaded.num_classes)))
+        loaded = replace(loaded, schema=replace(loaded.schema, class_names=numbered))
+    if config.split == "random":
+        loaded = with_random_split(loaded, config.split_seed)
+    elif loaded.train.numel() == 0 and loaded.num_classes > 0:
+        loaded = with_drawn_split(loaded, config.split_seed)
+    return loaded.with_standardised_features() if config.standardise_features else loaded
+
+
+def load_new_graph(path: str | Path, config: DataConfig, schema: Schema) -> NodeData:
+    """Another graph for a model that was trained with `config` on data with this schema.
+
+    Features, classes and edge types are those of training, by name; a column too few or too many is an error. Without a
+    column `split`, all labelled nodes are the test split.
+    """
+    data = load_own(path, like=schema)
+    if config.undirected:
+        data = data.with_both_directions()
+    if data.train.numel() + data.valid.numel() + data.test.numel() == 0:
+        data = replace(data, test=(data.y >= 0).nonzero().squeeze(1))
+    return data.with_standardised_features() if config.standardise_features else data
+
+
+def prepare(data: NodeData, config: DataConfig) -> NodeData:
+    """What a model is fed: features normalised by row and self-loops, as the settings say."""
+    if config.normalise_features and data.x is not None:
+        data = data.with_row_normalised_features()
+    return data.with_self_loops() if config.self_loops else data
+
+
+def _read(config: DataConfig, data_dir: str | Path | None) -> NodeData:
+    name = config.name
+    if config.features != "published" and name != "ogbn-arxiv":
+        raise ValueError(
+            f"data.features is {config.features!r} for {name}; allowed: published (ogbn-arxiv has stand-ins)"
+        )
+    if name == "ogbn-arxiv":
+        return load_arxiv(data_dir, directed=not config.undirected, features=config.features)
+    if name == "digits" or name in PLANETOID_NAMES:
+        if not config.undirected:
+            raise ValueError(f"data.undirected is false; allowed: true for {name}, whose edges have no direction")
+        return load_digits() if name == "digits" else load_planetoid(name, data_dir)
+    if not Path(name).exists():
+        public = [known.name for known in DATASETS.values() if known.task == "node classification"]
+        raise ValueError(
+            f"data.name is {name!r}; allowed: {', '.join(public)}, or the path of a folder with nodes.csv and "
+            "edges.csv, or of a .pt file"
+        )
+    own = load_own(name)
+    return own.with_both_directions() if config.undirected else own

@@ -26,8 +26,9 @@ _NETBENCHMARK = (
 )
 _GNNGUARD = (
     "https://raw.githubusercontent.com/mims-harvard/GNNGuard/3b04a988dc57983f72572fadd5d7d786147c663c"
-    "/Datasets/ogbn_arxiv/raw"
+    "/Datasets/ogbn_arxiv"
 )
+_TAPE = "https://raw.githubusercontent.com/XiaoxinHe/TAPE/HEAD/gpt_preds"
 
 _PLANETOID_SHA256 = {
     "cora/ind.cora.x": "23cfa55d91c6f624233f5eb7b6e3f141f1bd2b2ae39608a63cf5d084bb27baab",
@@ -100,6 +101,15 @@ FILES: dict[str, PublicFile] = {
     ),
     "ogbn-arxiv/node-label.csv.gz": PublicFile(
         "b06e7cf75d909de66ce49bc4188a6dc525224f85dd6dcb36137de3d9321830d1",
-        f"{_GNNGUARD}/node-label.csv.gz",
+        f"{_GNNGUARD}/raw/node-label.csv.gz",
+    ),
+    "ogbn-arxiv/labelidx2arxivcategeory.csv.gz": PublicFile(
+        "a516ecd32007acca5817296bdd82f5b5db7e21b0917b94311ef4571e29305577",
+        f"{_GNNGUARD}/mapping/labelidx2arxivcategeory.csv.gz",
+    ),
+    "ogbn-arxiv/gpt_preds.csv.gz": PublicFile(
+        "92b6ab29a974a67a67f07e2e34b1e9024121de29a7ab8cb41b998d0fd4c4fc2d",
+        f"{_TAPE}/ogbn-arxiv.csv",
+        text_sha256="bbf78fbae7803e35b7cf8deae816e745fb2ca2f6275a9b09c65c482ca4c2a2d3",
     ),
 }

@@ -1,8 +1,11 @@
-"""`NodeData`: one graph with labels on its nodes and a split."""
+"""`NodeData`: one graph with labels on its nodes and a split; `Schema`: the names of its columns and classes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,12 +13,40 @@ from torch import Tensor
 UNLABELLED = -1
 
 
+@dataclass(frozen=True)
+class Schema:
+    """What another graph must share with the one that a model was trained on. None: the data has no such names.
+
+    `relation_names` are the edge types as the data has them; inverse types and self-loops come after them. Where
+    features were standardised they are (raw - shift) · scale.
+
+    >>> Schema.from_dict(Schema(feature_names=("age",)).to_dict())
+    Schema(feature_names=('age',), class_names=None, relation_names=None, feature_shift=None, feature_scale=None)
+    """
+
+    feature_names: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
+    relation_names: tuple[str, ...] | None = None
+    feature_shift: tuple[float, ...] | None = None
+    feature_scale: tuple[float, ...] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: None if value is None else list(value) for name, value in asdict(self).items()}
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> Schema:
+        unknown = set(values) - {entry.name for entry in fields(Schema)}
+        if unknown:
+            raise ValueError(f"a schema has no {sorted(unknown)[0]!r}; allowed: {', '.join(Schema().to_dict())}")
+        return Schema(**{name: None if value is None else tuple(value) for name, value in values.items()})
+
+
 @dataclass(frozen=True, eq=False)
 class NodeData:
     """A graph for node classification.
 
-    Shapes: edge_index [2, E], row 0 the source; x [N, C]; y [N], -1 where a node has no label; the three splits hold
-    node indices.
+    Shapes: edge_index [2, E], row 0 the source; x [N, C]; y [N], -1 where a node has no label; edge_type [E], None
+    where edges have no types; the three splits hold node indices. `notes` is what everything printed about it must say.
     """
 
     name: str
@@ -26,6 +57,11 @@ class NodeData:
     valid: Tensor
     test: Tensor
     x: Tensor | None = None
+    edge_type: Tensor | None = None
+    num_relations: int | None = None
+    node_ids: tuple[str, ...] | None = None
+    schema: Schema = Schema()
+    notes: tuple[str, ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -35,17 +71,126 @@ class NodeData:
         """The node indices of `train`, `valid` or `test`."""
         return {"train": self.train, "valid": self.valid, "test": self.test}[name]
 
+    def id_of(self, node: int) -> str:
+        """The user's id of a node; its number where nodes have no ids."""
+        return self.node_ids[node] if self.node_ids is not None else str(node)
+
+    def class_name(self, label: int) -> str:
+        """The user's name of a class; its number where classes have no names."""
+        names = self.schema.class_names
+        return names[label] if names is not None else str(label)
+
+    def index_of(self, ids: Sequence[str]) -> Tensor:
+        """The nodes that have these ids."""
+        known = self.node_ids if self.node_ids is not None else map(str, range(self.num_nodes))
+        at = {name: position for position, name in enumerate(known)}
+        for name in ids:
+            if name not in at:
+                near = ", ".join(difflib.get_close_matches(name, at, n=3) or list(at)[:3])
+                allowed = f"0 to {self.num_nodes - 1}" if self.node_ids is None else f"its ids, such as {near}"
+                raise ValueError(f"node {name!r} is not in {self.name}; allowed: {allowed}")
+        return torch.tensor([at[name] for name in ids], dtype=torch.int64)
+
     def with_row_normalised_features(self) -> NodeData:
         """Each feature row divided by its sum; rows of zeros stay."""
         assert self.x is not None
         total = self.x.sum(1, keepdim=True)
         return replace(self, x=torch.where(total == 0, self.x, self.x / total))
 
+    def with_standardised_features(self) -> NodeData:
+        """Each feature with mean 0 and deviation 1 over all nodes, or as the schema says; constant ones become 0."""
+        if self.x is None:
+            return self
+        schema = self.schema
+        if schema.feature_shift is None or schema.feature_scale is None:
+            raw = self.x.double()
+            deviation = raw.std(0, correction=0)
+            scale = torch.where(deviation > 1e-12 * raw.abs().amax(0), 1 / deviation, 0.0)
+            schema = replace(schema, feature_shift=tuple(raw.mean(0).tolist()), feature_scale=tuple(scale.tolist()))
+        shift, scale = (
+            torch.tensor(part, dtype=torch.float64) for part in (schema.feature_shift, schema.feature_scale)
+        )
+        if shift.numel() != self.x.size(1):
+            raise ValueError(f"{self.name} has {self.x.size(1)} features; allowed: {shift.numel()}, as in training")
+        return replace(self, x=((self.x.double() - shift) * scale).float(), schema=schema)
+
     def with_self_loops(self) -> NodeData:
-        """One loop added to every node (the loops that are there go first)."""
-        edges = self.edge_index[:, self.edge_index[0] != self.edge_index[1]]
+        """One loop added to every node (the loops that are there go first); typed, they are a relation of their own."""
+        proper = self.edge_index[0] != self.edge_index[1]
         loop = torch.arange(self.num_nodes)
-        return replace(self, edge_index=_by_target(torch.cat([edges, torch.stack([loop, loop])], dim=1)))
+        edges = torch.cat([self.edge_index[:, proper], torch.stack([loop, loop])], dim=1)
+        order = _by_target(edges)
+        if self.edge_type is None:
+            return replace(self, edge_index=edges[:, order])
+        assert self.num_relations is not None
+        types = torch.cat([self.edge_type[proper], torch.full_like(loop, self.num_relations)])
+        return replace(self, edge_index=edges[:, order], edge_type=types[order], num_relations=self.num_relations + 1)
+
+    def with_both_directions(self) -> NodeData:
+        """Both directions of every edge, each once, without self-loops; the inverse of a type is another type."""
+        source, target = self.edge_index
+        if self.edge_type is None:
+            return replace(self, edge_index=undirected(source, target, self.num_nodes))
+        assert self.num_relations is not None
+        proper = source != target
+        source, target, kind = source[proper], target[proper], self.edge_type[proper]
+        relations = 2 * self.num_relations
+        there = (target * self.num_nodes + source) * relations + kind
+        back = (source * self.num_nodes + target) * relations + kind + self.num_relations
+        code = torch.unique(torch.cat([there, back]))
+        ends, kind = code // relations, code % relations
+        edge_index = torch.stack([ends % self.num_nodes, ends // self.num_nodes])
+        return replace(self, edge_index=edge_index, edge_type=kind, num_relations=relations)
+
+    def to_pyg(self) -> Any:
+        """The same graph as a PyG `Data` with `train_mask`, `val_mask` and `test_mask`."""
+        from torch_geometric.data import Data
+
+        def mask(nodes: Tensor) -> Tensor:
+            return torch.zeros(self.num_nodes, dtype=torch.bool).index_fill_(0, nodes, True)
+
+        masks = {f"{key}_mask": mask(self.split(split)) for key, split in _PYG_SPLITS.items()}
+        data = Data(x=self.x, edge_index=self.edge_index, y=self.y, num_nodes=self.num_nodes, **masks)
+        if self.edge_type is not None:
+            data.edge_type = self.edge_type
+        return data
+
+    @staticmethod
+    def from_pyg(data: Any, name: str = "data") -> NodeData:
+        """A PyG `Data` with `edge_index`, and `x`, `y`, `edge_type` and the three masks where it has them."""
+        if data.edge_index is None:
+            raise ValueError(f"{name} has no edge_index; allowed: a PyG Data with edge_index, x and y")
+        num_nodes = int(data.num_nodes)
+        if num_nodes == 0:
+            raise ValueError(f"{name} has no node; allowed: at least one")
+        edge_index = _whole_numbers(name, "edge_index", data.edge_index, (2, -1))
+        if edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < num_nodes:
+            raise ValueError(f"{name} has an edge to node {int(edge_index.max())}; allowed: 0 to {num_nodes - 1}")
+        y = torch.full((num_nodes,), UNLABELLED)
+        if getattr(data, "y", None) is not None:
+            y = _whole_numbers(name, "y", data.y.squeeze(-1) if data.y.dim() == 2 else data.y, (num_nodes,))
+        splits = {split: _masked(name, f"{key}_mask", data, num_nodes) for key, split in _PYG_SPLITS.items()}
+        for split, nodes in splits.items():
+            if (y[nodes] < 0).any():
+                raise ValueError(f"{name} has a {split} node without a label; allowed: y of 0 or more in the masks")
+        kind = getattr(data, "edge_type", None)
+        if kind is not None:
+            kind = _whole_numbers(name, "edge_type", kind, (edge_index.size(1),))
+        return NodeData(
+            name=name,
+            edge_index=edge_index,
+            y=torch.where(y < 0, UNLABELLED, y),
+            num_classes=max(int(y.max()) + 1, 0),
+            train=splits["train"],
+            valid=splits["valid"],
+            test=splits["test"],
+            x=_features(name, getattr(data, "x", None), num_nodes),
+            edge_type=kind,
+            num_relations=None if kind is None else int(kind.max()) + 1 if kind.numel() else 1,
+        )
+
+
+_PYG_SPLITS = {"train": "train", "val": "valid", "test": "test"}
 
 
 def undirected(source: Tensor, target: Tensor, num_nodes: int) -> Tensor:
@@ -60,8 +205,43 @@ def undirected(source: Tensor, target: Tensor, num_nodes: int) -> Tensor:
     return torch.stack([code % num_nodes, code // num_nodes])
 
 
+def finite(name: str, x: Tensor) -> None:
+    """Refuse features that are not numbers a model can be fed with."""
+    bad = (~torch.isfinite(x)).nonzero()
+    if bad.numel():
+        row, column = bad[0].tolist()
+        raise ValueError(f"{name} has {float(x[row, column])} in row {row}, feature {column}; allowed: finite numbers")
+
+
 def _by_target(edge_index: Tensor) -> Tensor:
     # Sorted by target, the edges need no permutation on their way into the operators.
-    source_order = torch.argsort(edge_index[0], stable=True)
-    edge_index = edge_index[:, source_order]
-    return edge_index[:, torch.argsort(edge_index[1], stable=True)]
+    order = torch.argsort(edge_index[0], stable=True)
+    return order[torch.argsort(edge_index[1][order], stable=True)]
+
+
+def _whole_numbers(name: str, part: str, values: Any, shape: tuple[int, ...]) -> Tensor:
+    words = f"a tensor of whole numbers with shape {list(shape)}".replace("-1", "E")
+    if not isinstance(values, Tensor) or values.is_floating_point() or values.dtype == torch.bool:
+        raise ValueError(f"{name} has no such {part}; allowed: {words}")
+    if values.dim() != len(shape) or any(want not in (-1, got) for got, want in zip(values.shape, shape, strict=True)):
+        raise ValueError(f"{name} has {part} of shape {list(values.shape)}; allowed: {words}")
+    return values.long().contiguous()
+
+
+def _masked(name: str, part: str, data: Any, num_nodes: int) -> Tensor:
+    mask = getattr(data, part, None)
+    if mask is None:
+        return torch.zeros(0, dtype=torch.int64)
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != (num_nodes,):
+        raise ValueError(f"{name} has another {part}; allowed: true or false for each of its {num_nodes} nodes")
+    return mask.nonzero().squeeze(1)
+
+
+def _features(name: str, x: Any, num_nodes: int) -> Tensor | None:
+    if x is None:
+        return None
+    if not isinstance(x, Tensor) or x.dim() != 2 or x.size(0) != num_nodes or x.is_complex():
+        raise ValueError(f"{name} has another x; allowed: a matrix with a row for each of its {num_nodes} nodes")
+    x = x.float()
+    finite(name, x)
+    return x

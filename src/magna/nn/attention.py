@@ -71,6 +71,8 @@ class EdgeAttention(nn.Module):
     torch.Size([2, 2])
     """
 
+    PER_TRIAL = ("negative_slope",)
+
     def __init__(
         self,
         in_channels: int,
@@ -99,7 +101,8 @@ class EdgeAttention(nn.Module):
         self.in_channels, self.head_channels, self.heads = in_channels, head_channels, heads
         self.num_relations = num_relations
         self.projection: Projection = projection
-        self.tanh, self.negative_slope = tanh, negative_slope
+        self.tanh = tanh
+        self.negative_slope: float | Tensor = negative_slope
         self.init: Init = init
         self.backend: Backend = backend
 

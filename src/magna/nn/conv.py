@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -9,9 +10,10 @@ from torch import Tensor, nn
 
 from magna.graph import Graph
 from magna.nn.attention import EdgeAttention, check_size, graph_at_door
-from magna.nn.dropout import draw_seed
+from magna.nn.dropout import draw_seed, is_zero
 from magna.nn.initial import attention_gain, fill_linear
 from magna.ops import attention_diffusion, checks, edge_softmax, geometric_weights
+from magna.ops.checks import Rate
 from magna.typing import Backend, HeadForm, HopWeights, Init, Memory, Mode, Norm, Projection, one_of
 
 _LOOPED: WeakKeyDictionary[Graph, Graph] = WeakKeyDictionary()
@@ -89,6 +91,8 @@ class MAGNAConv(nn.Module):
     torch.Size([3, 32])
     """
 
+    PER_TRIAL = ("K", "alpha", "attention_dropout", "feature_dropout", "edge_dropout")
+
     def __init__(
         self,
         in_channels: int,
@@ -149,15 +153,19 @@ class MAGNAConv(nn.Module):
             check_size("num_relations", num_relations)
         _check_hop_weights(hop_weights, mode, alpha, attention_dropout, feature_dropout)
         self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
-        self.K, self.alpha = K, alpha
+        self.K: int | Tensor = K
+        self.alpha: float | Tensor = alpha
+        self.most_hops = K
         self.num_relations = num_relations
         self.head_form: HeadForm = head_form
         self.hop_weights: HopWeights = hop_weights
         self.mode: Mode = mode
         self.memory: Memory = memory
         self.tolerance = tolerance
-        self.attention_dropout, self.feature_dropout = attention_dropout, feature_dropout
-        self.edge_dropout, self.edge_pairs = edge_dropout, edge_pairs
+        self.attention_dropout: Rate = attention_dropout
+        self.feature_dropout: Rate = feature_dropout
+        self.edge_dropout: Rate = edge_dropout
+        self.edge_pairs = edge_pairs
         self.top_k, self.top_k_shared = top_k, top_k_shared
         self.add_self_loops = add_self_loops
         self.init: Init = init
@@ -198,12 +206,12 @@ class MAGNAConv(nn.Module):
                 fill_linear(self.out, self.init, gain)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
-        start = torch.full((self.heads,), self.alpha, dtype=torch.float64)
+        start = torch.full((self.heads,), float(self.alpha), dtype=torch.float64)
         with torch.no_grad():
             if self.alpha_logit is not None:
                 self.alpha_logit.copy_(torch.logit(start))
             if self.theta_logit is not None:
-                self.theta_logit.copy_(geometric_weights(start, self.K).log())
+                self.theta_logit.copy_(geometric_weights(start, self.most_hops).log())
 
     def forward(
         self,
@@ -255,7 +263,7 @@ class MAGNAConv(nn.Module):
         return (out, (graph.edge_index, attention)) if return_attention_weights else out
 
     def _draws(self) -> bool:
-        return max(self.attention_dropout, self.feature_dropout, self.edge_dropout) > 0
+        return not all(is_zero(rate) for rate in (self.attention_dropout, self.feature_dropout, self.edge_dropout))
 
     def _values(self, x: Tensor, source: Tensor) -> Tensor:
         if self.head_form == "full":
@@ -275,7 +283,12 @@ class MAGNAConv(nn.Module):
                 backend=self.backend,
                 validate=False,
             )
-        hops = {"K": self.K, "alpha": alpha} if self.theta_logit is None else {"theta": self.theta_logit.softmax(1)}
+        hops: dict[str, Any] = {"K": self.K, "alpha": alpha}
+        if self.theta_logit is not None:
+            hops = {"theta": self.theta_logit.softmax(1)}
+        elif isinstance(self.K, Tensor):
+            per_head = torch.as_tensor(alpha, device=values.device).expand(self.heads)
+            hops = {"theta": geometric_weights(per_head, self.K, self.most_hops)}
         return attention_diffusion(
             values,
             attention,

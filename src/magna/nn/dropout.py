@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from magna.ops import checks, dropout
+from magna.ops.checks import Rate
 from magna.typing import Backend
 
 
@@ -22,24 +23,35 @@ class Dropout(nn.Module):
 
     Args:
         p: probability of setting an entry to zero.
+        rows: set whole rows to zero instead of single entries.
         name: what an error calls the rate.
 
-    Shapes: any → the same.
+    Shapes: any, [N, ...] with `rows` → the same.
 
     >>> Dropout(0.5).eval()(torch.ones(2)).tolist()
     [1.0, 1.0]
     """
 
-    def __init__(self, p: float, *, name: str = "p", backend: Backend = "auto") -> None:
+    PER_TRIAL = ("p",)
+
+    def __init__(self, p: float, *, rows: bool = False, name: str = "p", backend: Backend = "auto") -> None:
         super().__init__()
         checks.active(name, p, 1)
-        self.p = p
+        self.p: Rate = p
+        self.rows = rows
         self.backend = backend
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0:
+        if not self.training or is_zero(self.p):
             return x
-        return dropout(x, self.p, draw_seed(x.device), backend=self.backend)
+        entries = x.new_ones(x.size(0), *(1 for _ in x.shape[1:])) if self.rows else x
+        dropped = dropout(entries, self.p, draw_seed(x.device), backend=self.backend, validate=False)
+        return x * dropped if self.rows else dropped
 
     def extra_repr(self) -> str:
-        return f"p={self.p}"
+        return f"p={self.p}" + (", rows=True" if self.rows else "")
+
+
+def is_zero(rate: Rate) -> bool:
+    """Whether nothing is dropped; a tensor, one rate for each of several trials, may always drop something."""
+    return not isinstance(rate, Tensor) and rate == 0

@@ -54,6 +54,7 @@ class MAGNA(
         input_projection: True: a linear layer to `hidden_channels` first; a number: to that width; False: none, the
             first block takes the features as they are and projects its residual.
         final_norm: norm on the last hidden states, "none", "layer" or "unbiased".
+        node_dropout: of whole rows of the features, before anything else.
         embed_dropout: on the features, before the input projection.
         classifier_dropout: on the last hidden states, before the output head.
         edge_dropout_shared: all blocks leave out the same edges; False: each block draws its own.
@@ -67,6 +68,13 @@ class MAGNA(
     torch.Size([3, 3])
     """
 
+    # What may differ between models that are trained side by side (`magna.trials`).
+    BATCHED = frozenset(
+        {"K", "alpha", "negative_slope", "attention_dropout", "feature_dropout", "edge_dropout", "node_dropout"}
+        | {"embed_dropout", "input_dropout", "output_dropout", "residual_dropout", "classifier_dropout"}
+        | {"ffn_dropout", "ffn_output_dropout"}
+    )
+
     def __init__(
         self,
         in_channels: int,
@@ -77,6 +85,7 @@ class MAGNA(
         heads: int = 8,
         input_projection: bool | int = True,
         final_norm: Norm = "none",
+        node_dropout: float = 0.0,
         embed_dropout: float = 0.0,
         classifier_dropout: float = 0.0,
         edge_dropout_shared: bool = False,
@@ -94,6 +103,7 @@ class MAGNA(
             "heads": heads,
             "input_projection": input_projection,
             "final_norm": final_norm,
+            "node_dropout": node_dropout,
             "embed_dropout": embed_dropout,
             "classifier_dropout": classifier_dropout,
             "edge_dropout_shared": edge_dropout_shared,
@@ -109,7 +119,7 @@ class MAGNA(
         one_of("final_norm", final_norm, Norm)
         self.in_channels, self.hidden_channels, self.out_channels = in_channels, hidden_channels, out_channels
         self.num_relations: int | None = settings["num_relations"]
-        self.edge_dropout_shared = edge_dropout_shared and settings["edge_dropout"] > 0
+        self.edge_dropout_shared = edge_dropout_shared
 
         # One table serves all blocks: r_k carries no layer in Eq. 1.
         settings["relation_embedding"] = False
@@ -121,6 +131,7 @@ class MAGNA(
             self.relation_table = nn.Parameter(torch.empty(rows, settings["relation_channels"]))
 
         backend = settings["backend"]
+        self.node_dropout = Dropout(node_dropout, rows=True, name="node_dropout", backend=backend)
         self.embed_dropout = Dropout(embed_dropout, name="embed_dropout", backend=backend)
         width = _input_width(input_projection, in_channels, hidden_channels)
         self.input_projection = nn.Linear(in_channels, width) if input_projection is not False else None
@@ -166,7 +177,7 @@ class MAGNA(
         if relation is None:
             relation = self.relation_table
         seed = draw_seed(x.device) if self.training and self.edge_dropout_shared else None
-        h = self.embed_dropout(x)
+        h = self.embed_dropout(self.node_dropout(x))
         if self.input_projection is not None:
             h = self.input_projection(h)
         for block in self.blocks:

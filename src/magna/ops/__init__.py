@@ -7,6 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+import magna.ops.folding  # noqa: F401 (how the ops behave under torch.vmap)
 from magna.graph import Graph
 from magna.ops import checks, reference
 from magna.ops.backends import choose, pack
@@ -38,7 +39,7 @@ def edge_scores(
     graph: Graph,
     relation: Tensor | None = None,
     *,
-    negative_slope: float = 0.2,
+    negative_slope: float | Tensor = 0.2,
     backend: Backend = "auto",
 ) -> Tensor:
     """Eq. 1 after its products: the score of each edge from scores per node and per relation.
@@ -51,10 +52,14 @@ def edge_scores(
         target: scores of the nodes as targets.
         graph: the edges, with types where `relation` is given.
         relation: scores of the relations.
-        negative_slope: slope of LeakyReLU below zero, not negative.
+        negative_slope: slope of LeakyReLU below zero, not negative; a number, or one for all edges as a tensor.
 
     Shapes: source [N, H], target [N, H], relation [R, H] → [E, H], in the caller's edge order.
     """
+    if isinstance(negative_slope, Tensor):
+        # With slope 1 the op gives the bare sums.
+        total = edge_scores(source, target, graph, relation, negative_slope=1.0, backend=backend)
+        return torch.where(total > 0, total, total * negative_slope)
     checks.node_scores(source, target, relation, graph, negative_slope)
     chosen = choose(backend, source.device)
     if chosen == "reference":
@@ -232,17 +237,17 @@ def attention_diffusion(
     return diffuse_op(x.contiguous(), attention, theta.contiguous(), seed, *dropped, *pack(graph), save, chosen)[0]
 
 
-def dropout(x: Tensor, p: float, seed: int | Tensor, *, backend: Backend = "auto") -> Tensor:
+def dropout(x: Tensor, p: Rate, seed: int | Tensor, *, backend: Backend = "auto", validate: bool = True) -> Tensor:
     """Inverted dropout from a seed: the same bits in every backend, and not serial on the CPU as torch's own.
 
     >>> dropout(torch.ones(4), 0.5, seed=0).unique().tolist()
     [0.0, 2.0]
     """
-    if not checks.active("p", p, 1):
+    if not checks.active("p", p, 1, validate):
         return x
     rate, seed = _rates(p, 1, x.device), checks.seed(seed, "p", x.device)
     chosen = choose(backend, x.device)
-    return reference.dropout(x, rate, seed) if chosen == "reference" else dropout_op(x, rate, seed, chosen)
+    return reference.dropout(x, rate, seed) if chosen == "reference" else dropout_op(x, rate, seed, False, chosen)
 
 
 def saves(states_bytes: int, device: torch.device) -> bool:

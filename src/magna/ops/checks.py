@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from magna.graph import Graph
 from magna.ops.backends import DTYPES
@@ -12,8 +13,8 @@ Rate = float | Tensor  # a probability, or one per head
 
 
 def values_readable(tensor: Tensor) -> bool:
-    """Values cannot be looked at while a compiler traces or a CUDA graph is being captured."""
-    if torch.compiler.is_compiling():
+    """Values cannot be looked at while a compiler traces, a CUDA graph is being captured, or where there are none."""
+    if torch.compiler.is_compiling() or isinstance(tensor, FakeTensor):
         return False
     return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 

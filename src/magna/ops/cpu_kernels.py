@@ -32,7 +32,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "edge_softmax_backward": [_POINTER] * 2 + _ROWS + [_POINTER] * 3 + [_INT] * 2,
     "top_k_mask": [_POINTER] + _ROWS + [_POINTER] + [_INT] * 3,
     "take_rows": [_POINTER] * 3 + [_INT] * 3,
-    "dropout": [_POINTER] * 2 + [_INT] + [_POINTER] * 2 + [_INT] * 2,
+    "dropout": [_POINTER] * 2 + [_INT] * 3 + [_POINTER] * 2 + [_INT] * 2,
     "hop": [_POINTER] * 3 + _ROWS + [_POINTER] * 4 + [_INT] * 2 + _DRAW + [_INT] * 2,
     "hop_backward": [_POINTER] * 3 + _ROWS + [_POINTER] * 5 + [_INT] + [_POINTER] * 2 + [_INT] * 2 + _DRAW + [_INT] * 2,
     "hop_dropout": [_POINTER] * 2 + [_INT] * 3 + _DRAW + [_INT] * 2,
@@ -164,12 +164,16 @@ def take_rows(values: Tensor, order: Tensor) -> Tensor:
     return out
 
 
-def dropout(x: Tensor, rate: Tensor, seed: Tensor) -> Tensor:
-    out = empty(x.shape, x)
+def dropout(x: Tensor, rate: Tensor, seed: Tensor, shared: bool) -> Tensor:
+    out = empty((*rate.shape, *x.shape) if shared else x.shape, x)
+    if out.numel() == 0:
+        return out
     _kernel("dropout", x)(
         x.data_ptr(),
         out.data_ptr(),
-        x.numel(),
+        out.numel(),
+        out.numel() // rate.numel(),
+        shared,
         rate.data_ptr(),
         seed.data_ptr(),
         DENSE_STREAM,

@@ -109,23 +109,24 @@ def _(scores, k, graph, sizes, backend):
 
 
 @fused_op("magna::dropout")
-def dropout_op(x: Tensor, rate: Tensor, seed: Tensor, backend: str) -> Tensor:
-    return kernels(backend).dropout(x.contiguous(), rate, seed)
+def dropout_op(x: Tensor, rate: Tensor, seed: Tensor, shared: bool, backend: str) -> Tensor:
+    return kernels(backend).dropout(x.contiguous(), rate, seed, shared)
 
 
 @dropout_op.register_fake
-def _(x, rate, seed, backend):
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
+def _(x, rate, seed, shared, backend):
+    return x.new_empty((*rate.shape, *x.shape) if shared else x.shape)
 
 
 def _dropout_save(ctx, inputs, output):
-    _, rate, seed, ctx.backend = inputs
+    _, rate, seed, ctx.shared, ctx.backend = inputs
     ctx.save_for_backward(rate, seed)
 
 
 def _dropout_grad(ctx, grad):
     # The same factors again: dropout is linear and its mask is a function of the seed.
-    return dropout_op(grad, *ctx.saved_tensors, ctx.backend), None, None, None
+    grad = dropout_op(grad, *ctx.saved_tensors, False, ctx.backend)
+    return grad.sum(0) if ctx.shared else grad, None, None, None, None
 
 
 dropout_op.register_autograd(_dropout_grad, setup_context=_dropout_save)

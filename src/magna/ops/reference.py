@@ -98,7 +98,12 @@ def attention_diffusion(
     return z
 
 
-def dropout(x: Tensor, rate: Tensor, seed: Tensor) -> Tensor:
-    """Inverted dropout of a whole tensor with one rate [1]."""
-    entry = torch.arange(x.numel(), device=x.device).view(x.shape)
-    return x * dropout_factor(seed, DENSE_STREAM, entry, rate, x.dtype)
+def dropout(x: Tensor, rate: Tensor, seed: Tensor, shared: bool = False) -> Tensor:
+    """Inverted dropout of a whole tensor, or of G blocks of it, each with its own rate [G].
+
+    Shapes: x [...], G dividing its first size → the same; with `shared` every rate gets a copy: [...] → [G, ...].
+    """
+    if shared:
+        x = x.expand(*rate.shape, *x.shape)
+    entry = torch.arange(x.numel(), device=x.device).view(rate.numel(), -1)
+    return (x.reshape(entry.shape) * dropout_factor(seed, DENSE_STREAM, entry, rate[:, None], x.dtype)).view(x.shape)

@@ -8,20 +8,23 @@ import torch
 from torch import Tensor
 
 
-def geometric_weights(alpha: Tensor, K: int) -> Tensor:
+def geometric_weights(alpha: Tensor, K: int | Tensor, most: int | None = None) -> Tensor:
     """θ of the truncated recursion (Eq. 5), differentiable in alpha.
 
     θ_k = α (1 − α)^k for k < K and θ_K = (1 − α)^K: the last hop carries all the weight that is left, so
-    the weights sum to 1.
+    the weights sum to 1. Where K is a tensor, `most` is its largest value, and hops beyond K weigh nothing.
 
-    Shapes: alpha [H] → θ [H, K + 1].
+    Shapes: alpha [H] → θ [H, K + 1], or [H, most + 1].
 
     >>> geometric_weights(torch.tensor([0.5]), K=2)
     tensor([[0.5000, 0.2500, 0.2500]])
     """
-    hop = torch.arange(K + 1, device=alpha.device)
+    if most is None:
+        assert isinstance(K, int)
+        most = K
+    hop = torch.arange(most + 1, device=alpha.device)
     decay = (1 - alpha)[:, None] ** hop
-    return torch.cat([alpha[:, None] * decay[:, :K], decay[:, K:]], dim=1)
+    return torch.where(hop < K, alpha[:, None] * decay, torch.where(hop == K, decay, 0.0))
 
 
 def truncation_error(K: int, alpha: float) -> float:

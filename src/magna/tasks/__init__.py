@@ -15,4 +15,4 @@ __all__ = ["NodeClassification", "make_task"]
 
 def make_task(config: Config, data_dir: str | Path | None, device: torch.device) -> NodeClassification:
     """Read the data that a config names and put the task on a device."""
-    return NodeClassification(load_node_data(config.data.name, data_dir), config, device)
+    return NodeClassification(load_node_data(config.data, data_dir), config, device)

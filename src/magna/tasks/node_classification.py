@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magna.config import Config, ModelConfig
-from magna.datasets import NodeData
-from magna.metrics import accuracy
-from magna.nn import MAGNA
+from magna.config import Config, ModelConfig, TaskConfig
+from magna.datasets import NodeData, prepare, with_random_split
+from magna.metrics import correct
+from magna.models import Model, make_model
+
+Scorer = Callable[..., Tensor]  # a model, or a function that stands for one
 
 
 class NodeClassification:
@@ -30,41 +31,94 @@ class NodeClassification:
         for split in ("train", "valid", "test"):
             if data.split(split).numel() == 0:
                 raise ValueError(f"{data.name} has no {split} node; allowed: at least one in each split")
-        if config.data.normalise_features:
-            data = data.with_row_normalised_features()
-        if config.data.self_loops:
-            data = data.with_self_loops()
+        self.data = data = prepare(data, config.data)
         assert data.x is not None
-        self.dataset = data.name
+        self.dataset, self.device, self.settings = data.name, device, config.task
         self.num_nodes, self.num_edges = data.num_nodes, data.edge_index.size(1)
         self.in_channels, self.num_classes = data.x.size(1), data.num_classes
         # The same tensors are handed to the model every time, so their sorted `Graph` is built only once.
         self._x, self._edge_index, self._y = (part.to(device) for part in (data.x, data.edge_index, data.y))
+        self._types = () if data.edge_type is None else (data.edge_type.to(device),)
         self._nodes = {name: data.split(name).to(device) for name in ("train", "valid", "test")}
+        self._random: dict[int, dict[str, Tensor]] = {}
 
-    def make_model(self, config: ModelConfig) -> MAGNA:
+    def make_model(self, config: ModelConfig) -> Model:
         """A fresh model of the right width for this data."""
-        return MAGNA(self.in_channels, out_channels=self.num_classes, **asdict(config))
+        if self.data.num_relations is None:
+            return make_model(config, self.in_channels, self.num_classes)
+        if config.name != "magna":
+            raise ValueError(f"{self.dataset} has typed edges; allowed: model.name magna, {config.name} takes none")
+        return make_model(config, self.in_channels, self.num_classes, num_relations=self.data.num_relations)
 
     def batches(self) -> Iterator[Tensor]:
         """The training nodes, all at once."""
         yield self._nodes["train"]
 
-    def loss(self, model: nn.Module, nodes: Tensor) -> Tensor:
-        """Cross-entropy of a batch of training nodes."""
-        logits = model(self._x, self._edge_index)
-        return F.cross_entropy(logits[nodes], self._y[nodes])
+    def loss(self, model: Scorer, nodes: Tensor, epoch: int | Tensor = 0, settings: TaskConfig | None = None) -> Tensor:
+        """Cross-entropy of some training nodes and, where the task asks for it, the consistency of passes.
+
+        Args:
+            model: gives the scores of all nodes, other ones at each call where it has dropout.
+            nodes: whose labels may be looked at.
+            epoch: how far training has come, for the ramp of the consistency.
+            settings: in place of the task's own; its numbers may be tensors.
+        """
+        settings = settings or self.settings
+        target = self._y[nodes]
+        if not isinstance(settings.consistency, Tensor) and settings.consistency == 0:
+            return F.cross_entropy(self.scores(model)[nodes], target)
+        passes = [self.scores(model).log_softmax(-1) for _ in range(settings.passes)]
+        supervised = sum(F.nll_loss(scores[nodes], target) for scores in passes) / len(passes)
+        ramp = torch.as_tensor(epoch + 1, device=target.device) / settings.ramp
+        return supervised + settings.consistency * ramp.clamp(max=1) * consistency(passes, settings.temperature)
+
+    def scores(self, model: Scorer) -> Tensor:
+        """The scores of the classes for all nodes."""
+        return model(self._x, self._edge_index, *self._types)
+
+    def measure(self, model: Scorer, nodes: Tensor) -> dict[str, Tensor]:
+        """Accuracy and loss on some nodes."""
+        return scored(self.scores(model)[nodes], self._y[nodes])
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, split: str) -> dict[str, float]:
         """Accuracy and loss on `train`, `valid` or `test`."""
         model.eval()
-        nodes = self._nodes[split]
-        logits = model(self._x, self._edge_index)[nodes]
-        target = self._y[nodes]
-        return {"accuracy": accuracy(logits, target), "loss": float(F.cross_entropy(logits, target))}
+        return {name: float(value) for name, value in self.measure(model, self.nodes(split)).items()}
+
+    def nodes(self, split: str, seed: int | None = None) -> Tensor:
+        """The nodes of `train`, `valid` or `test`; with a seed, of that random split of the same graph."""
+        if seed is None:
+            return self._nodes[split]
+        if seed not in self._random:
+            drawn = with_random_split(self.data, seed)
+            self._random[seed] = {name: drawn.split(name).to(self.device) for name in self._nodes}
+        return self._random[seed][split]
 
     @staticmethod
     def score(metrics: dict[str, float]) -> tuple[float, float]:
         """What selection compares, larger is better: accuracy, and the loss where accuracies are equal."""
         return metrics["accuracy"], -metrics["loss"]
+
+
+def scored(scores: Tensor, target: Tensor) -> dict[str, Tensor]:
+    """Accuracy and loss of the scores of some nodes."""
+    return {"accuracy": correct(scores, target).double().mean(), "loss": F.cross_entropy(scores, target)}
+
+
+def consistency(passes: Sequence[Tensor], temperature: float | Tensor) -> Tensor:
+    """How far stochastic passes stand from their sharpened mean, over all nodes (Feng et al. 2020, GRAND).
+
+    Σ_s ‖p_s − p̄‖² / S, averaged over the nodes, with p̄ ∝ (mean of the p_s)^(1/T), which gets no gradient.
+
+    Shapes: passes [N, C] each, log-probabilities → [].
+
+    >>> one_hot = torch.eye(2).log()
+    >>> float(consistency([one_hot, one_hot], 0.5))
+    0.0
+    """
+    probabilities = torch.stack([scores.exp() for scores in passes])  # [S, N, C]
+    with torch.no_grad():
+        sharp = probabilities.mean(0) ** (1 / temperature)
+        sharp = sharp / sharp.sum(-1, keepdim=True)
+    return (probabilities - sharp).square().sum(-1).mean()

@@ -364,17 +364,18 @@ template <class T> void hop_dropout(const T* x, T* out, int64_t rows, int64_t he
     });
 }
 
-template <class T> void dropout(const T* x, T* out, int64_t size, float rate, int64_t seed, int64_t number,
-                                int64_t threads) {
+// Blocks of `block` elements, each with its own rate; they are copies of one x where it is shared.
+template <class T> void dropout(const T* x, T* out, int64_t size, int64_t block, bool shared, const float* rate,
+                                int64_t seed, int64_t number, int64_t threads) {
     using A = accumulator<T>;
     const Stream stream(seed, number);
-    const Rate<A> kept(rate);
     share_ranges(size, 64 * RUN, threads, [&](int64_t first, int64_t end) {
         A factor[RUN];
-        for (int64_t at = first; at < end; at += RUN) {
-            const int64_t count = end - at < RUN ? end - at : RUN;
-            draw_run(stream, kept, uint64_t(at), count, factor);
-            multiply(x + at, factor, count, out + at);
+        for (int64_t at = first, count; at < end; at += count) {
+            const int64_t inside = at % block, left = end - at < block - inside ? end - at : block - inside;
+            count = left < RUN ? left : RUN;
+            draw_run(stream, Rate<A>(rate[at / block]), uint64_t(at), count, factor);
+            multiply(x + (shared ? inside : at), factor, count, out + at);
         }
     });
 }
@@ -408,8 +409,9 @@ template <class T> void dropout(const T* x, T* out, int64_t size, float rate, in
         hop_dropout<T>(x, out, rows, heads, width, AS_DRAW, number, threads);                                       \
     }                                                                                                               \
     KERNEL(dropout, name)                                                                                           \
-    (const T* x, T* out, int64_t size, const float* rate, const int64_t* seed, int64_t stream, int64_t threads) {   \
-        dropout<T>(x, out, size, *rate, *seed, stream, threads);                                                    \
+    (const T* x, T* out, int64_t size, int64_t block, int64_t shared, const float* rate, const int64_t* seed,       \
+     int64_t stream, int64_t threads) {                                                                             \
+        dropout<T>(x, out, size, block, shared != 0, rate, *seed, stream, threads);                                 \
     }
 
 EXPORT(float, f32)

@@ -1,0 +1,7 @@
+"""The paper's other systems as models on the same operators, for the same task."""
+
+from magna.baselines.diff_gcn import DiffGCN
+from magna.baselines.gat import GAT
+from magna.baselines.ppr import diffused_graph
+
+__all__ = ["GAT", "DiffGCN", "diffused_graph"]

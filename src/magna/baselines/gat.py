@@ -1,0 +1,108 @@
+"""`GAT` (Veličković et al. 2018, arXiv 1710.10903) on this package's operators."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from magna.baselines.saved import Baseline
+from magna.graph import Graph
+from magna.nn.attention import check_size, graph_at_door
+from magna.nn.conv import MAGNAConv
+from magna.nn.dropout import Dropout
+from magna.typing import Backend
+
+
+class GAT(Baseline, tags=["graph-neural-network"], paper_url="https://arxiv.org/abs/1710.10903"):
+    r"""Graph attention network: attention over neighbours alone, heads side by side, ELU between the layers.
+
+    .. math:: H^{(l+1)} = \mathrm{ELU}\left(\Vert_m A_m H^{(l)} W_m + b\right), \quad
+              \mathrm{out} = \tfrac{1}{M} \sum_m A_m H^{(L-1)} W_m + b
+
+    Each layer is :class:`MAGNAConv` with one hop and no teleport. The graph is taken as it is; GAT wants self-loops.
+
+    Args:
+        in_channels: width of the node features.
+        hidden_channels: width of a hidden layer, all heads together.
+        num_layers: number of layers, the output layer included.
+        out_channels: number of classes.
+        heads: attention heads of the hidden layers.
+        out_heads: attention heads of the output layer, averaged.
+        negative_slope: slope of LeakyReLU below zero.
+        embed_dropout: on the features.
+        input_dropout: on the hidden states before each further layer.
+        attention_dropout: on the attention.
+
+    Shapes: x [N, in_channels], edge_index [2, E] → [N, out_channels].
+
+    >>> model = GAT(16, 32, num_layers=2, out_channels=3, heads=4)
+    >>> model(torch.randn(3, 16), torch.tensor([[0, 1, 2], [1, 2, 0]])).shape
+    torch.Size([3, 3])
+    """
+
+    BATCHED: ClassVar[frozenset[str]] = frozenset(
+        {"negative_slope", "embed_dropout", "input_dropout", "attention_dropout"}
+    )
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        num_layers: int,
+        out_channels: int,
+        *,
+        heads: int = 8,
+        out_heads: int = 1,
+        negative_slope: float = 0.2,
+        embed_dropout: float = 0.0,
+        input_dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        backend: Backend = "auto",
+    ) -> None:
+        super().__init__()
+        for name, size in (("num_layers", num_layers), ("out_channels", out_channels), ("out_heads", out_heads)):
+            check_size(name, size)
+        self.in_channels, self.hidden_channels, self.out_channels = in_channels, hidden_channels, out_channels
+        self.embed_dropout = Dropout(embed_dropout, name="embed_dropout", backend=backend)
+        self.input_dropout = Dropout(input_dropout, name="input_dropout", backend=backend)
+        widths = [in_channels] + [hidden_channels] * (num_layers - 1)
+        outputs = [(hidden_channels, heads)] * (num_layers - 1) + [(out_heads * out_channels, out_heads)]
+        self.layers = nn.ModuleList(
+            MAGNAConv(
+                width,
+                out,
+                heads=heads,
+                K=1,
+                alpha=0.0,
+                projection="shared",
+                tanh=False,
+                negative_slope=negative_slope,
+                attention_dropout=attention_dropout,
+                out_projection=False,
+                backend=backend,
+            )
+            for width, (out, heads) in zip(widths, outputs, strict=True)
+        )
+        # Not the layers' own: that of the last one comes after the mean of its heads.
+        self.biases = nn.ParameterList(
+            nn.Parameter(torch.zeros(size)) for size in [hidden_channels] * (num_layers - 1) + [out_channels]
+        )
+
+    def reset_parameters(self) -> None:
+        for layer, bias in zip(self.layers, self.biases, strict=True):
+            assert isinstance(layer, MAGNAConv)
+            layer.reset_parameters()
+            nn.init.zeros_(bias)
+
+    def forward(self, x: Tensor, edge_index: Tensor | Graph) -> Tensor:
+        """Class scores of each node."""
+        graph = graph_at_door(x, edge_index, None, self.in_channels, None)
+        h = self.embed_dropout(x)
+        *hidden, last = zip(self.layers, self.biases, strict=True)
+        for layer, bias in hidden:
+            h = self.input_dropout(F.elu(layer(h, graph) + bias))
+        layer, bias = last
+        return layer(h, graph).unflatten(1, (-1, self.out_channels)).mean(1) + bias

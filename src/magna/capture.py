@@ -1,0 +1,78 @@
+"""What a GPU wants of a training step: a stream of its own, its precision, and to be replayed as a CUDA graph.
+
+On small graphs launching the kernels takes longer than running them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """Work on a stream that can be captured, as the default one cannot; nothing where there is no GPU."""
+    if device.type != "cuda":
+        yield
+        return
+    before, stream = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    stream.wait_stream(before)
+    with torch.cuda.stream(stream):
+        yield
+    before.wait_stream(stream)
+
+
+@contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """`train.precision` for the matrix products inside."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def captured(
+    step: Callable[..., Tensor], example: Sequence[Tensor], adam: torch.optim.Optimizer, changed: Iterable[Tensor]
+) -> Callable[..., Tensor]:
+    """The step, replayed as a CUDA graph for inputs of the shapes of `example`; without a GPU the step itself.
+
+    Capturing runs the step a few times. What that changed is put back: `changed`, and the moments of the optimiser,
+    which must be `capturable`. The step may not wait for the device. Model and optimiser must have been made inside
+    `own_stream`.
+    """
+    device = adam.param_groups[0]["params"][0].device
+    if device.type != "cuda":
+        return step
+    inputs = [tensor.clone() for tensor in example]
+    before = [(tensor, tensor.clone()) for tensor in changed]
+    moments = [tensor.clone() for tensor in _moments(adam)]
+    for _ in range(2):
+        step(*inputs)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.current_stream(device)):
+        out = step(*inputs)
+    with torch.no_grad():
+        for tensor, value in before:
+            tensor.copy_(value)
+        for i, tensor in enumerate(_moments(adam)):
+            # Moments that were not there yet start at zero.
+            tensor.copy_(moments[i]) if moments else tensor.zero_()
+
+    def replay(*given: Tensor) -> Tensor:
+        if any(new.shape != held.shape for new, held in zip(given, inputs, strict=True)):
+            return step(*given)
+        for new, held in zip(given, inputs, strict=True):
+            held.copy_(new)
+        graph.replay()
+        return out
+
+    return replay
+
+
+def _moments(adam: torch.optim.Optimizer) -> list[Tensor]:
+    return [tensor for state in adam.state.values() for tensor in state.values()]

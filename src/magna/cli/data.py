@@ -1,0 +1,84 @@
+"""Data sets: list, get, audit."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from magna.cli.options import AsJson, Assignments, DataDir, Verbose, finish
+from magna.config import Config, DataConfig
+
+data_app = typer.Typer(help="Data sets: what there is, where it comes from, fetch with checksum, audit.")
+
+
+@data_app.command("list", epilog="Example: magna data list")
+def data_list(data_dir: DataDir = None, as_json: AsJson = False, verbose: Verbose = False) -> None:
+    """The data sets, their homes and whether they are here."""
+
+    def work() -> dict[str, Any]:
+        from magna.datasets import DATASETS, data_folder, files_of, present
+
+        rows = [
+            vars(dataset) | {"here": all(present(path, data_dir) for path in files_of(name))}
+            for name, dataset in DATASETS.items()
+        ]
+        return {"data_dir": str(data_folder(data_dir)), "datasets": rows}
+
+    def show(result: dict[str, Any]) -> None:
+        typer.echo(f"data folder: {result['data_dir']}")
+        for row in result["datasets"]:
+            here = "here" if row["here"] else f"not here; magna data get {row['name']}"
+            typer.echo(f"\n{row['name']}: {row['task']} ({here})\n  {row['size']}\n  {row['source']}; {row['licence']}")
+
+    finish(work, verbose, as_json, show)
+
+
+@data_app.command("get", epilog="Example: magna data get cora")
+def data_get(
+    name: Annotated[str, typer.Argument(help="A name out of magna data list.", show_default=False)],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Fetch a data set and check it."""
+
+    def work() -> dict[str, Any]:
+        from magna.datasets import DATASETS, files_of, locate
+
+        if name not in DATASETS:
+            raise ValueError(f"data set is {name!r}; allowed: {', '.join(DATASETS)}")
+        return {"dataset": name, "files": [str(locate(path, data_dir)) for path in files_of(name)]}
+
+    def show(result: dict[str, Any]) -> None:
+        count = len(result["files"])
+        typer.echo(f"{name}: {count} files, all checked" if count else f"{name} comes with the installation")
+
+    finish(work, verbose, as_json, show)
+
+
+@data_app.command("audit", epilog="Example: magna data audit cora")
+def data_audit(
+    name: Annotated[str, typer.Argument(help="A data set, or a folder or .pt file of your own.", show_default=False)],
+    assignments: Assignments = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Size, shape and quality of a graph, leakage between its splits, and the K that its distances suggest."""
+
+    def work() -> dict[str, Any]:
+        from magna.datasets import load_node_data
+        from magna.datasets.audit import audit
+
+        config = Config(data=DataConfig(name=name)).with_values(assignments or [])
+        return audit(load_node_data(config.data, data_dir))
+
+    def show(result: dict[str, Any]) -> None:
+        from rich.console import Console
+
+        from magna.datasets.audit import show as show_audit
+
+        show_audit(result, Console())
+
+    finish(work, verbose, as_json, show)

@@ -1,0 +1,92 @@
+"""What the commands share: options, and how a command ends."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from magna.config import DEFAULT_RECIPE
+
+
+class Device(StrEnum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Sampler(StrEnum):
+    random = "random"
+    tpe = "tpe"
+
+
+class TableFormat(StrEnum):
+    csv = "csv"
+    json = "json"
+    parquet = "parquet"
+
+
+class Split(StrEnum):
+    valid = "valid"
+    test = "test"
+
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Data folder; else MAGNA_DATA_DIR, else the user's cache folder.", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show the traceback of an error.")]
+OnDevice = Annotated[Device, typer.Option(help="auto: the GPU where there is one.")]
+Recipe = Annotated[
+    str | None,
+    typer.Argument(
+        help=f"A recipe, a TOML file or a folder with your data; else {DEFAULT_RECIPE}.", show_default=False
+    ),
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated.", show_default=False),
+]
+RunPath = Annotated[Path, typer.Argument(help="A run folder.", show_default=False)]
+NewGraph = Annotated[
+    Path | None,
+    typer.Option(help="A new graph with the same features: nodes.csv and edges.csv, or a .pt.", show_default=False),
+]
+
+
+def figure(name: str, value: float) -> str:
+    return f"{100 * value:.1f} %" if name == "accuracy" else f"{value:.4f}"
+
+
+def finish(
+    work: Callable[[], dict[str, Any]], verbose: bool, as_json: bool, show: Callable[[dict[str, Any]], None]
+) -> None:
+    """Run a command's work and print its result; errors become one line and an exit status."""
+    try:
+        result = work()
+    except KeyboardInterrupt:
+        fail("stopped; a training run goes on with --resume, a search when it is called again", 1, verbose)
+    except ValueError as error:
+        fail(str(error), 2, verbose)
+    except OSError as error:
+        fail(error.strerror or str(error), 1, verbose)
+    except Exception as error:
+        fail(f"{type(error).__name__}: {error}", 1, verbose)
+    if as_json:
+        typer.echo(json.dumps(result))
+    else:
+        show(result)
+
+
+def fail(message: str, status: int, verbose: bool) -> NoReturn:
+    if verbose:
+        traceback.print_exc()
+    print(f"magna: {' '.join(message.split())}", file=sys.stderr)
+    raise typer.Exit(status)

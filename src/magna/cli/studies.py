@@ -1,0 +1,168 @@
+"""Many runs: sweep, reproduce, bench."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from magna.cli.options import AsJson, DataDir, Device, OnDevice, Sampler, Verbose, finish
+from magna.config import load_recipe, split_key
+
+study_app = typer.Typer()
+
+
+@study_app.command(epilog="Example: magna sweep digits --trials 16 --set train.epochs=40")
+def sweep(
+    recipe: Annotated[str, typer.Argument(help="Name of a recipe or a TOML file.", show_default=False)],
+    trials: Annotated[
+        int, typer.Option(help="Finished trials in total; a study that has some goes on.", show_default=False)
+    ],
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Database of the study, shared by many machines; OUT/study.db.", show_default=False
+        ),
+    ] = None,
+    sampler: Annotated[Sampler, typer.Option(help="tpe learns from the trials so far.")] = Sampler.random,
+    seed: Annotated[int, typer.Option(help="Of the sampler.")] = 0,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Override a setting; one that is searched is fixed by it. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    seeds_per_trial: Annotated[int, typer.Option(help="Search seeds that each setting is trained with.")] = 1,
+    batch: Annotated[
+        int | None, typer.Option(help="Trials drawn and trained at once; else as fits.", show_default=False)
+    ] = None,
+    prune: Annotated[bool, typer.Option(help="Stop the worse half after 1/4 of the epochs, again after 1/2.")] = True,
+    confirm: Annotated[int, typer.Option(help="Train so many of the best again, with further seeds; 0: none.")] = 10,
+    confirm_seeds: Annotated[int, typer.Option(help="How many further seeds.")] = 4,
+    top: Annotated[int, typer.Option(help="How many of the best to print.", min=1)] = 5,
+    data_dir: DataDir = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the result; sweeps/RECIPE where none is given.", show_default=False)
+    ] = None,
+    device: OnDevice = Device.auto,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Search a recipe's space by validation accuracy; stopped, it goes on when it is called again."""
+
+    def work() -> dict[str, Any]:
+        from magna.progress import TrainingProgress
+
+        config = load_recipe(recipe).with_values(assignments or [])
+        fixed = [key for assignment in assignments or [] for key in split_key(assignment.partition("=")[0])]
+        with TrainingProgress() as progress:
+            progress.say(f"recipe {config.recipe}: loading")
+            from magna import sweep as search
+
+            return search.sweep(
+                search.without(config, fixed),
+                search.Plan(trials, sampler.value, seed, seeds_per_trial, batch, prune, confirm, confirm_seeds),
+                out=out or Path("sweeps") / config.recipe,
+                storage=storage,
+                data_dir=data_dir,
+                device=device.value,
+                top=top,
+                say=progress.say,
+            )
+
+    def show(result: dict[str, Any]) -> None:
+        from rich.console import Console
+
+        from magna import sweep as search
+
+        search.show(result, Console())
+
+    finish(work, verbose, as_json, show)
+
+
+@study_app.command(epilog="Example: magna reproduce table1 --quick --dataset cora")
+def reproduce(
+    name: Annotated[str, typer.Argument(help="table1, ablations, switches or random-splits.", show_default=False)],
+    quick: Annotated[bool, typer.Option("--quick", help="Few seeds and epochs: the form of the table.")] = False,
+    seeds: Annotated[
+        int | None, typer.Option(help="Seeds of each figure; 20, for each random split 10.", min=1, show_default=False)
+    ] = None,
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="cora, citeseer or pubmed; may be repeated; all.", show_default=False)
+    ] = None,
+    data_dir: DataDir = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Results folder; results, with --quick runs/quick.", show_default=False)
+    ] = None,
+    device: OnDevice = Device.auto,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """A table of the paper, ours beside theirs. Figures that are in the results folder are not trained again."""
+    folder = out or Path("runs/quick" if quick else "results")
+
+    def work() -> dict[str, Any]:
+        from magna import reproduce as reproduction
+        from magna.tables import make_table
+
+        result = reproduction.reproduce(
+            name,
+            out=folder,
+            seeds=seeds,
+            quick=quick,
+            datasets=dataset or reproduction.DATASETS,
+            data_dir=data_dir,
+            device=device.value,
+            say=lambda line: print(line, file=sys.stderr),
+        )
+        return result | make_table(name, folder)._asdict()
+
+    def show(result: dict[str, Any]) -> None:
+        from rich.console import Console
+
+        from magna.tables import Table
+
+        Table(result["header"], result["rows"]).show(Console())
+        typer.echo(f"{len(result['files'])} files of {result['seeds']} seeds in {result['out']}")
+
+    finish(work, verbose, as_json, show)
+
+
+@study_app.command(epilog="Example: magna bench --graph cora")
+def bench(
+    graph: Annotated[
+        list[str] | None,
+        typer.Option(help="cora, pubmed, wn18rr, fb15k-237 or ogbn-arxiv; may be repeated.", show_default=False),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Cora alone, a few seconds.")] = False,
+    data_dir: DataDir = None,
+    device: OnDevice = Device.auto,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Measure the kernels against their peers on this machine."""
+
+    def work() -> dict[str, Any]:
+        from magna import bench as benchmarks
+
+        return benchmarks.run(
+            graph,
+            device=device.value,
+            quick=quick,
+            data_dir=data_dir,
+            progress=lambda line: print(line, file=sys.stderr),
+        )
+
+    def show(result: dict[str, Any]) -> None:
+        from rich.console import Console
+
+        from magna import bench as benchmarks
+
+        benchmarks.show(result, Console())
+
+    finish(work, verbose, as_json, show)

@@ -1,0 +1,191 @@
+"""What `magna reproduce` trains: the cells of each table, from the recipes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from magna.config import Config, load_recipe
+from magna.published import DATASETS
+
+NUM_SPLITS = 10
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One figure of a table: a recipe, changed or not, on one split of its data, trained with several seeds."""
+
+    table: str  # the table it was first made for; others may show it too
+    dataset: str
+    row: str
+    config: Config
+    changes: tuple[str, ...] = ()
+    point: str = ""  # of docs/switches.md
+    split: int | None = None  # number of the random split, None for the public one
+
+    @property
+    def path(self) -> str:
+        """Its file below the results folder."""
+        name = re.sub(r"[^a-z0-9.]+", "-", self.row.lower()).strip("-")
+        return f"{self.table}/{self.dataset}/{name}" + ("" if self.split is None else f"/split-{self.split}") + ".json"
+
+
+# Row → the recipe of a data set.
+TABLE_1 = {
+    "MAGNA, tuned": "{}",
+    "MAGNA, paper": "{}-paper",
+    "MAGNA, official": "{}-official",
+    "GAT": "{}-gat",
+    "Diff-GCN": "{}-diff-gcn",
+}
+RANDOM_SPLITS = {"MAGNA": "{}", "GAT": "{}-gat", "Diff-GCN": "{}-diff-gcn"}
+
+# The four ablations of the paper's Table 1.
+ABLATIONS = {
+    "No LayerNorm": ("model.norm=none", "model.final_norm=none"),
+    "No Diffusion": ("model.diffusion=false",),
+    "No Feed-Forward": ("model.feed_forward=false",),
+    "No (LayerNorm + Feed-Forward)": ("model.norm=none", "model.final_norm=none", "model.feed_forward=false"),
+}
+
+# One step away from the tuned recipe along each difference between the paper and its authors' code, and along what this
+# model adds; one that leads to where the recipe stands is left out. The points are those of docs/switches.md.
+SWITCHES = (
+    ("1", "model.projection=shared"),
+    ("1", "model.projection=separate"),
+    ("1", "model.tanh=true"),
+    ("1", "model.tanh=false"),
+    ("2", "model.head_form=full"),
+    ("2", "model.head_form=split"),
+    ("2", "model.out_projection=false"),
+    ("2", "model.bias=true"),
+    ("3", "model.top_k=none"),
+    ("3", "model.top_k=5"),
+    ("4", "model.edge_dropout=0.0"),
+    ("4", "model.edge_dropout=0.2"),
+    ("5", "model.attention_dropout=0.0"),
+    ("5", "model.attention_dropout=0.3"),
+    ("6", "model.feature_dropout=0.0"),
+    ("6", "model.feature_dropout=0.3"),
+    ("6", "model.input_dropout=0.0"),
+    ("6", "model.output_dropout=0.0"),
+    ("6", "model.output_dropout=0.3"),
+    ("6", "model.ffn_output_dropout=0.0"),
+    ("6", "model.ffn_output_dropout=0.3"),
+    ("7", "model.input_projection=false"),
+    ("7", "model.residual_dropout=0.0"),
+    ("7", "model.final_norm=none"),
+    ("7", "model.final_norm=layer"),
+    ("7", "model.classifier_dropout=0.0"),
+    ("7", "model.classifier_dropout=0.5"),
+    ("8", "model.norm=layer"),
+    ("8", "model.norm=unbiased"),
+    ("8", "model.norm_eps=1e-12"),
+    ("9", "model.feed_forward=true"),
+    ("9", "model.ffn_dropout=0.0"),
+    ("9", "model.ffn_dropout=0.1"),
+    ("10", "model.init=official"),
+    ("10", "model.init=glorot"),
+    ("11", "data.normalise_features=true"),
+    ("11", "data.normalise_features=false"),
+    ("11", "model.embed_dropout=0.0"),
+    ("12", "data.self_loops=false"),
+    ("12", "data.self_loops=true"),
+    ("13", "train.clip=0.0"),
+    ("13", "train.clip=1.0"),
+    ("15", "model.negative_slope=0.2"),
+    ("15", "model.negative_slope=0.5"),
+    ("15", "model.K=1"),
+    ("15", "model.K=3"),
+    ("15", "model.K=6"),
+    ("15", "model.K=10"),
+    ("15", "model.alpha=0.05"),
+    ("15", "model.alpha=0.1"),
+    ("15", "model.alpha=0.5"),
+    ("30", "model.mode=exact model.attention_dropout=0.0 model.feature_dropout=0.0"),
+    ("Eq. 3", "model.hop_weights=alpha"),
+    ("Eq. 3", "model.hop_weights=theta"),
+    ("ours", "task.consistency=0.0"),
+    ("ours", "task.consistency=1.0"),
+    ("ours", "task.passes=4"),
+    ("ours", "model.node_dropout=0.0"),
+    ("ours", "model.node_dropout=0.3"),
+)
+# What has an effect only beside something else.
+_IDLE: dict[str, Callable[[Config], bool]] = {
+    "task.passes=4": lambda config: config.task.consistency == 0,
+    "model.ffn_dropout=0.1": lambda config: not config.model.feed_forward,
+    "model.ffn_output_dropout=0.3": lambda config: not config.model.feed_forward,
+    "model.norm_eps=1e-12": lambda config: config.model.norm == "none",
+}
+
+
+def base(dataset: str) -> Cell:
+    """The tuned recipe: a row of Table 1, and what ablations and switches are compared with."""
+    return Cell("table1", dataset, "MAGNA, tuned", load_recipe(dataset))
+
+
+def table1(dataset: str) -> Iterator[Cell]:
+    for row, recipe in TABLE_1.items():
+        yield Cell("table1", dataset, row, load_recipe(recipe.format(dataset)))
+
+
+def ablations(dataset: str) -> Iterator[Cell]:
+    """A part that the recipe lacks already cannot be taken away."""
+    start = base(dataset)
+    yield start
+    for row, changes in ABLATIONS.items():
+        cell = changed(start, "ablations", row, changes)
+        if not same_training(cell.config, start.config):
+            yield cell
+
+
+def switches(dataset: str) -> Iterator[Cell]:
+    start = base(dataset)
+    yield start
+    for point, text in SWITCHES:
+        cell = changed(start, "switches", text, tuple(text.split()))
+        idle = text in _IDLE and _IDLE[text](start.config)
+        if not idle and not same_training(cell.config, start.config):
+            yield replace(cell, point=point)
+
+
+def random_splits(dataset: str) -> Iterator[Cell]:
+    for row, recipe in RANDOM_SPLITS.items():
+        config = load_recipe(recipe.format(dataset))
+        for split in range(NUM_SPLITS):
+            on_split = config.with_values(["data.split=random", f"data.split_seed={split}"])
+            yield Cell("random-splits", dataset, row, on_split, split=split)
+
+
+def changed(cell: Cell, table: str, row: str, changes: tuple[str, ...]) -> Cell:
+    """The cell with some settings replaced."""
+    return replace(cell, table=table, row=row, config=cell.config.with_values(changes), changes=changes)
+
+
+def same_training(one: Config, other: Config) -> bool:
+    """Whether two configs train the same thing, whatever they tell about it."""
+    return all(getattr(one, part) == getattr(other, part) for part in ("data", "model", "task", "train"))
+
+
+EXPERIMENTS: dict[str, Callable[[str], Iterator[Cell]]] = {
+    "table1": table1,
+    "ablations": ablations,
+    "switches": switches,
+    "random-splits": random_splits,
+}
+
+
+def cells(name: str, datasets: Sequence[str] = DATASETS) -> list[Cell]:
+    """Every cell of a table.
+
+    >>> len(cells("random-splits", []))
+    0
+    """
+    if name not in EXPERIMENTS:
+        raise ValueError(f"table is {name!r}; allowed: {', '.join(EXPERIMENTS)}")
+    for dataset in datasets:
+        if dataset not in DATASETS:
+            raise ValueError(f"data set is {dataset!r}; allowed: {', '.join(DATASETS)}")
+    return [cell for dataset in datasets for cell in EXPERIMENTS[name](dataset)]

@@ -1,0 +1,89 @@
+"""Many trainings at once: under `torch.vmap` the ops fold the extra axis into their heads.
+
+Heads never meet inside an op, so S models of H heads on the same graph are one model of S * H heads: one walk over the
+edges serves them all. This is what `magna.trials` stands on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from magna.ops.diffusion import diffuse_op
+from magna.ops.edges import dropout_op, edge_scores_op, edge_softmax_op, top_k_mask_op
+from magna.ops.exact import solve_op
+
+
+def _fold(tensor: Tensor, axis: int | None, size: int, heads: int) -> Tensor:
+    """S tensors whose axis `heads` counts heads, as one with S * H of them."""
+    stacked = tensor.movedim(axis, heads) if axis is not None else _repeat(tensor, size, heads)
+    return stacked.flatten(heads, heads + 1).contiguous()
+
+
+def _repeat(tensor: Tensor, size: int, at: int) -> Tensor:
+    return tensor.unsqueeze(at).expand(*tensor.shape[:at], size, *tensor.shape[at:])
+
+
+def _unfold(tensor: Tensor, size: int, heads: int) -> Tensor:
+    return tensor.unflatten(heads, (size, -1))
+
+
+def _one(seed: Tensor, axis: int | None) -> Tensor:
+    """One seed for all: the entries of different heads draw different bits."""
+    return seed if axis is None else seed.select(axis, 0)
+
+
+def _per_edge_or_node(op: Any, folded: Sequence[int]) -> None:
+    """For ops that take [.., H] tensors at the places `folded` and give one of the same kind."""
+
+    def rule(info: Any, axes: Sequence[Any], *inputs: Any) -> tuple[Tensor, int]:
+        size = info.batch_size
+        arguments = list(inputs)
+        for place in folded:
+            if inputs[place] is not None:
+                arguments[place] = _fold(inputs[place], axes[place], size, 1)
+        return _unfold(op(*arguments), size, 1), 1
+
+    op.register_vmap(rule)
+
+
+_per_edge_or_node(edge_scores_op, (0, 1, 2))
+_per_edge_or_node(edge_softmax_op, (0,))
+_per_edge_or_node(top_k_mask_op, (0,))
+
+
+@diffuse_op.register_vmap
+def _(info, axes, x, attention, theta, seed, attention_rate, feature_rate, *rest):
+    size = info.batch_size
+    rates = [
+        None if rate is None else _fold(rate, axis, size, 0)
+        for rate, axis in zip((attention_rate, feature_rate), axes[4:6], strict=True)
+    ]
+    out, states = diffuse_op(
+        _fold(x, axes[0], size, 1),
+        _fold(attention, axes[1], size, 1),
+        _fold(theta, axes[2], size, 0),
+        _one(seed, axes[3]),
+        *rates,
+        *rest,
+    )
+    return (_unfold(out, size, 1), _unfold(states, size, 2)), (1, 2)
+
+
+@solve_op.register_vmap
+def _(info, axes, x, attention, alpha, *rest):
+    size = info.batch_size
+    folded = _fold(x, axes[0], size, 1), _fold(attention, axes[1], size, 1), _fold(alpha, axes[2], size, 0)
+    return _unfold(solve_op(*folded, *rest), size, 1), 1
+
+
+@dropout_op.register_vmap
+def _(info, axes, x, rate, seed, shared, backend):
+    assert not shared
+    size = info.batch_size
+    rates = rate.expand(size) if axes[1] is None else rate.movedim(axes[1], 0).reshape(size)
+    if axes[0] is not None:
+        x = x.movedim(axes[0], 0)
+    return dropout_op(x, rates.contiguous(), _one(seed, axes[2]), axes[0] is None, backend), 0

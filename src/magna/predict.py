@@ -1,0 +1,202 @@
+"""A finished run put to use: labels with probabilities, and its score again; on its own graph or on a new one."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from magna.capture import matmul_precision
+from magna.datasets import NodeData, Schema, load_new_graph, load_node_data, prepare
+from magna.datasets.node_data import UNLABELLED
+from magna.run import RunFolder, pick_device
+from magna.tasks.node_classification import scored
+
+FORMATS = ("csv", "json", "parquet")
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """One row for each node that was asked for.
+
+    Shapes: ids, labels and truth have a row's length, probabilities is [rows, classes]; truth is None where a node's
+    label is not known.
+    """
+
+    dataset: str
+    classes: list[str]
+    ids: list[str]
+    labels: list[str]
+    probabilities: Tensor
+    truth: list[str | None]
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Everything by column: what a table file holds, and what `pandas.DataFrame` takes."""
+        columns: dict[str, list[Any]] = {
+            "id": self.ids,
+            "label": self.labels,
+            "probability": self.probabilities.amax(1).tolist() if self.ids else [],
+        }
+        for index, name in enumerate(self.classes):
+            columns[f"probability_{name}"] = self.probabilities[:, index].tolist()
+        if any(label is not None for label in self.truth):
+            columns["true_label"] = self.truth
+        return columns
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything by node: what `magna predict --json` prints."""
+        rows = zip(self.ids, self.labels, self.probabilities.tolist(), self.truth, strict=True)
+        return {
+            "task": "node_classification",
+            "dataset": self.dataset,
+            "classes": self.classes,
+            "nodes": [
+                {
+                    "id": id,
+                    "label": label,
+                    "probability": max(probabilities),
+                    "probabilities": dict(zip(self.classes, probabilities, strict=True)),
+                    "true_label": truth,
+                }
+                for id, label, probabilities, truth in rows
+            ],
+        }
+
+    def write(self, path: str | Path, form: str | None = None) -> None:
+        """As CSV, JSON or Parquet; the ending of the name says which where `form` does not."""
+        form = file_format(path, form)
+        if form == "json":
+            Path(path).write_text(json.dumps(self.to_dict()) + "\n", encoding="utf-8")
+        elif form == "parquet":
+            _write_parquet(Path(path), self.columns())
+        else:
+            columns = self.columns()
+            with Path(path).open("w", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file)
+                writer.writerow(columns)
+                writer.writerows(zip(*columns.values(), strict=True))
+
+
+def predict(
+    run_dir: str | Path,
+    nodes: Sequence[str | int] | None = None,
+    data: str | Path | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    device: str = "auto",
+) -> Predictions:
+    """The labels that a finished run gives to nodes, with the probability of each class.
+
+    Args:
+        run_dir: the run folder.
+        nodes: ids of nodes, in the order that is wanted; None: all.
+        data: a new graph with the same features (a folder or file as for training) in place of the run's own.
+        data_dir: the data folder, for the run's own graph.
+        device: "auto", "cpu" or "cuda".
+    """
+    graph, scores = _scores(run_dir, data, data_dir, device)
+    chosen = torch.arange(graph.num_nodes) if nodes is None else graph.index_of([str(node) for node in nodes])
+    probabilities = scores[chosen].double().softmax(1)
+    return Predictions(
+        dataset=graph.name,
+        classes=[graph.class_name(label) for label in range(scores.size(1))],
+        ids=[graph.id_of(node) for node in chosen.tolist()],
+        labels=[graph.class_name(label) for label in probabilities.argmax(1).tolist()],
+        probabilities=probabilities,
+        truth=[None if label == UNLABELLED else graph.class_name(label) for label in graph.y[chosen].tolist()],
+    )
+
+
+def evaluate(
+    run_dir: str | Path,
+    split: str = "test",
+    data: str | Path | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Score a finished run again from its files: what `magna evaluate --json` prints.
+
+    On a new graph (`data`) the split is its own; where it has no splits, all labelled nodes are its test split.
+    """
+    if split not in ("valid", "test"):
+        raise ValueError(f"split is {split!r}; allowed: valid, test")
+    graph, scores = _scores(run_dir, data, data_dir, device)
+    nodes = graph.split(split)
+    if nodes.numel() == 0:
+        raise ValueError(f"{graph.name} has no {split} node; allowed: a graph with labelled nodes in that split")
+    metrics = scored(scores[nodes], graph.y[nodes])
+    return {
+        "task": "node_classification",
+        "dataset": graph.name,
+        "split": split,
+        "metrics": {name: float(value) for name, value in metrics.items()},
+    }
+
+
+def file_format(path: str | Path, form: str | None = None) -> str:
+    """`form`, else the ending of a file's name.
+
+    >>> file_format("answers.csv")
+    'csv'
+    """
+    form = form or Path(path).suffix.removeprefix(".").lower()
+    if form not in FORMATS:
+        raise ValueError(f"{path} has format {form or 'none'!r}; allowed: {', '.join(FORMATS)}, by name or --format")
+    return form
+
+
+def read_ids(path: str | Path) -> list[str]:
+    """The ids of a file: the `id` column of a CSV, else one id on each line."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); allowed: a text file with one id on each line") from error
+    if Path(path).suffix.lower() != ".csv":
+        return [line.strip() for line in text.splitlines() if line.strip()]
+    rows = csv.DictReader(text.splitlines())
+    if "id" not in (rows.fieldnames or ()):
+        raise ValueError(f"{path} has columns {', '.join(rows.fieldnames or ())}; allowed: one of them is id")
+    return [row["id"] for row in rows]
+
+
+@torch.no_grad()
+def _scores(
+    run_dir: str | Path, data: str | Path | None, data_dir: str | Path | None, device: str
+) -> tuple[NodeData, Tensor]:
+    """The graph and the model's scores [N, C] for all of its nodes, on the CPU."""
+    run = RunFolder.open(run_dir)
+    config, model = run.config, run.load_model()
+    if data is None:
+        graph = load_node_data(config.data, data_dir)
+    else:
+        if run.schema is None:
+            raise ValueError(f"{run.path} keeps no schema.json, which a new graph is read with; train it again")
+        graph = load_new_graph(data, config.data, Schema.from_dict(run.schema))
+    graph = prepare(graph, config.data)
+    if graph.x is None or graph.x.size(1) != model.in_channels:
+        got = "no" if graph.x is None else graph.x.size(1)
+        raise ValueError(
+            f"{graph.name} has {got} features; allowed: the {model.in_channels} that the run was trained on"
+        )
+    where = torch.device(pick_device(device))
+    edges = [part.to(where) for part in (graph.edge_index, graph.edge_type) if part is not None]
+    with matmul_precision(config.train.precision):
+        return graph, model.to(where).eval()(graph.x.to(where), *edges).cpu()
+
+
+def _write_parquet(path: Path, columns: dict[str, list[Any]]) -> None:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ValueError(
+            f"Parquet needs pyarrow ({error}); try pip install 'magna[parquet]', or --format csv"
+        ) from error
+    parquet.write_table(pyarrow.table(columns), path)

@@ -1,0 +1,261 @@
+"""The study behind a search: Optuna keeps its trials in a database, for one process or for many machines.
+
+Optuna is an optional package (`magna[search]`): it is imported only where a study is opened.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+import threading
+import warnings
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Literal
+
+from magna.config import Range
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial, Trial
+
+Sampler = Literal["random", "tpe"]
+
+# A trial whose process has not been heard of for so long is given up and drawn again.
+HEARTBEAT_SECONDS, GRACE_SECONDS = 10, 45
+FEWEST_TO_COMPARE = 10
+FINISHED = ("COMPLETE", "PRUNED")
+
+
+class Study:
+    """The trials of one search. Several processes may hold the same study: none touches a trial that another runs.
+
+    Args:
+        url: database, such as sqlite:///study.db or postgresql://user@host/name; made where it is new.
+        name: name of the search inside the database.
+        space: key → list of values or `Range`.
+        settings: everything else that makes trials comparable; a study with other ones is refused.
+        sampler: "random" or "tpe".
+        seed: of the sampler. The settings of a random trial depend on it and on the trial's number alone.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        space: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        *,
+        sampler: Sampler = "random",
+        seed: int = 0,
+    ):
+        self._optuna = _import_optuna()
+        self._space, self._sampler, self._seed = space, sampler, seed
+        self._storage = self._open(url)
+        with _quiet():
+            self._study = self._optuna.create_study(
+                storage=self._storage, study_name=name, direction="maximize", load_if_exists=True
+            )
+        self._study.sampler = self._make_sampler(len(self.trials()))
+        given = json.loads(json.dumps(settings))
+        held = self._study.user_attrs.setdefault("settings", given)
+        if differing := sorted(_differences(held, given)):
+            raise ValueError(
+                f"the study {name} in {safe(url)} was started with another {', '.join(differing)}; "
+                "try the settings it was started with, or another --out or --storage"
+            )
+        self._study.set_user_attr("settings", given)
+
+    def trials(self, *states: str) -> list[FrozenTrial]:
+        """All trials, or those in the given states, in the order of their numbers."""
+        found = self._study.get_trials(deepcopy=False)
+        return [trial for trial in found if not states or trial.state.name in states]
+
+    def best(self) -> list[FrozenTrial]:
+        """The complete trials, best first."""
+        return sorted(self.trials("COMPLETE"), key=lambda trial: (-(trial.value or 0.0), trial.number))
+
+    def ask(self, new: bool = False) -> Trial:
+        """A trial to run: one that was given up, or, always with `new`, a new one with its settings drawn."""
+        with _quiet():
+            if new and self._sampler == "random":
+                # What Optuna's `ask` does, without its look at all unfinished trials: there are hundreds in a batch.
+                identity = self._study._storage.create_new_trial(self._study._study_id)
+                trial = self._optuna.trial.Trial(self._study, identity)
+            else:
+                trial = self._study.ask()
+        self._storage.record_heartbeat(trial._trial_id)
+        # Numbers are given out once, so no two processes draw the same; the next `ask` starts from this one too.
+        self._study.sampler = self._make_sampler(trial.number)
+        for key, space in self._space.items():
+            if not isinstance(space, Range):
+                trial.suggest_categorical(key, space)
+            elif isinstance(space.low, int):
+                trial.suggest_int(key, space.low, int(space.high), step=int(space.step or 1), log=space.log)
+            else:
+                trial.suggest_float(key, space.low, space.high, step=space.step, log=space.log)
+        return trial
+
+    def report(self, trial: Trial, value: float, epoch: int) -> None:
+        with self._unless_taken_over():
+            trial.report(value, epoch)
+
+    def values_at(self, epoch: int) -> list[float]:
+        """What every trial that came as far as an epoch had reached there."""
+        reports = (trial.intermediate_values for trial in self.trials())
+        return [values[epoch] for values in reports if epoch in values]
+
+    def complete(self, trial: Trial, value: float, record: Mapping[str, Any]) -> None:
+        self._tell(trial, "COMPLETE", record, value)
+
+    def prune(self, trial: Trial, record: Mapping[str, Any]) -> None:
+        """Stopped early; its value is what it had reported last."""
+        self._tell(trial, "PRUNED", record)
+
+    def give_up(self, trials: Iterable[Trial], again: bool) -> None:
+        """Trials that did not come to an end; `again`: their settings will be asked for again."""
+        for trial in trials:
+            if again:
+                self._study.enqueue_trial(trial.params)
+            self._tell(trial, "FAIL", {})
+
+    def take_over(self) -> None:
+        """Give up the trials of processes that have fallen silent; their settings will be asked for again."""
+        with _quiet():
+            self._optuna.storages.fail_stale_trials(self._study)
+        # Killed between being made and the first heartbeat, before anything was drawn: there is no beat to miss.
+        long_ago = datetime.datetime.now() - datetime.timedelta(seconds=GRACE_SECONDS)
+        for trial in self.trials("RUNNING"):
+            if not trial.params and trial.datetime_start is not None and trial.datetime_start < long_ago:
+                self._study.tell(trial.number, state=self._optuna.trial.TrialState.FAIL, skip_if_finished=True)
+
+    @contextmanager
+    def alive(self, trials: Sequence[Trial]) -> Iterator[None]:
+        """Let other processes know, from a thread, that these trials are being run; more may be added to them."""
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(HEARTBEAT_SECONDS):
+                # A database that is away for a moment does not end the beat.
+                with suppress(self._optuna.exceptions.OptunaError, OSError):
+                    for trial in list(trials):
+                        self._storage.record_heartbeat(trial._trial_id)
+
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    @property
+    def confirmed(self) -> dict[int, dict[str, list[Any]]]:
+        """Number of a trial → the further seeds it was trained with, and its validation accuracies."""
+        prefix = "confirmed-"
+        found = self._study.user_attrs
+        return {int(key.removeprefix(prefix)): found[key] for key in found if key.startswith(prefix)}
+
+    def confirm(self, number: int, seeds: Sequence[int], valid: Sequence[float]) -> None:
+        self._study.set_user_attr(f"confirmed-{number}", {"seeds": list(seeds), "valid": list(valid)})
+
+    def importances(self) -> dict[str, float]:
+        """Share of each searched key in the differences between trials; empty where there are too few to tell."""
+        values = [trial.value for trial in self.trials("COMPLETE")]
+        if len(values) < FEWEST_TO_COMPARE or len(set(values)) == 1:
+            return {}
+        with _quiet():
+            return dict(self._optuna.importance.get_param_importances(self._study))
+
+    def _open(self, url: str) -> Any:
+        again: Callable[[Any, FrozenTrial], None] = lambda study, trial: study.enqueue_trial(trial.params)  # noqa: E731
+        # SQLite has one writer at a time: the others wait. Servers close connections that were idle during a batch.
+        options = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True}
+        try:
+            with _quiet():
+                storage = self._optuna.storages.RDBStorage(
+                    url,
+                    engine_kwargs=options,
+                    heartbeat_interval=HEARTBEAT_SECONDS,
+                    grace_period=GRACE_SECONDS,
+                    heartbeat_stale_trial_callback=again,
+                )
+            if url.startswith("sqlite"):
+                _write_ahead(storage.engine)
+            return storage
+        except Exception as error:  # a wrong URL, a missing driver, no connection, no database: each has its own class
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ValueError(
+                f"storage {safe(url)} cannot be opened ({reason}); allowed: the URL of a database, such as "
+                "sqlite:///study.db or postgresql://user:password@host/name"
+            ) from error
+
+    def _make_sampler(self, number: int) -> BaseSampler:
+        seed = zlib.crc32(f"{self._seed}/{number}".encode())
+        samplers = self._optuna.samplers
+        return samplers.RandomSampler(seed) if self._sampler == "random" else samplers.TPESampler(seed=seed)
+
+    def _tell(self, trial: Trial, state: str, record: Mapping[str, Any], value: float | None = None) -> None:
+        with self._unless_taken_over():
+            if record:
+                trial.set_user_attr("record", dict(record))
+            self._study.tell(trial, value, self._optuna.trial.TrialState[state], skip_if_finished=True)
+
+    def _unless_taken_over(self) -> suppress:
+        # A process that slept too long finds its trials given up; another one has run their settings.
+        return suppress(self._optuna.exceptions.UpdateFinishedTrialError)
+
+
+def safe(url: str) -> str:
+    """A URL without its password.
+
+    >>> safe("postgresql://me:secret@host/name")
+    'postgresql://me:***@host/name'
+    """
+    scheme, separator, rest = url.partition("://")
+    login, at, place = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
+    return f"{scheme}{separator}{user}{colon and ':***'}{at}{place}"
+
+
+def _import_optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise ValueError(
+            "a search needs Optuna, which is not installed; try: python -m pip install -c constraints.txt '.[search]'"
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return sys.modules["optuna"]
+
+
+def _write_ahead(engine: Any) -> None:
+    """Drawing a trial is a dozen small transactions: SQLite shall not wait for the disk after each of them."""
+    from sqlalchemy import event
+
+    def connected(connection: Any, _: Any = None) -> None:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+
+    event.listen(engine, "connect", connected)
+    with engine.connect() as first:
+        connected(first.connection)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Heartbeats work well beside `ask` and `tell`, but Optuna warns that they are new and meant for its own loop."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _differences(held: Any, given: Any, key: str = "") -> Iterator[str]:
+    """Keys at which two nested tables differ."""
+    if isinstance(held, dict) and isinstance(given, dict):
+        for name in held.keys() | given.keys():
+            yield from _differences(held.get(name), given.get(name), f"{key}.{name}".lstrip("."))
+    elif held != given:
+        yield key

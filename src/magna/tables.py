@@ -1,0 +1,178 @@
+"""The tables of `magna reproduce`, ours beside theirs, from the files of its cells. Reads files, never a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from magna import published
+from magna.experiments import ABLATIONS, RANDOM_SPLITS, SWITCHES, TABLE_1
+from magna.metrics import Spread, difference, paired_test, spread
+from magna.published import DATASETS
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EMPTY = "—"
+# With fifty comparisons a difference of two standard errors turns up by chance alone.
+CLEAR = 3.0
+
+Records = Mapping[tuple[str, str], Sequence[dict[str, Any]]]  # (row, data set) → its cells, several where it has splits
+
+
+class Table(NamedTuple):
+    header: list[str]
+    rows: list[list[str]]
+
+    def markdown(self) -> str:
+        return markdown(self.header, self.rows)
+
+    def show(self, console: Console) -> None:
+        """On a terminal: no marks of Markdown, and a figure stays in one piece."""
+        from rich import box, table
+
+        shown = table.Table(*self.header, box=box.SIMPLE_HEAD, pad_edge=False)
+        for row in self.rows:
+            shown.add_row(*(text.replace("**", "").replace("`", "").replace(" ± ", "\u00a0±\u00a0") for text in row))
+        console.print(shown)
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown; a sentence where it has no rows."""
+    body = [f"| {' | '.join(row)} |" for row in rows]
+    if not body:
+        return "Nothing has been recorded yet."
+    return "\n".join([f"| {' | '.join(header)} |", "|" + "---|" * len(header), *body])
+
+
+def make_table(name: str, results: Path) -> Table:
+    """The table with what `results` holds of it; what is missing is a dash."""
+    return _TABLES[name](results)
+
+
+def table1(results: Path) -> Table:
+    """Public split: our three kinds of recipe, then what was published."""
+    ours = read_cells(results, "table1")
+    rows = []
+    for row in TABLE_1:
+        found = [cell for dataset in DATASETS for cell in ours.get((row, dataset), [])]
+        rows.append([f"{row} (ours)", *(_figure(_over_seeds(ours, row, d)) for d in DATASETS), _origin(found)])
+    rows += [[row.model, *(str(row.figures[d]) for d in DATASETS), row.source] for row in published.TABLE_1]
+    return Table(["accuracy, %", *map(str.capitalize, DATASETS), "source"], rows)
+
+
+def ablations(results: Path) -> Table:
+    """The tuned model without its parts, and the difference to the whole: ours, then the paper's."""
+    ours, base = read_cells(results, "ablations"), read_cells(results, "table1")
+    rows = []
+    for dataset in DATASETS:
+        whole, theirs = _over_seeds(base, "MAGNA, tuned", dataset), published.MAGNA_PAPER.figures[dataset]
+        rows.append([dataset.capitalize(), "MAGNA", _figure(whole), "", str(theirs), ""])
+        for row in ABLATIONS:
+            part, their_part = _over_seeds(ours, row, dataset), published.ABLATIONS[row].figures[dataset]
+            paper = [str(their_part), _signed(their_part.mean - theirs.mean)]
+            rows.append([dataset.capitalize(), row, _figure(part), _difference(part, whole), *paper])
+    return Table(["data", "model", "accuracy, %", "difference", "paper", "difference"], rows)
+
+
+def switches(results: Path) -> Table:
+    """One setting of the tuned recipe changed at a time: accuracy, and the difference with its standard error."""
+    ours, base = read_cells(results, "switches"), read_cells(results, "table1")
+    tuned = {dataset: _over_seeds(base, "MAGNA, tuned", dataset) for dataset in DATASETS}
+    rows = [
+        [point, f"`{text}`", *(_with_difference(_over_seeds(ours, text, d), tuned[d]) for d in DATASETS)]
+        for point, text in SWITCHES
+        if any((text, dataset) in ours for dataset in DATASETS)
+    ]
+    if rows:
+        rows.insert(0, ["", "as tuned", *(_figure(tuned[dataset]) for dataset in DATASETS)])
+    return Table(["point", "change", *map(str.capitalize, DATASETS)], rows)
+
+
+def random_splits(results: Path) -> Table:
+    """Mean and deviation over random splits, and paired tests of MAGNA against the others over the same splits."""
+    ours = read_cells(results, "random-splits")
+    first = next(iter(RANDOM_SPLITS))
+    rows = []
+    for dataset in DATASETS:
+        for row in RANDOM_SPLITS:
+            found, theirs = _by_split(ours, row, dataset), published.RANDOM_SPLITS[row].figures[dataset]
+            figure = _figure(spread(list(found.values())) if found else None)
+            tests = ["", "", ""] if row == first else _paired(_by_split(ours, first, dataset), found)
+            rows.append([dataset.capitalize(), row, figure, *tests, str(theirs)])
+    header = ["data", "model", "accuracy, %", "MAGNA is better by", "t-test, p", "Wilcoxon, p", "paper"]
+    return Table(header, rows)
+
+
+_TABLES: dict[str, Callable[[Path], Table]] = {
+    "table1": table1,
+    "ablations": ablations,
+    "switches": switches,
+    "random-splits": random_splits,
+}
+
+
+def read_cells(results: Path, table: str) -> Records:
+    """Everything recorded for a table."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for file in sorted((results / table).rglob("*.json")):
+        cell = json.loads(file.read_text(encoding="utf-8"))
+        found.setdefault((cell["row"], cell["dataset"]), []).append(cell)
+    return found
+
+
+def _accuracies(cell: dict[str, Any]) -> list[float]:
+    return [100 * run["test"]["accuracy"] for run in cell["runs"]]
+
+
+def _over_seeds(records: Records, row: str, dataset: str) -> Spread | None:
+    cells = records.get((row, dataset))
+    return spread(_accuracies(cells[0])) if cells else None
+
+
+def _by_split(records: Records, row: str, dataset: str) -> dict[int, float]:
+    """Split → mean over its seeds."""
+    return {cell["split"]: spread(_accuracies(cell)).mean for cell in records.get((row, dataset), [])}
+
+
+def _figure(found: Spread | None) -> str:
+    return EMPTY if found is None else f"{found.mean:.1f} ± {found.std:.1f}"
+
+
+def _signed(number: float) -> str:
+    return f"{number:+.1f}".replace("-", "−")
+
+
+def _difference(part: Spread | None, whole: Spread | None) -> str:
+    """With its standard error, which single runs do not have; bold where it is clear."""
+    if part is None or whole is None:
+        return EMPTY
+    by, error = difference(part, whole)
+    if min(part.size, whole.size) < 2:
+        return _signed(by)
+    words = f"{_signed(by)} ± {error:.1f}"
+    return f"**{words}**" if abs(by) > CLEAR * error else words
+
+
+def _with_difference(part: Spread | None, whole: Spread | None) -> str:
+    return EMPTY if part is None else f"{part.mean:.1f} ({_difference(part, whole)})"
+
+
+def _paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[str]:
+    """Ours minus theirs with its standard error, and two p values."""
+    both = sorted(ours.keys() & theirs.keys())
+    if len(both) < 2:
+        return [EMPTY] * 3
+    by, t_test, wilcoxon = paired_test([ours[s] for s in both], [theirs[s] for s in both])
+    return [f"{_signed(by.mean)} ± {by.standard_error:.1f}", f"{t_test:.2g}", f"{wilcoxon:.2g}"]
+
+
+def _origin(found: Sequence[dict[str, Any]]) -> str:
+    """How our figures came about: seeds and device, each once."""
+    if not found:
+        return "not yet measured"
+    seeds = dict.fromkeys(str(len(cell["runs"])) for cell in found)
+    devices = dict.fromkeys(cell["environment"]["device"] for cell in found)
+    return f"ours, {' or '.join(seeds)} seeds, {' or '.join(devices)}"

@@ -1,0 +1,102 @@
+"""Under `torch.vmap` an op gives each trial what it would get alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from magna.graph import Graph
+from magna.ops import attention_diffusion, backends, dropout, edge_scores, edge_softmax
+from magna.typing import Backend
+
+TRIALS, HEADS, WIDTH = 3, 2, 5
+BACKENDS: list[Backend] = [name for name in ("cpu", "triton") if backends.why_not(name, torch.device("cpu")) is None]
+
+
+@pytest.fixture
+def graph() -> Graph:
+    generator = torch.Generator().manual_seed(1)
+    return Graph.from_edge_index(torch.randint(7, (2, 30), generator=generator), num_nodes=7)
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("top_k", [None, 2])
+def test_scores_softmax_and_hops_of_each_trial(graph: Graph, backend: Backend, top_k: int | None) -> None:
+    source, target = draw(TRIALS, 7, HEADS), draw(TRIALS, 7, HEADS) + 1
+    x, alpha = draw(TRIALS, 7, HEADS, WIDTH), torch.tensor([0.1, 0.5, 0.9])
+
+    def layer(source: Tensor, target: Tensor, x: Tensor, alpha: Tensor) -> Tensor:
+        scores = edge_scores(source, target, graph, backend=backend)
+        attention = edge_softmax(scores, graph, top_k=top_k, backend=backend, validate=False)
+        return attention_diffusion(x, attention, graph, K=3, alpha=alpha, backend=backend, validate=False)
+
+    stacked = [part.clone().requires_grad_() for part in (source, target, x, alpha)]
+    together = torch.vmap(layer)(*stacked)
+    together.square().sum().backward()
+    for trial in range(TRIALS):
+        alone = [part[trial].clone().requires_grad_() for part in (source, target, x, alpha)]
+        out = layer(*alone)
+        out.square().sum().backward()
+        torch.testing.assert_close(together[trial], out)
+        for part, own in zip(stacked, alone, strict=True):
+            assert part.grad is not None
+            torch.testing.assert_close(part.grad[trial], own.grad)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_exact_mode_of_each_trial(graph: Graph, backend: Backend) -> None:
+    x, alpha = draw(TRIALS, 7, HEADS, WIDTH), torch.tensor([0.2, 0.5, 0.9])
+    attention = edge_softmax(draw(30, HEADS), graph, backend=backend)
+
+    def solve(x: Tensor, alpha: Tensor) -> Tensor:
+        return attention_diffusion(x, attention, graph, alpha=alpha, mode="exact", backend=backend, validate=False)
+
+    together = torch.vmap(solve)(x, alpha)
+    for trial in range(TRIALS):
+        torch.testing.assert_close(together[trial], solve(x[trial], alpha[trial]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shared", [True, False])
+def test_dropout_has_each_trials_rate(backend: Backend, shared: bool) -> None:
+    rates = torch.tensor([0.0, 0.3, 0.8])
+    x = torch.ones(4000) if shared else torch.ones(TRIALS, 4000)
+
+    def drop(x: Tensor, rate: Tensor) -> Tensor:
+        seed = torch.randint(2**62, (1,))
+        return dropout(x, rate, seed, backend=backend, validate=False)
+
+    out = torch.vmap(drop, in_dims=(None if shared else 0, 0), randomness="different")(x, rates)
+    assert out.shape == (TRIALS, 4000)
+    for row, rate in zip(out, rates.tolist(), strict=True):
+        assert abs(float((row == 0).double().mean()) - rate) < 0.03
+        torch.testing.assert_close(row[row > 0], torch.full_like(row[row > 0], 1 / (1 - rate)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_dropout_of_a_shared_tensor_sums_its_gradients(backend: Backend) -> None:
+    x, rates = draw(50).requires_grad_(), torch.tensor([0.2, 0.6])
+    seed = torch.tensor([3])
+    out = torch.vmap(lambda rate: dropout(x, rate, seed, backend=backend, validate=False))(rates)
+    (grad,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(grad * x, out.sum(0))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_trials_draw_different_masks(graph: Graph, backend: Backend) -> None:
+    attention = torch.full((TRIALS, 30, HEADS), 0.1)
+
+    def diffuse(attention: Tensor) -> Tensor:
+        seed = torch.randint(2**62, (1,))
+        x = torch.ones(7, HEADS, WIDTH)
+        return attention_diffusion(
+            x, attention, graph, K=2, alpha=0.1, attention_dropout=0.5, seed=seed, backend=backend, validate=False
+        )
+
+    out = torch.vmap(diffuse, randomness="different")(attention)
+    assert not torch.equal(out[0], out[1]) and not torch.equal(out[1], out[2])

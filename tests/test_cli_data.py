@@ -1,0 +1,148 @@
+"""Data on the command line: the audit, your own graph from training to its run folder, and wrong data in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from magna import cli
+from magna.config import load_recipe
+
+OWN = Path(__file__).parents[1] / "examples" / "own_graph"
+FAST = ["--set", "model.hidden_channels=8", "--set", "model.heads=2", "--set", "train.epochs=40", "--device", "cpu"]
+
+
+def _magna(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["magna", *arguments])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    return int(left.value.code or 0)
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the example's graph, as `clubs` in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(OWN, tmp_path / "clubs")
+    return tmp_path / "clubs"
+
+
+def test_a_folder_is_a_recipe(own: Path) -> None:
+    config = load_recipe("clubs")
+    assert (config.recipe, config.data.name) == ("clubs", str(own.resolve()))
+    assert config.data.standardise_features and config.data.undirected and config.expected.seeds == 0
+    with pytest.raises(ValueError, match="or a folder with your own data"):
+        load_recipe("club")
+
+
+def test_your_own_graph_is_trained_and_scored_again(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _magna(monkeypatch, "train", "clubs", *FAST, "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["dataset"], result["recipe"]) == ("clubs", "clubs")
+    assert result["runs"][0]["test"]["accuracy"] >= 0.5
+    # From another folder too: the run knows where its data is.
+    monkeypatch.chdir(own.parent / "runs")
+    assert _magna(monkeypatch, "evaluate", "clubs", "--json", "--device", "cpu") == 0
+    assert json.loads(capsys.readouterr().out)["metrics"] == result["runs"][0]["test"]
+
+
+def test_a_split_that_is_drawn_is_said(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = (own / "nodes.csv").read_text().splitlines()
+    (own / "nodes.csv").write_text("".join(f"{line.rsplit(',', 1)[0]}\n" for line in lines))
+    assert _magna(monkeypatch, "train", "clubs", *FAST, "--set", "train.epochs=1", "--set", "data.split_seed=4") == 0
+    assert "note: no split given: 60/20/20 drawn at random, seed 4" in capsys.readouterr().err
+
+
+def test_baselines_do_not_take_typed_edges(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = [
+        *FAST,
+        "--set",
+        "model.name=gat",
+        "--set",
+        "model.input_dropout=0",
+        "--set",
+        "model.attention_dropout=0",
+    ]
+    assert _magna(monkeypatch, "train", "clubs", *settings) == 2
+    assert "clubs has typed edges" in capsys.readouterr().err
+    assert not (own.parent / "runs").exists()
+
+
+def test_audit_prints_a_page_or_one_json_object(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _magna(monkeypatch, "data", "audit", "clubs", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["size"]["nodes"] == 24 and report["size"]["relations"] == 4
+    assert [row["class"] for row in report["classes"]] == ["chess", "rowing"]
+    assert report["splits"] == {"train": 6, "valid": 6, "test": 6}
+    assert _magna(monkeypatch, "data", "audit", "clubs", "--set", "data.undirected=false") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("clubs\n") and "directed, 2 edge types" in out and "suggested K" in out
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("nodes.csv", None, "none of nodes.csv and nodes.parquet"),
+        ("nodes.csv", "id,x\n", "has no node"),
+        ("nodes.csv", "name,x\n1,2\n", "no column 'id'"),
+        ("nodes.csv", "id,x\n001,tall\n", "line 2 column 'x' is 'tall', not a number"),
+        ("nodes.csv", "id,x\n001,inf\n", "line 2 column 'x' is inf; allowed: finite"),
+        ("nodes.csv", "id,x,label,split\n001,1,a,test\n", "no node with split 'train'"),
+        ("nodes.csv", "id,x,label,split\n001,1,a,train\n002,1,b,test\n", "line 3 has label 'b'"),
+        ("edges.csv", "source,target\n001,999\n", "line 2 has target '999'"),
+    ],
+)
+@pytest.mark.parametrize("command", [["train"], ["data", "audit"]], ids=" ".join)
+def test_wrong_data_is_one_line_and_status_2(
+    own: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+    file: str,
+    text: str | None,
+    words: str,
+) -> None:
+    if text is None:
+        (own / file).unlink()
+    else:
+        (own / file).write_text(text)
+    assert _magna(monkeypatch, *command, "clubs") == 2
+    out, err = capsys.readouterr()
+    *progress, line = err.splitlines()
+    assert line.startswith("magna: ") and words in line and out == ""
+    assert all(text.startswith("recipe ") for text in progress)
+    assert not (own.parent / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "clubs", "--set", "data.split=public2"], "allowed: 'public', 'random'"),
+        (["data", "audit", "nowhere"], "allowed: digits, cora"),
+        (["data", "audit", "wn18rr"], "allowed: digits, cora"),
+        (["data", "audit", "ogbn-arxiv", "--data-dir", "empty"], "data.features=stand-in"),
+    ],
+)
+def test_wrong_names_are_one_line_and_status_2(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert _magna(monkeypatch, *arguments) == 2
+    assert words in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_list_tells_about_stand_ins(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _magna(monkeypatch, "data", "list", "--json") == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["datasets"]}
+    assert "stand-in features" in rows["ogbn-arxiv"]["size"]

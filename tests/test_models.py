@@ -1,0 +1,80 @@
+"""A config names its model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+import torch
+
+from magna.config import Config, ModelConfig
+from magna.datasets import load_digits
+from magna.models import MODELS, make_model
+from magna.run import RunFolder
+from magna.tasks import NodeClassification
+from magna.trials import train_trials
+
+SMALL = {
+    "magna": ModelConfig(hidden_channels=8, heads=2, K=2),
+    "gat": ModelConfig(name="gat", hidden_channels=8, heads=2, out_heads=2),
+    "diff-gcn": ModelConfig(name="diff-gcn", hidden_channels=8, top_k=3),
+}
+
+
+def test_every_name_has_a_model() -> None:
+    assert set(get_args(get_type_hints(ModelConfig)["name"])) == set(MODELS) == set(SMALL)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_has_the_settings_of_its_config(name: str, tmp_path: Path) -> None:
+    model = make_model(SMALL[name], 5, 3).eval()
+    assert type(model) is MODELS[name]
+    x, edge_index = torch.randn(3, 5), torch.tensor([[0, 1, 2], [1, 2, 0]])
+    out = model(x, edge_index)
+    assert out.shape == (3, 3)
+    run = RunFolder.create(tmp_path / "run", Config(model=SMALL[name]), torch.device("cpu"))
+    run.finish(model, {"seed": 0})
+    assert torch.equal(run.load_model().eval()(x, edge_index), out)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_side_by_side_give_what_each_gives(name: str) -> None:
+    models = [make_model(SMALL[name], 5, 3).eval() for _ in range(3)]
+    x, edge_index = torch.randn(4, 5), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+    stacked, _ = torch.func.stack_module_state(models)
+
+    def score(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.func.functional_call(models[0], parameters, (x, edge_index))
+
+    expected = torch.stack([model(x, edge_index) for model in models])
+    torch.testing.assert_close(torch.vmap(score)(stacked), expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_trials_train_together(name: str) -> None:
+    data = load_digits()
+    config = Config(model=SMALL[name]).with_values(
+        ["train.epochs=3", "task.consistency=1.0", "model.input_dropout=0.3"]
+    )
+    task = NodeClassification(data, config, torch.device("cpu"))
+    configs = [
+        config.with_values([f"model.input_dropout={rate}"]).with_seed(seed) for rate in (0, 0.6) for seed in (0, 1)
+    ]
+    results = train_trials(configs, task, read_test=True)
+    assert [result.config for result in results] == configs
+    losses = [result.history[-1]["loss"] for result in results]
+    assert len(set(losses)) == 4 and all(loss == loss for loss in losses)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_batched_settings_are_settings_of_the_model(name: str) -> None:
+    assert set(MODELS[name].BATCHED) <= set(MODELS[name].defaults())
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"), [("gat", "K", 3), ("diff-gcn", "tanh", False), ("magna", "out_heads", 2)]
+)
+def test_a_setting_that_a_model_lacks_is_refused(name: str, key: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"model.{key} is {value}, but {name} has no such setting; allowed: hidden_"):
+        make_model(ModelConfig(name=name, **{key: value}), 5, 3)  # type: ignore[arg-type]

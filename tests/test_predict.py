@@ -1,0 +1,163 @@
+"""A finished run put to use: probabilities, ids, files, and a new graph."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from magna import train as training
+from magna.config import Config, load_recipe
+from magna.datasets import load_digits
+from magna.predict import Predictions, evaluate, predict, read_ids
+from magna.run import RunFolder
+
+SETTINGS = ["model.hidden_channels=16", "model.num_layers=1", "model.heads=4", "model.K=2", "train.epochs=20"]
+FEATURES = ("height", "weight")
+KINDS = ("cat", "dog")
+
+
+def _write_graph(
+    folder: Path, order: Sequence[int], columns: Sequence[str] = FEATURES, *, typed: bool = True, labels: bool = True
+) -> Path:
+    """40 animals in a ring, in any order of rows and columns, always with the same ids."""
+    generator = torch.Generator().manual_seed(7)
+    kind = torch.arange(40) % 2
+    x = torch.randn(40, 2, generator=generator) + 3 * kind[:, None]
+    folder.mkdir(parents=True)
+    with (folder / "nodes.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", *columns, *(["label", "split"] if labels else [])])
+        for node in order:
+            split = "train" if node < 20 else "valid" if node < 30 else "test"
+            features = [f"{float(x[node, FEATURES.index(name)]):.6f}" for name in columns]
+            writer.writerow([f"animal-{node}", *features, *([KINDS[int(kind[node])], split] if labels else [])])
+    with (folder / "edges.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["source", "target", *(["type"] if typed else [])])
+        for node in order:
+            edge = [f"animal-{node}", f"animal-{(node + 2) % 40}"]
+            writer.writerow([*edge, *(["likes" if node % 3 else "knows"] if typed else [])])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run on typed data of one's own, and that data."""
+    root = tmp_path_factory.mktemp("own")
+    data = _write_graph(root / "animals", range(40))
+    config = load_recipe(str(data)).with_values(SETTINGS)
+    training.train(config, run_dir=root / "run", device="cpu")
+    return root / "run", data
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("digits") / "run"
+    training.train(Config.from_dict({}).with_values(SETTINGS), run_dir=folder, device="cpu")
+    return folder
+
+
+def test_probabilities_are_a_distribution_over_the_users_classes(own: tuple[Path, Path]) -> None:
+    found = predict(own[0], device="cpu")
+    assert found.ids == [f"animal-{node}" for node in range(40)]
+    assert found.classes == list(KINDS) and set(found.labels) <= set(KINDS) and set(found.truth) == set(KINDS)
+    assert found.probabilities.shape == (40, 2)
+    assert torch.allclose(found.probabilities.sum(1), torch.ones(40, dtype=torch.float64))
+    assert list(found.columns()) == ["id", "label", "probability", "probability_cat", "probability_dog", "true_label"]
+
+
+def test_predictions_agree_with_the_score_of_the_run(digits: Path) -> None:
+    summary = RunFolder.open(digits).summary
+    again = evaluate(digits, device="cpu")
+    assert summary is not None and again["metrics"] == summary["test"]
+    found = predict(digits, device="cpu")
+    test = load_digits().test.tolist()
+    right = sum(found.labels[node] == found.truth[node] for node in test)
+    assert right / len(test) == pytest.approx(again["metrics"]["accuracy"], abs=1e-6)
+
+
+def test_some_nodes_are_the_rows_of_all_nodes(own: tuple[Path, Path]) -> None:
+    every, some = predict(own[0], device="cpu"), predict(own[0], ["animal-7", "animal-2"], device="cpu")
+    assert some.ids == ["animal-7", "animal-2"]
+    assert torch.equal(some.probabilities, every.probabilities[[7, 2]])
+    with pytest.raises(ValueError, match="node 'animal7' is not in animals; allowed: its ids, such as animal-7"):
+        predict(own[0], ["animal7"], device="cpu")
+    assert predict(own[0], [], device="cpu").columns()["probability"] == []
+
+
+def test_ids_of_built_in_data_are_numbers(digits: Path) -> None:
+    assert predict(digits, [3, "17"], device="cpu").ids == ["3", "17"]
+    with pytest.raises(ValueError, match="node '17x' is not in digits; allowed: 0 to 1796"):
+        predict(digits, ["17x"], device="cpu")
+
+
+def test_a_permuted_copy_of_the_graph_gives_the_same_answers(own: tuple[Path, Path], tmp_path: Path) -> None:
+    run, _ = own
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(1)).tolist()
+    copy = _write_graph(tmp_path / "copy", order, FEATURES[::-1])
+    here, there = predict(run, device="cpu"), predict(run, data=copy, device="cpu")
+    assert there.ids == [f"animal-{node}" for node in order] and there.classes == here.classes
+    assert torch.allclose(there.probabilities, here.probabilities[order], atol=1e-5)
+    assert evaluate(run, data=copy, device="cpu")["metrics"]["loss"] == pytest.approx(
+        evaluate(run, device="cpu")["metrics"]["loss"], abs=1e-5
+    )
+
+
+def test_a_new_graph_needs_no_labels(own: tuple[Path, Path], tmp_path: Path) -> None:
+    new = _write_graph(tmp_path / "new", range(40), labels=False)
+    found = predict(own[0], ["animal-3"], data=new, device="cpu")
+    assert found.truth == [None] and "true_label" not in found.columns()
+    with pytest.raises(ValueError, match="no test node"):
+        evaluate(own[0], data=new, device="cpu")
+
+
+def test_a_graph_with_other_features_is_refused(own: tuple[Path, Path], digits: Path, tmp_path: Path) -> None:
+    other = _write_graph(tmp_path / "other", range(40), FEATURES[:1])
+    with pytest.raises(ValueError, match="weight"):
+        predict(own[0], data=other, device="cpu")
+    few = _write_graph(tmp_path / "few", range(40), typed=False, labels=False)
+    with pytest.raises(ValueError, match="2 features; allowed: the 64 that the run was trained on"):
+        predict(digits, data=few, device="cpu")
+
+
+def test_files(own: tuple[Path, Path], tmp_path: Path) -> None:
+    found = predict(own[0], ["animal-7", "animal-2"], device="cpu")
+    found.write(tmp_path / "a.csv")
+    with (tmp_path / "a.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["id"] for row in rows] == found.ids
+    assert float(rows[0]["probability_dog"]) == float(found.probabilities[0, 1])
+    found.write(tmp_path / "answers", "json")
+    assert json.loads((tmp_path / "answers").read_text()) == found.to_dict()
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    found.write(tmp_path / "a.parquet")
+    assert parquet.ParquetFile(tmp_path / "a.parquet").read().to_pydict() == found.columns()
+    with pytest.raises(ValueError, match="allowed: csv, json, parquet"):
+        found.write(tmp_path / "a.xls")
+
+
+def test_ids_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_text("a\n\n b \n")
+    (tmp_path / "ids.csv").write_text("x,id\n1,a\n2,b\n")
+    assert read_ids(tmp_path / "ids.txt") == read_ids(tmp_path / "ids.csv") == ["a", "b"]
+    (tmp_path / "no.csv").write_text("x,y\n1,a\n")
+    with pytest.raises(ValueError, match="one of them is id"):
+        read_ids(tmp_path / "no.csv")
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_ids(tmp_path / "nowhere")
+
+
+def test_no_rows_make_no_trouble() -> None:
+    empty = Predictions("d", ["a", "b"], [], [], torch.zeros(0, 2), [])
+    assert empty.to_dict()["nodes"] == [] and list(empty.columns()) == [
+        "id",
+        "label",
+        "probability",
+        "probability_a",
+        "probability_b",
+    ]

@@ -1,0 +1,211 @@
+"""`magna reproduce`: which cells there are, how they are trained together, and that a stopped run goes on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from magna import cli, experiments, reproduce, tables
+from magna.config import SEARCH_SEEDS, Config, load_recipe
+from magna.experiments import Cell, cells
+from magna.models import make_model
+from magna.published import DATASETS
+from magna.trials import TrialResult, structure
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[list[Config]]:
+    """The batches that were asked for; nothing is trained."""
+    batches: list[list[Config]] = []
+
+    def train_trials(configs: Sequence[Config], task: object, *, read_test: bool, on_report: Any) -> list[TrialResult]:
+        assert read_test and on_report(25, [0], [0.5]) == ()
+        assert len({structure(config) for config in configs}) == 1
+        batches.append(list(configs))
+        return [_result(config) for config in configs]
+
+    monkeypatch.setattr(reproduce, "train_trials", train_trials)
+    monkeypatch.setattr(reproduce, "make_task", lambda config, data_dir, device: SimpleNamespace(data=config.data))
+    return batches
+
+
+def _result(config: Config) -> TrialResult:
+    accuracy = 0.8 + 0.001 * config.train.seed + 0.01 * config.data.split_seed
+    valid, test = {"accuracy": 0.5, "loss": 1.0}, {"accuracy": accuracy, "loss": 1.0}
+    return TrialResult(config, epochs=3, best_epoch=2, seconds=0.1, valid=valid, test=test, history=[], weights=None)
+
+
+def test_ablations_are_those_of_the_paper() -> None:
+    found = {cell.row: cell.config.model for cell in cells("ablations", ["cora"])}
+    whole = load_recipe("cora").model
+    assert found["MAGNA, tuned"] == whole
+    assert set(found) <= {"MAGNA, tuned", *experiments.ABLATIONS} and len(found) > 1
+    assert all(model != whole for row, model in found.items() if row in experiments.ABLATIONS)
+    assert found["No Diffusion"].diffusion is False
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+@pytest.mark.parametrize("name", experiments.EXPERIMENTS)
+def test_every_cell_has_a_model_and_a_file_of_its_own(name: str, dataset: str) -> None:
+    found = cells(name, [dataset])
+    assert len({cell.path for cell in found}) == len(found)
+    with torch.device("meta"):
+        for model in {cell.config.model for cell in found}:
+            make_model(model, 10, 3)
+
+
+def test_a_switch_changes_one_thing_and_something() -> None:
+    start, *changed = cells("switches", ["cora"])
+    assert start.row == "MAGNA, tuned"
+    assert len(changed) > 20
+    for cell in changed:
+        assert cell.config == start.config.with_values(cell.changes)
+        assert not experiments.same_training(cell.config, start.config)
+        assert cell.point
+
+
+def test_random_splits_have_a_cell_for_each_model_and_split() -> None:
+    found = cells("random-splits", ["cora"])
+    assert {cell.config.model.name for cell in found} == {"magna", "gat", "diff-gcn"}
+    assert len(found) == 3 * experiments.NUM_SPLITS
+    assert {(cell.config.data.split, cell.config.data.split_seed) for cell in found} == {
+        ("random", split) for split in range(experiments.NUM_SPLITS)
+    }
+
+
+def test_an_unknown_table_or_data_set_is_named() -> None:
+    with pytest.raises(ValueError, match="table is 'table9'; allowed: table1, ablations"):
+        cells("table9")
+    with pytest.raises(ValueError, match="data set is 'digits'; allowed: cora, citeseer, pubmed"):
+        cells("table1", ["digits"])
+
+
+def test_cells_of_one_structure_train_together_and_leave_a_file_each(
+    trained: list[list[Config]], tmp_path: Path
+) -> None:
+    result = reproduce.reproduce("random-splits", out=tmp_path, seeds=3, datasets=["cora"], device="cpu")
+    assert [len(batch) for batch in trained] == [30, 30, 30], "ten splits of three seeds, model by model"
+    assert not {config.train.seed for batch in trained for config in batch} & set(SEARCH_SEEDS)
+    assert len(result["files"]) == result["trained"] == 30
+    record = json.loads((tmp_path / "random-splits/cora/gat/split-2.json").read_text())
+    assert (record["row"], record["dataset"], record["split"], record["recipe"]) == ("GAT", "cora", 2, "cora-gat")
+    assert [run["seed"] for run in record["runs"]] == [0, 1, 2]
+    assert record["mean"]["test"]["accuracy"] == pytest.approx(0.821)
+    assert record["std"]["test"]["accuracy"] == pytest.approx(0.001)
+    assert record["config"]["data"]["split_seed"] == 2
+    assert record["environment"]["packages"]["torch"] and record["date"]
+
+
+def test_what_is_done_is_not_trained_again(trained: list[list[Config]], tmp_path: Path) -> None:
+    first = reproduce.reproduce("ablations", out=tmp_path, seeds=2, datasets=["cora"], device="cpu")
+    trained.clear()
+    again = reproduce.reproduce("ablations", out=tmp_path, seeds=2, datasets=["cora"], device="cpu")
+    assert (again["trained"], again["files"], trained) == (0, first["files"], [])
+    (tmp_path / "ablations/cora/no-diffusion.json").unlink()
+    reproduce.reproduce("ablations", out=tmp_path, seeds=2, datasets=["cora"], device="cpu")
+    assert [config.model.diffusion for batch in trained for config in batch] == [False, False]
+
+
+def test_a_cell_with_other_settings_or_fewer_seeds_is_trained_again(tmp_path: Path, trained: list[Any]) -> None:
+    (cell, *_) = cells("table1", ["cora"])
+    reproduce.reproduce("table1", out=tmp_path, seeds=2, datasets=["cora"], device="cpu")
+    path = tmp_path / cell.path
+    assert reproduce.is_done(path, cell.config, 2)
+    assert not reproduce.is_done(path, cell.config, 3)
+    assert not reproduce.is_done(path, cell.config.with_values(["model.alpha=0.77"]), 2)
+    path.write_text("{")
+    assert not reproduce.is_done(path, cell.config, 2)
+
+
+def test_a_stop_between_two_batches_keeps_what_is_done(
+    trained: list[list[Config]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = reproduce.train_trials
+
+    def stopped(configs: Sequence[Config], task: Any, **options: Any) -> list[TrialResult]:
+        if len(trained) == 1:
+            raise KeyboardInterrupt
+        return whole(configs, task, **options)
+
+    monkeypatch.setattr(reproduce, "train_trials", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce.reproduce("random-splits", out=tmp_path, seeds=1, datasets=["cora"], device="cpu")
+    assert len(list(tmp_path.rglob("*.json"))) == 10
+    monkeypatch.setattr(reproduce, "train_trials", whole)
+    assert reproduce.reproduce("random-splits", out=tmp_path, seeds=1, datasets=["cora"], device="cpu")["trained"] == 20
+
+
+def test_quick_is_few_epochs(trained: list[list[Config]], tmp_path: Path) -> None:
+    result = reproduce.reproduce("table1", out=tmp_path, quick=True, datasets=["cora"], device="cpu")
+    assert result["seeds"] == reproduce.QUICK_SEEDS
+    assert {config.train.epochs for batch in trained for config in batch} == {reproduce.QUICK_EPOCHS}
+
+
+def test_seeds_are_report_seeds(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="seeds is 101; allowed: 1 to 100"):
+        reproduce.reproduce("table1", out=tmp_path, seeds=101, datasets=["cora"], device="cpu")
+
+
+def test_a_table_is_trained_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = ["model.hidden_channels=8", "model.num_layers=1", "model.heads=2", "train.epochs=3"]
+
+    def digits(dataset: str) -> Iterator[Cell]:
+        magna = load_recipe("digits").with_values([*small, "model.K=2"])
+        yield Cell("table1", dataset, "MAGNA, tuned", magna)
+        yield Cell("table1", dataset, "MAGNA, paper", magna.with_values(["model.alpha=0.5"]))
+
+    monkeypatch.setitem(experiments.EXPERIMENTS, "table1", digits)
+    lines: list[str] = []
+    result = reproduce.reproduce("table1", out=tmp_path, seeds=2, datasets=["cora"], device="cpu", say=lines.append)
+    assert result["trained"] == 2
+    assert lines[-1].startswith("2 of 2: cora, MAGNA, tuned and 1 more (")
+    ours = tables.make_table("table1", tmp_path).rows[0]
+    assert ours[0] == "MAGNA, tuned (ours)" and ours[-1] == "ours, 2 seeds, cpu"
+    assert 0 < float(ours[1].split(" ")[0]) <= 100
+
+
+def test_committed_results_are_those_of_the_recipes() -> None:
+    results = ROOT / "results"
+    known = {cell.path: cell for name in experiments.EXPERIMENTS for cell in cells(name)}
+    there = [str(file.relative_to(results)) for file in results.glob("*/**/*.json")]
+    assert set(there) <= set(known), "a file that belongs to no table"
+    old = [path for path in there if not reproduce.is_done(results / path, known[path].config, 1)]
+    assert old == [], "run magna reproduce again"
+
+
+def _magna(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["magna", *arguments])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    return int(left.value.code or 0)
+
+
+@pytest.mark.usefixtures("trained")
+def test_the_command_prints_the_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ("reproduce", "ablations", "--quick", "--seeds", "3", "--dataset", "cora", "--device", "cpu")
+    assert _magna(monkeypatch, *arguments) == 0
+    shown = capsys.readouterr()
+    assert "85.4\u00a0±\u00a00.6" in shown.out and "5 files of 3 seeds in runs/quick" in shown.out
+    assert shown.err.startswith("ablations: 5 cells of 3 seeds, 0 of them done before")
+    assert _magna(monkeypatch, *arguments, "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["trained"] == 0 and result["rows"][0][:3] == ["Cora", "MAGNA", "80.1 ± 0.1"]
+
+
+def test_a_wrong_name_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _magna(monkeypatch, "reproduce", "table9", "--device", "cpu") == 2
+    assert capsys.readouterr().err == (
+        "magna: table is 'table9'; allowed: table1, ablations, switches, random-splits\n"
+    )

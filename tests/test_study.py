@@ -1,0 +1,173 @@
+"""A study keeps its trials: what is drawn, what survives a kill, and that processes leave each other's trials alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("optuna", reason="Optuna is not installed (magna[search])")
+
+from magna import study as study_module
+from magna.config import Range
+from magna.study import FINISHED, Study, safe
+
+SPACE = {
+    "model.K": Range(2, 10),
+    "train.lr": Range(1e-4, 1e-1, log=True),
+    "model.alpha": Range(0.1, 0.5, step=0.1),
+    "model.top_k": [3, 5, None],
+    "model.feed_forward": [True, False],
+}
+
+
+IN_MEMORY = "sqlite:///:memory:"
+
+
+def _study(folder: Path, **arguments) -> Study:
+    return Study(f"sqlite:///{folder / 'study.db'}", "test", SPACE, {"space": {"a": 1}}, **arguments)
+
+
+def test_values_are_of_the_space() -> None:
+    study = Study(IN_MEMORY, "test", SPACE, {})
+    drawn = [study.ask().params for _ in range(12)]
+    assert len({params["train.lr"] for params in drawn}) == 12
+    for params in drawn:
+        assert list(params) == list(SPACE)
+        assert params["model.K"] in range(2, 11) and isinstance(params["model.K"], int)
+        assert 1e-4 <= params["train.lr"] <= 1e-1
+        assert any(abs(params["model.alpha"] - tenth / 10) < 1e-9 for tenth in range(1, 6))
+        assert params["model.top_k"] in (3, 5, None) and params["model.feed_forward"] in (True, False)
+
+
+def test_a_random_trial_depends_on_seed_and_number_alone(tmp_path: Path) -> None:
+    whole = Study(IN_MEMORY, "test", SPACE, {})
+    drawn = [whole.ask().params for _ in range(5)]
+    # Two processes share the same study, and a third one goes on.
+    first, second = _study(tmp_path), _study(tmp_path)
+    shared = [first.ask().params, second.ask().params, second.ask().params, first.ask().params]
+    shared += [_study(tmp_path).ask(new=True).params]
+    assert shared == drawn
+    assert Study(IN_MEMORY, "test", SPACE, {}, seed=1).ask().params != drawn[0]
+
+
+def test_tpe_learns() -> None:
+    study = Study(IN_MEMORY, "test", {"train.lr": Range(0.0, 1.0)}, {}, sampler="tpe")
+    for _ in range(5):
+        for trial in [study.ask() for _ in range(6)]:
+            study.complete(trial, -abs(trial.params["train.lr"] - 0.7), {})
+    late = [trial.params["train.lr"] for trial in study.trials()[18:]]
+    assert sum(abs(value - 0.7) < 0.2 for value in late) > len(late) / 2
+    assert study.importances() == {"train.lr": pytest.approx(1.0)}
+
+
+def test_other_settings_are_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+    study = _study(tmp_path)
+    study.complete(study.ask(), 0.5, {"epochs": 3})
+    with pytest.raises(ValueError, match=r"another space\.a; try"):
+        Study(f"sqlite:///{tmp_path / 'study.db'}", "test", SPACE, {"space": {"a": 2}})
+    (trial,) = _study(tmp_path).trials()
+    assert (trial.value, trial.user_attrs) == (0.5, {"record": {"epochs": 3}})
+
+
+def test_given_up_trials_are_drawn_again_or_not() -> None:
+    study = Study(IN_MEMORY, "test", SPACE, {})
+    again, never = study.ask(), study.ask()
+    study.give_up([again], again=True)
+    study.give_up([never], again=False)
+    assert study.ask(new=True).params not in (again.params, never.params)
+    assert study.ask().params == again.params
+    assert study.ask().params not in (again.params, never.params)
+
+
+def test_a_killed_process_loses_its_trials_and_a_living_one_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study_module, "HEARTBEAT_SECONDS", 1)
+    monkeypatch.setattr(study_module, "GRACE_SECONDS", 2)
+    study = _study(tmp_path)
+    code = f"""
+import sys, time
+from pathlib import Path
+from magna import study
+study.HEARTBEAT_SECONDS, study.GRACE_SECONDS = 1, 2
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from tests.test_study import _study
+mine = _study(Path({str(tmp_path)!r}))
+trials = [mine.ask() for _ in range(2)]
+with mine.alive(trials):
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout is not None and other.stdout.readline() == "ready\n"
+        time.sleep(3.5)  # longer than the grace: only its heartbeats keep it
+        study.take_over()
+        running = study.trials("RUNNING")
+        assert len(running) == 2
+    finally:
+        other.kill()
+        other.wait()
+    study.take_over()
+    assert len(study.trials("RUNNING")) == 2  # nobody can know so soon
+    deadline = time.monotonic() + 20
+    while study.trials("RUNNING"):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+        study.take_over()
+    assert [study.ask().params for _ in range(2)] == [trial.params for trial in running]
+
+
+def test_a_trial_that_never_began_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_module, "GRACE_SECONDS", 1)
+    study = _study(tmp_path)
+    with pytest.warns(UserWarning, match="Heartbeat"):
+        study._study.ask()
+    study.take_over()
+    assert len(study.trials("RUNNING")) == 1
+    time.sleep(1.1)
+    study.take_over()
+    assert len(study.trials("RUNNING")) == 0
+
+
+def test_a_process_that_slept_too_long_harms_nothing(tmp_path: Path) -> None:
+    study, other = _study(tmp_path), _study(tmp_path)
+    trial = study.ask()
+    other._study.tell(trial.number, state=other._optuna.trial.TrialState.FAIL)
+    study.report(trial, 0.3, 5)
+    study.complete(trial, 0.5, {"epochs": 5})
+    assert study.trials(*FINISHED) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["sqlite:////nowhere/at/all/study.db", "no url", "oracle9://host/name", "postgresql://me:secret@127.0.0.1:1/name"],
+)
+def test_a_storage_that_cannot_be_opened_is_one_error(url: str) -> None:
+    with pytest.raises(ValueError, match="cannot be opened") as caught:
+        Study(url, "test", SPACE, {})
+    assert "secret" not in str(caught.value)
+    assert "sqlite:///study.db" in str(caught.value)
+
+
+def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "study.db").write_bytes(b"my notes, and no database at all" * 100)
+    with pytest.raises(ValueError, match="cannot be opened"):
+        _study(tmp_path)
+    assert (tmp_path / "study.db").read_bytes().startswith(b"my notes")
+
+
+def test_without_optuna_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ValueError, match=r"\.\[search\]"):
+        _study(tmp_path)
+
+
+def test_a_password_is_not_shown() -> None:
+    assert safe("mysql+pymysql://me:p@ss@host/db") == "mysql+pymysql://me:***@host/db"
+    assert safe("sqlite:///a/b.db") == "sqlite:///a/b.db"
+    assert safe("postgresql://host/db") == "postgresql://host/db"

@@ -1,0 +1,288 @@
+"""A search from end to end: counting, stopping early, choosing, its files, and that the test split stays closed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("optuna", reason="Optuna is not installed (magna[search])")
+
+import torch
+
+from magna import cli, sweep
+from magna.config import Config, load_recipe
+from magna.study import Study
+from magna.sweep import Plan, goes_on, without
+from magna.tasks import NodeClassification
+from magna.trials import TrialResult
+
+BASE = Config.from_dict(
+    {
+        "recipe": "toy",
+        "train": {"epochs": 16},
+        "search": {"model.alpha": {"low": 0.0, "high": 1.0}, "model.K, model.top_k": [2, 4]},
+    }
+)
+
+
+class Trainer:
+    """In place of real training: the accuracy is alpha, give or take a little for the seed, and rises evenly."""
+
+    def __init__(self) -> None:
+        self.configs: list[Config] = []
+        self.noise: dict[int, float] = {}
+        self.fails: BaseException | None = None
+
+    def __call__(self, configs: Sequence[Config], task: Any, *, report_every: int = 25, on_report=None, **closed):
+        assert not closed, "a search asks neither for the test split nor for weights"
+        if self.fails is not None:
+            raise self.fails
+        self.configs += configs
+        final = [config.model.alpha / 2 + self.noise.get(config.train.seed, 0.0) for config in configs]
+        epochs, stopped = [config.train.epochs for config in configs], set()
+        for epoch in range(report_every, max(epochs) + 1, report_every):
+            running = [i for i in range(len(configs)) if i not in stopped]
+            if on_report is not None:
+                for i in on_report(epoch, running, [final[i] * epoch / epochs[i] for i in running]):
+                    stopped.add(i)
+                    epochs[i] = epoch
+        return [
+            TrialResult(config, epochs[i], 0, 0.1, {"accuracy": final[i]}, None, [], None)
+            for i, config in enumerate(configs)
+        ]
+
+
+@pytest.fixture
+def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
+    trainer = Trainer()
+    monkeypatch.setattr(sweep, "train_trials", trainer)
+    return trainer
+
+
+@pytest.fixture
+def task(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Task:
+        dataset = "toy"
+
+    monkeypatch.setattr(sweep, "make_task", lambda *_: Task())
+
+
+def _sweep(folder: Path, config: Config = BASE, storage: str | None = None, **settings: Any) -> dict[str, Any]:
+    settings = {"trials": 4, "confirm": 0, "prune": False} | settings
+    return sweep.sweep(config, Plan(**settings), out=folder / "out", storage=storage, device="cpu")
+
+
+def test_it_goes_on_to_the_number_of_trials(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    _sweep(tmp_path, trials=3, batch=2)
+    assert len(trainer.configs) == 3
+    assert {config.train.seed for config in trainer.configs} == {1000}
+    result = _sweep(tmp_path, trials=7, batch=3)
+    assert result["states"] == {"complete": 7, "pruned": 0, "fail": 0}
+    assert len({config.model.alpha for config in trainer.configs}) == 7
+    assert all(config.model.K == config.model.top_k for config in trainer.configs)
+    assert _sweep(tmp_path, trials=7) == result
+    assert len(trainer.configs) == 7
+
+
+def test_its_files_hold_everything(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    result = _sweep(tmp_path, trials=9, prune=True, confirm=2, confirm_seeds=3)
+    out = tmp_path / "out"
+    best = load_recipe(str(out / "best.toml"))
+    params = result["best"]["params"]
+    assert (best.model.alpha, best.model.K, best.model.top_k) == (params["model.alpha"], *2 * (best.model.K,))
+    assert best.search == BASE.search and best.train == BASE.train
+    for words in ("toy", "9 trials", "random", "seed 1000", "seeds 1001 to 1003", "2 best", "No test label"):
+        assert words in best.source.settings
+    everything = json.loads((out / "trials.json").read_text())
+    assert {key: everything[key] for key in result} == json.loads(json.dumps(result))
+    assert [row["number"] for row in everything["trials"]] == list(range(9))
+    with (out / "trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 9 and float(rows[4]["model.alpha"]) == everything["trials"][4]["params"]["model.alpha"]
+    assert {row["state"] for row in rows} == {"complete", "pruned"}
+    assert result["importances"] == {}, "too few to tell"
+
+
+def test_the_worse_half_stops_at_the_rungs(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    result = _sweep(tmp_path, trials=16, batch=16, prune=True)
+    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    rows.sort(key=lambda row: row["params"]["model.alpha"])
+    # Of 16 the worse 8 stop after 4 of 16 epochs, of the other 8 the worse 4 after 8.
+    assert [row["epochs"] for row in rows] == [4] * 8 + [8] * 4 + [16] * 4
+    assert [row["state"] for row in rows] == ["pruned"] * 12 + ["complete"] * 4
+    assert rows[0]["value"] == pytest.approx(rows[0]["params"]["model.alpha"] / 2 * 4 / 16)
+    assert result["best"]["number"] == rows[-1]["number"]
+
+
+def test_equal_trials_all_go_on() -> None:
+    assert goes_on(0.5, [0.5] * 20)
+    assert goes_on(0.1, [0.5] * 6), "too few to tell"
+    assert not goes_on(0.1, [0.5] * 20)
+
+
+def test_several_seeds_count_by_their_mean(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    trainer.noise = {1000: 0.3, 1001: -0.1}
+    result = _sweep(tmp_path, seeds_per_trial=2, prune=True, trials=10)
+    assert [config.train.seed for config in trainer.configs] == [1000, 1001] * 10
+    for row in result["top"]:
+        assert row["value"] == pytest.approx(row["params"]["model.alpha"] / 2 + 0.1)
+
+
+def test_the_choice_is_confirmed_with_further_seeds(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    result = _sweep(tmp_path, trials=6, batch=4, confirm=3, confirm_seeds=2)
+    again = trainer.configs[6:]
+    assert [config.train.seed for config in again] == [1001, 1002] * 3
+    alphas = sorted(config.model.alpha for config in trainer.configs[:6])
+    assert {config.model.alpha for config in again} == set(alphas[-3:])
+    assert [row["confirmed"] is None for row in result["top"]] == [False] * 3 + [True] * 2
+    # The best of the search is luck: with the further seeds the third is better.
+    study = Study(f"sqlite:///{tmp_path / 'out' / 'study.db'}", "toy", BASE.search, sweep._comparable(BASE, Plan(1)))
+    study.confirm(study.best()[2].number, [1001, 1002], [0.9, 0.9])
+    result = _sweep(tmp_path, trials=6, confirm=3, confirm_seeds=2)
+    assert len(trainer.configs) == 12 and result["best"]["number"] == study.best()[2].number
+    assert result["best"]["confirmed"] == pytest.approx(0.9)
+
+
+def test_stopped_by_hand_the_settings_are_kept(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    trainer.fails = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        _sweep(tmp_path)
+    trainer.fails = None
+    result = _sweep(tmp_path)
+    assert result["states"] == {"complete": 4, "pruned": 0, "fail": 4}
+    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    assert [row["params"] for row in rows[:4]] == [row["params"] for row in rows[4:]]
+
+
+def test_an_error_is_passed_on_and_leaves_no_running_trial(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    trainer.fails = ValueError("heads is 3")
+    with pytest.raises(ValueError, match="heads is 3"):
+        _sweep(tmp_path)
+    trainer.fails = None
+    assert _sweep(tmp_path)["states"] == {"complete": 4, "pruned": 0, "fail": 4}
+
+
+def test_it_waits_for_the_trials_of_another_process(
+    tmp_path: Path, trainer: Trainer, task: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "WAIT_SECONDS", 0.05)
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    other = Study(url, "toy", BASE.search, sweep._comparable(BASE, Plan(1)))
+    trial = other.ask()
+
+    def finish() -> None:
+        time.sleep(0.5)
+        other.complete(trial, 0.99, {"epochs": 16, "seconds": 1.0})
+
+    with other.alive([trial]):
+        thread = threading.Thread(target=finish)
+        thread.start()
+        result = _sweep(tmp_path, storage=url)
+        thread.join()
+    assert len(trainer.configs) == 3 and result["states"]["complete"] == 4
+    assert result["best"]["value"] == 0.99
+
+
+def test_what_is_set_is_not_searched() -> None:
+    assert list(without(BASE, ["model.K"]).search) == ["model.alpha", "model.top_k"]
+    assert without(BASE, ["model.K", "model.top_k", "model.alpha"]).search == {}
+
+
+def test_the_test_split_stays_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real training on digits: test labels that nobody could use change nothing."""
+    config = load_recipe("digits").with_values(
+        ["model.hidden_channels=16", "model.num_layers=1", "model.K=2", "train.epochs=6", "task.consistency=0.5"]
+    )
+    config = without(config.with_settings({"train.lr": 0.03}), ["train.lr"])
+    plan = Plan(trials=4, confirm=1, confirm_seeds=2)
+    clean = sweep.sweep(config, plan, out=tmp_path / "clean", device="cpu")
+
+    make_task, nodes = sweep.make_task, NodeClassification.nodes
+
+    def poisoned(*arguments: Any) -> NodeClassification:
+        task = make_task(*arguments)
+        task._y[nodes(task, "test")] = 10**6  # a class that is not there: the loss would raise
+        return task
+
+    def closed(self: NodeClassification, split: str, *arguments: Any) -> torch.Tensor:
+        assert split != "test"
+        return nodes(self, split, *arguments)
+
+    monkeypatch.setattr(sweep, "make_task", poisoned)
+    monkeypatch.setattr(NodeClassification, "nodes", closed)
+    result = sweep.sweep(config, plan, out=tmp_path / "poisoned", device="cpu")
+    assert result["best"] | {"seconds": 0} == clean["best"] | {"seconds": 0}
+    assert "test" not in {key for row in result["top"] for key in row}
+    assert result["best"]["value"] > 0.3
+
+
+def _magna(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["magna", "sweep", *arguments])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    return int(left.value.code or 0)
+
+
+def test_the_command(
+    tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["digits", "--trials", "3", "--confirm", "0", "--set", "train.lr=0.01", "--device", "cpu"]
+    assert _magna(monkeypatch, *arguments, "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["out"] == "sweeps/digits" and set(result["best"]["params"]) == {
+        "model.input_dropout",
+        "train.weight_decay",
+    }
+    assert all(config.train.lr == 0.01 for config in trainer.configs)
+    assert _magna(monkeypatch, *arguments) == 0
+    out, err = capsys.readouterr()
+    assert "the best of 3 trials" in out and "magna train sweeps/digits/best.toml" in out
+    assert "3 of 3 trials are there" in err
+    # Another space: refused, and the study is still there.
+    assert _magna(monkeypatch, *arguments[:5], "--device", "cpu") == 2
+    assert "another search.train.lr, train.lr" in capsys.readouterr().err
+    assert _magna(monkeypatch, *arguments) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["digits", "--trials", "0"], "trials is 0; allowed: 1 or more"),
+        (["digits"], "--trials"),
+        (["digit", "--trials", "1"], "did you mean 'digits'"),
+        (["plain.toml", "--trials", "1"], "plain has nothing to search"),
+        (["typo.toml", "--trials", "1"], "did you mean search.model.K"),
+        (
+            ["digits", "--trials", "1", "--storage", "sqlite:////nowhere/x.db"],
+            "sqlite:////nowhere/x.db cannot be opened",
+        ),
+        (["digits", "--trials", "1", "--out", "plain.toml"], "cannot be made"),
+        (["digits", "--trials", "1", "--sampler", "grid"], "tpe"),
+        (["digits", "--trials", "1", "--seeds-per-trial", "0"], "seeds-per-trial is 0"),
+        (["digits", "--trials", "1", "--set", "model.heads=7"], "heads"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plain.toml").write_text("[train]\nepochs = 2\n")
+    (tmp_path / "typo.toml").write_text('[search]\n"model.k" = [1, 2]\n')
+    assert _magna(monkeypatch, *arguments) == 2
+    out, err = capsys.readouterr()
+    line = err.splitlines()[-1]
+    assert line.startswith("magna: ") and words in line
+    assert out == "" and "Traceback" not in err

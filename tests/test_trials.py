@@ -1,0 +1,127 @@
+"""Trials that train side by side are the trainings they would be alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from magna.config import Config
+from magna.tasks import NodeClassification, make_task
+from magna.train import train
+from magna.trials import structure, train_trials
+
+SMALL: dict[str, Any] = {
+    "model": {"hidden_channels": 8, "num_layers": 1, "heads": 2, "K": 2},
+    "train": {"epochs": 6, "lr": 0.01},
+}
+
+
+def config(**settings: Any) -> Config:
+    return Config.from_dict(SMALL).with_settings({key.replace("__", "."): value for key, value in settings.items()})
+
+
+@pytest.fixture(scope="module")
+def task() -> NodeClassification:
+    return make_task(config(), None, torch.device("cpu"))
+
+
+def test_without_chance_a_batch_is_the_ordinary_loop(task: NodeClassification, tmp_path: Path) -> None:
+    configs = [
+        config(train__seed=1, train__lr=0.02, model__K=1, model__alpha=0.3),
+        config(train__seed=2, train__lr=0.005, model__K=4, train__weight_decay=0.1, train__clip=0.01),
+        config(train__seed=3, model__negative_slope=0.6),
+    ]
+    together = train_trials(configs, task, read_test=True)
+    for number, (each, result) in enumerate(zip(configs, together, strict=True)):
+        alone = train(each, run_dir=tmp_path / str(number), device="cpu")["runs"][0]
+        assert result.test is not None
+        assert result.valid["accuracy"] == pytest.approx(alone["valid"]["accuracy"], abs=0.005)
+        assert result.test["loss"] == pytest.approx(alone["test"]["loss"], rel=1e-3)
+        lines = [json.loads(line) for line in (tmp_path / str(number) / "metrics.jsonl").read_text().splitlines()]
+        assert [row["loss"] for row in result.history] == pytest.approx([line["loss"] for line in lines], rel=1e-3)
+
+
+def test_the_weights_are_those_of_the_result(task: NodeClassification) -> None:
+    drops = {"model__input_dropout": 0.5, "model__attention_dropout": 0.3, "task__consistency": 1.0}
+    configs = [config(train__seed=s, model__K=2 + s, model__node_dropout=0.2 * s, **drops) for s in range(3)]
+    for each, result in zip(configs, train_trials(configs, task, read_test=True, keep_weights=True), strict=True):
+        model = task.make_model(each.model)
+        assert result.weights is not None and result.test is not None
+        model.load_state_dict(result.weights)
+        assert task.evaluate(model, "valid")["accuracy"] == pytest.approx(result.valid["accuracy"])
+        assert task.evaluate(model, "test")["loss"] == pytest.approx(result.test["loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("model", ["magna", "gat"])
+def test_the_same_trials_give_the_same_numbers(task: NodeClassification, model: str) -> None:
+    settings = {"model.name": model, "model.K": Config().model.K, "model.attention_dropout": 0.4}
+    configs = [config().with_settings(settings | {"train.seed": s}) for s in range(3)]
+    first, second = (train_trials(configs, task) for _ in range(2))
+    assert [r.history for r in first] == [r.history for r in second]
+
+
+def test_what_changes_a_shape_splits_the_batch() -> None:
+    base = structure(config())
+    free = {"model__alpha": 0.5, "model__K": 5, "train__lr": 0.1, "train__seed": 7, "data__split_seed": 3}
+    assert all(structure(config(**{key: value})) == base for key, value in free.items())
+    fixed = {"model__heads": 4, "model__feed_forward": False, "train__epochs": 7, "task__consistency": 1.0}
+    assert all(structure(config(**{key: value})) != base for key, value in fixed.items())
+    theta = {"model__hop_weights": "theta"}
+    assert structure(config(**theta)) != structure(config(**theta, model__K=3))
+
+
+def test_several_structures_come_back_in_order(task: NodeClassification) -> None:
+    configs = [config(model__hidden_channels=width, train__epochs=1) for width in (8, 4, 8, 4)]
+    assert [result.config for result in train_trials(configs, task)] == configs
+
+
+def test_stopped_trials_stop_and_the_others_go_on(task: NodeClassification) -> None:
+    configs = [config(train__seed=s, model__input_dropout=0.1) for s in range(4)]
+    seen: list[tuple[int, list[int]]] = []
+
+    def stop(epoch: int, running: list[int], scores: list[float]) -> list[int]:
+        seen.append((epoch, running))
+        assert len(scores) == len(running) and all(0 <= score <= 1 for score in scores)
+        return {2: [1], 4: [0, 3]}.get(epoch, [])
+
+    results = train_trials(configs, task, report_every=2, on_report=stop)
+    assert seen == [(2, [0, 1, 2, 3]), (4, [0, 2, 3]), (6, [2])]
+    assert [result.epochs for result in results] == [4, 4, 6, 4]
+    untouched = train_trials(configs, task, report_every=2)
+    assert [row["loss"] for row in results[2].history[:4]] == [row["loss"] for row in untouched[2].history[:4]]
+
+
+def test_patience_ends_a_trial(task: NodeClassification) -> None:
+    configs = [config(train__lr=rate, train__patience=2, train__epochs=8) for rate in (0.0, 0.02)]
+    still, moving = train_trials(configs, task, report_every=1)
+    assert (still.epochs, still.best_epoch) == (3, 0)
+    assert moving.epochs > 3
+
+
+def test_the_test_split_stays_behind_its_door(task: NodeClassification) -> None:
+    results = train_trials([config()], task)
+    assert results[0].test is None
+    poisoned = make_task(config(), None, torch.device("cpu"))
+    poisoned._y[poisoned.nodes("test")] = -1
+    again = train_trials([config()], poisoned)
+    assert again[0].history == results[0].history
+
+
+def test_trials_on_several_random_splits(task: NodeClassification) -> None:
+    configs = [config(data__split="random", data__split_seed=seed) for seed in (0, 1, 2)]
+    for each, result in zip(configs, train_trials(configs, task, read_test=True), strict=True):
+        own = make_task(each, None, torch.device("cpu"))
+        alone = train_trials([each], own, read_test=True)[0]
+        assert result.history[0]["loss"] == pytest.approx(alone.history[0]["loss"], rel=1e-5)
+        assert result.test is not None and alone.test is not None
+        assert result.test["loss"] == pytest.approx(alone.test["loss"], rel=1e-3)
+
+
+def test_learnt_alpha_and_theta(task: NodeClassification) -> None:
+    for hop_weights in ("alpha", "theta"):
+        configs = [config(train__seed=s, model__hop_weights=hop_weights) for s in range(2)]
+        assert all(result.valid["accuracy"] > 0.1 for result in train_trials(configs, task))
