@@ -93,7 +93,7 @@ def train_trials(
         groups.setdefault(structure(config), []).append(index)
     results: dict[int, TrialResult] = {}
     for members in groups.values():
-        size = _batch_size(configs[members[0]], task)
+        size = _batch_size(max((configs[index] for index in members), key=lambda config: config.model.K), task)
         size = -(-len(members) // -(-len(members) // size))  # no batch much smaller than the others
         for start in range(0, len(members), size):
             part = members[start : start + size]
