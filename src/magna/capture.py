@@ -6,10 +6,12 @@ On small graphs launching the kernels takes longer than running them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
+
+TRIAL_RUNS = 2  # of a step before it is captured, for what is compiled or allocated at first use
 
 
 @contextmanager
@@ -27,13 +29,20 @@ def own_stream(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:
-    """`train.precision` for the matrix products inside."""
+    """`train.precision` for the matrix products inside; what bfloat16 asks of a step is `step_precision`."""
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else before)
+    torch.set_float32_matmul_precision("high" if precision in ("tf32", "bfloat16") else before)
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def step_precision(precision: str, device: torch.device) -> AbstractContextManager:
+    """The forward pass of a training step with products of bfloat16 numbers, where `train.precision` says so."""
+    # A cache of cast weights must not outlive a step that is replayed.
+    on = precision == "bfloat16"
+    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if on else nullcontext()
 
 
 def captured(
@@ -51,7 +60,7 @@ def captured(
     inputs = [tensor.clone() for tensor in example]
     before = [(tensor, tensor.clone()) for tensor in changed]
     moments = [tensor.clone() for tensor in _moments(adam)]
-    for _ in range(2):
+    for _ in range(TRIAL_RUNS):
         step(*inputs)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=torch.cuda.current_stream(device)):

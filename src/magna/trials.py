@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from magna.capture import captured, matmul_precision, own_stream
+from magna.capture import TRIAL_RUNS, captured, matmul_precision, own_stream
 from magna.config import Config, ModelConfig, TaskConfig
 from magna.models import MODELS
 from magna.ops.pool import machine_memory
@@ -159,7 +159,8 @@ class _Batch:
             "best_accuracy": torch.full((count,), -1.0, dtype=torch.float64, device=self.device),
             "best_loss": torch.full((count,), math.inf, device=self.device),
             "epochs": torch.zeros(count, dtype=torch.int64, device=self.device),
-            "record": torch.zeros(epochs, count, 3, dtype=torch.float64, device=self.device),
+            # A few rows more than epochs: capturing runs some, which are undone.
+            "record": torch.zeros(epochs + TRIAL_RUNS, count, 3, dtype=torch.float64, device=self.device),
         }
         self.rates = torch.zeros(count, device=self.device)
         self.grad = torch.zeros_like(weights)
@@ -260,7 +261,7 @@ class _Batch:
             left = [n not in stopped for n in self.numbers]
             if not any(left):
                 break
-            if 2 * sum(left) <= len(left):
+            if 2 * sum(left) <= len(left) and number < self.train_config.epochs:
                 # Half of the batch has nothing left to do: the others go on without it.
                 results |= self._results([not keep for keep in left], read_test, keep_weights)
                 self._keep(left)
