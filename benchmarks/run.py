@@ -3,6 +3,7 @@
     python benchmarks/run.py kernels                     all graphs, backends and precisions
     python benchmarks/run.py scaling                     time over edges and hops, with fitted exponents
     python benchmarks/run.py memory                      peak memory over hops
+    python benchmarks/run.py epoch                       an epoch of the paper's Cora model beside PyG's
     python benchmarks/run.py table                       put the records into docs/benchmarks.md
 
 The device is the GPU where there is one. Graphs are read from --data-dir or MAGNA_DATA_DIR; where they are missing,
@@ -37,6 +38,8 @@ def main() -> None:
         )
     elif arguments.study == "scaling":
         studies.scaling(device, arguments.out, stamped)
+    elif arguments.study == "epoch":
+        studies.epochs(arguments.recipe, arguments.set, device, arguments.data_dir, arguments.out, stamped)
     else:
         studies.memory(arguments.graph, device, arguments.data_dir, arguments.out, stamped)
 
@@ -56,6 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     kernels.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
     kernels.add_argument("--backend", nargs="+", choices=list(PEERS), help="only these")
     commands.add_parser("scaling", parents=[shared])
+    epoch = commands.add_parser("epoch", parents=[shared, data])
+    epoch.add_argument("--recipe", default="cora-paper")
+    epoch.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings other than the recipe's")
     memory = commands.add_parser("memory", parents=[shared, data])
     memory.add_argument("--graph", nargs="+", default=["fb15k-237", "ogbn-arxiv"], choices=list(SHAPES))
     commands.add_parser("table", help="write the tables of docs/benchmarks.md")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Iterable
@@ -18,9 +19,12 @@ import torch
 from magna import bench
 from magna.bench import floor, measure
 from magna.bench.comparison import compare, warm_up
+from magna.bench.epoch import compare_epochs
 from magna.bench.graphs import skewed_graph
 from magna.bench.peers import Ours, Peer, Problem, PyG, stepper
+from magna.config import load_recipe
 from magna.graph import Graph
+from magna.tasks import make_task
 from magna.typing import Backend
 
 Record = dict[str, Any]
@@ -67,6 +71,18 @@ def _line(row: Record) -> str:
         f"{row['graph']:11} {row['dtype']:9} {row['backend']:20} {row['ms']:11,.3f} ms ±{row['ms_spread']:<8.2g}"
         f"{ratio} {peak} error {row['error']:.0e}, {row['floor_ratio']:.1f} x floor"
     )
+
+
+def epochs(
+    recipe: str, settings: list[str], device: torch.device, data_dir: str | None, out: Path, stamped: Record
+) -> None:
+    """A training step and a validation of a recipe's model, ours and PyG's in turn; one more row in a JSON list."""
+    config = load_recipe(recipe).with_values(settings)
+    found = compare_epochs(make_task(config, data_dir, device), config)
+    print(f"{found['model']}: {found['ms']:,.0f} ms, PyG {found['peer_ms']:,.0f} ms: {found['share']:.2f} of it")
+    path = out / f"epoch-{ledger.slug(device)}.json"
+    before = json.loads(path.read_text())["rows"] if path.exists() else []
+    ledger.write_json(path, {"rows": [*before, stamped | found | {"settings": settings}]})
 
 
 def scaling(device: torch.device, out: Path, stamped: Record) -> Record:

@@ -1,0 +1,99 @@
+"""One epoch of a recipe's model beside the same model written with PyG's `MessagePassing`."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import MessagePassing
+from torch_geometric.utils import softmax
+
+from magna.config import Config
+from magna.graph import Graph
+from magna.nn import MAGNA, Dropout, MAGNAConv
+from magna.tasks import NodeClassification
+
+
+class PyGConv(MessagePassing):
+    """`MAGNAConv` as a PyG user would write it: the same parameters and dropout, messages gathered edge by edge."""
+
+    def __init__(self, conv: MAGNAConv):
+        super().__init__(aggr="add", node_dim=0)
+        self.conv, self.in_channels, self.num_relations = conv, conv.in_channels, None
+        assert not conv.edge_dropout and conv.top_k is None and conv.hop_weights == "fixed" and not conv.num_relations
+
+    def forward(self, x: Tensor, graph: Graph, **_: Any) -> Tensor:
+        conv, alpha, edge_index = self.conv, float(self.conv.alpha), graph.edge_index
+        source, target = conv.attention.project(x)
+        left = (source.tanh() * conv.attention.source_vector).sum(-1)  # [N, H]
+        right = (target.tanh() * conv.attention.target_vector).sum(-1)
+        scores = nn.functional.leaky_relu(left[edge_index[0]] + right[edge_index[1]], conv.attention.negative_slope)
+        attention = softmax(scores, edge_index[1], num_nodes=x.size(0))
+        first = z = conv._values(x, source)
+        for _hop in range(conv.most_hops):
+            dropped = nn.functional.dropout(attention, float(conv.attention_dropout), self.training)
+            z = (1 - alpha) * self.propagate(edge_index, x=z, attention=dropped) + alpha * first
+            z = nn.functional.dropout(z, float(conv.feature_dropout), self.training)
+        z = z.flatten(1)
+        return z if conv.out is None else conv.out(z)
+
+    def message(self, x_j: Tensor, attention: Tensor) -> Tensor:
+        return attention.unsqueeze(-1) * x_j
+
+
+def in_pyg(model: MAGNA) -> MAGNA:
+    """A copy of a model whose layers are `PyGConv` and whose dropout is torch's."""
+    model = copy.deepcopy(model)
+    for block in model.blocks:
+        block.conv = PyGConv(block.conv)  # type: ignore[assignment]
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, Dropout):
+                setattr(module, name, nn.Dropout(float(child.p)))
+    return model
+
+
+def compare_epochs(task: NodeClassification, config: Config, repeats: int = 5) -> dict[str, Any]:
+    """Milliseconds of a training step and a validation by both models in turn, and how far their scores differ."""
+    torch.manual_seed(0)
+    ours = task.make_model(config.model).to(task.device)
+    assert isinstance(ours, MAGNA)
+    theirs = in_pyg(ours)
+    with torch.no_grad():
+        expected = task.scores(theirs.eval())
+        difference = float((task.scores(ours.eval()) - expected).abs().max() / expected.abs().max())
+    times: dict[str, list[float]] = {"ours": [], "pyg": []}
+    for repeat in range(repeats + 1):
+        for name, model in (("ours", ours), ("pyg", theirs)):
+            elapsed = _epoch(task, model, config)
+            if repeat:  # the first one allocates
+                times[name].append(1000 * elapsed)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    return {
+        "model": f"{config.model.num_layers} × {config.model.hidden_channels}, {config.model.head_form} heads",
+        "recipe": config.recipe,
+        "ms": medians["ours"],
+        "peer": "pyg",
+        "peer_ms": medians["pyg"],
+        "share": medians["ours"] / medians["pyg"],
+        "difference": difference,
+        "all_ms": times,
+    }
+
+
+def _epoch(task: NodeClassification, model: nn.Module, config: Config) -> float:
+    adam = torch.optim.Adam(model.parameters(), config.train.lr, weight_decay=config.train.weight_decay)
+    started = time.perf_counter()
+    model.train()
+    for batch in task.batches():
+        loss = task.loss(model, batch, 0)
+        adam.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), config.train.clip)
+        adam.step()
+    task.evaluate(model, "valid")
+    return time.perf_counter() - started
