@@ -4,6 +4,8 @@
     python benchmarks/run.py scaling                     time over edges and hops, with fitted exponents
     python benchmarks/run.py memory                      peak memory over hops
     python benchmarks/run.py epoch                       an epoch of the paper's Cora model beside PyG's
+    python benchmarks/run.py loss                        the loss over all entities, time and memory
+    python benchmarks/run.py ranking                     the ranks of whole test sets
     python benchmarks/run.py table                       put the records into docs/benchmarks.md
 
 The device is the GPU where there is one. Graphs are read from --data-dir or MAGNA_DATA_DIR; where they are missing,
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import knowledge
 import ledger
 import studies
 import tables
@@ -40,6 +43,10 @@ def main() -> None:
         studies.scaling(device, arguments.out, stamped)
     elif arguments.study == "epoch":
         studies.epochs(arguments.recipe, arguments.set, device, arguments.data_dir, arguments.out, stamped)
+    elif arguments.study == "loss":
+        knowledge.loss(arguments.graph, device, arguments.out, stamped)
+    elif arguments.study == "ranking":
+        knowledge.ranking(arguments.graph, device, arguments.data_dir, arguments.out, stamped)
     else:
         studies.memory(arguments.graph, device, arguments.data_dir, arguments.out, stamped)
 
@@ -64,6 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     epoch.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings other than the recipe's")
     memory = commands.add_parser("memory", parents=[shared, data])
     memory.add_argument("--graph", nargs="+", default=["fb15k-237", "ogbn-arxiv"], choices=list(SHAPES))
+    for name, parents in (("loss", [shared]), ("ranking", [shared, data])):
+        study = commands.add_parser(name, parents=parents)
+        study.add_argument("--graph", nargs="+", default=list(knowledge.ENTITIES), choices=list(knowledge.ENTITIES))
     commands.add_parser("table", help="write the tables of docs/benchmarks.md")
     return parser
 

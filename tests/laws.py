@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from magna.config import Config
 from magna.graph import Graph
 from magna.ops import attention_diffusion, edge_softmax
+from magna.tasks import NodeClassification, make_task
 from magna.typing import Backend
 
 Results = dict[str, Tensor]
@@ -206,3 +209,10 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
             held += event.nbytes()
             peak = max(peak, held)
     return peak
+
+
+def node_task(config: Config, data_dir: Path | None = None, device: torch.device | str = "cpu") -> NodeClassification:
+    """The task of a config of node classification."""
+    task = make_task(config, data_dir, torch.device(device))
+    assert isinstance(task, NodeClassification)
+    return task

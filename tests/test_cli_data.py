@@ -91,6 +91,34 @@ def test_audit_prints_a_page_or_one_json_object(
     assert out.startswith("clubs\n") and "directed, 2 edge types" in out and "suggested K" in out
 
 
+def test_a_knowledge_graph_is_audited_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split, text in {"train": "007\tr\t7\n007\tr\t7\n", "valid": "7\tr\t007\n", "test": "8\tr\t7\n"}.items():
+        (tmp_path / f"{split}.tsv").write_text(text)
+    assert _magna(monkeypatch, "data", "audit", str(tmp_path), "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["size"]["entities"] == 3 and report["duplicates"]["train"] == 1
+    assert report["leakage"]["reverse_rule"]["valid"] == {"mrr": 1.0, "answered": 1.0}
+    assert _magna(monkeypatch, "data", "audit", str(tmp_path)) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(tmp_path.name) and "test triples with an entity that training never sees: 1" in out
+    (tmp_path / "test.tsv").write_text("8\tr\t7\n8\tr\n")
+    assert _magna(monkeypatch, "data", "audit", str(tmp_path)) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "test.tsv line 2 has 2 tab-separated columns" in err and len(err.splitlines()) == 1
+
+
+def test_families_need_no_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = ["--data-dir", str(tmp_path)]
+    assert _magna(monkeypatch, "data", "get", "families", *empty) == 0
+    assert "comes with the installation" in capsys.readouterr().out
+    assert _magna(monkeypatch, "data", "audit", "families", *empty) == 0
+    assert "nothing suspicious was found" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("file", "text", "words"),
     [
@@ -131,7 +159,7 @@ def test_wrong_data_is_one_line_and_status_2(
     [
         (["train", "clubs", "--set", "data.split=public2"], "allowed: 'public', 'random'"),
         (["data", "audit", "nowhere"], "allowed: digits, cora"),
-        (["data", "audit", "wn18rr"], "allowed: digits, cora"),
+        (["data", "audit", "families", "--set", "data.undirected=false"], "families is a knowledge graph"),
         (["data", "audit", "ogbn-arxiv", "--data-dir", "empty"], "data.features=stand-in"),
     ],
 )

@@ -115,6 +115,7 @@ def test_true_stays_true_where_a_number_is_allowed_too() -> None:
         ("trian.epochs=3", ["did you mean train.epochs"]),
         ("zzz=3", ["zzz", "allowed: "]),
         ("train.epochs", ["key=value"]),
+        ("=3", ["key=value"]),
         ("train.epochs=many", ["train.epochs is 'many'", "a whole number"]),
         ("train.epochs=true", ["train.epochs", "a whole number"]),
         ("train.epochs=0", ["train.epochs is 0", "1 or more"]),
@@ -152,25 +153,21 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
         load_recipe("digit")
     with pytest.raises(ValueError, match="not there"):
         load_recipe("nowhere.toml")
+    with pytest.raises(ValueError, match="no/where is not there"):
+        load_recipe("no/where")
 
 
 def test_model_settings_are_those_of_the_model() -> None:
-    from magna import MAGNA
+    from magna import MAGNA, LinkPredictor
 
-    defaults = MAGNA.defaults()
+    defaults = MAGNA.defaults() | LinkPredictor.defaults()
     settings = asdict(ModelConfig())
     for name in ("name", "hidden_channels", "num_layers", "out_heads"):
         del settings[name]
     assert settings == {name: defaults[name] for name in settings}
-    # The task decides about relations, and self-loops are a matter of the data.
+    # The task decides about relations, and self-loops and what is told of types are a matter of the data.
     left_out = set(defaults) - set(settings)
-    assert left_out == {
-        "add_self_loops",
-        "num_relations",
-        "relation_channels",
-        "relation_embedding",
-        "relation_norm",
-    }
+    assert left_out == {"add_self_loops", "num_relations", "relation_embedding", "typed"}
 
 
 def test_keys_cover_every_table() -> None:

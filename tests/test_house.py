@@ -129,7 +129,7 @@ def test_examples_in_docstrings(name: str) -> None:
 
 
 def test_every_test_that_the_documents_name_exists() -> None:
-    for page in ("math.md", "switches.md"):
+    for page in ("math.md", "switches.md", "evaluation.md"):
         text = (ROOT / "docs" / page).read_text()
         for path, test in re.findall(r"`([\w/]*test_\w+\.py)(?:::(\w+))?`", text):
             found = [file for file in (ROOT / "tests").rglob(Path(path).name) if str(file).endswith(path)]

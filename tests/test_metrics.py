@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from magna.metrics import accuracy, difference, paired_test, spread
+from magna.metrics import RANK_METRICS, Ranks, accuracy, difference, paired_test, spread
 
 
 def test_accuracy_counts_the_largest_score() -> None:
@@ -52,3 +52,32 @@ def test_pairs_without_a_difference_tell_nothing() -> None:
     assert paired_test([0.5, 0.6], [0.5, 0.6])[1:] == (1.0, 1.0)
     with pytest.raises(ValueError, match="3 and 2 values"):
         paired_test([1, 2, 3], [1, 2])
+
+
+def test_ranks_by_each_tie_rule() -> None:
+    ranks = Ranks(better=torch.tensor([0, 0, 9, 2]), equal=torch.tensor([0, 4, 1, 0]))
+    assert ranks.ranks("optimistic").tolist() == [1, 1, 10, 3]
+    assert ranks.ranks("realistic").tolist() == [1, 3, 10.5, 3]
+    assert ranks.ranks("pessimistic").tolist() == [1, 5, 11, 3]
+    found = ranks.metrics()
+    assert tuple(found) == RANK_METRICS
+    assert found["mr"] == 17.5 / 4
+    assert found["mrr"] == pytest.approx((1 + 1 / 3 + 1 / 10.5 + 1 / 3) / 4)
+    # A rank of 10.5 is no hit at 10.
+    assert (found["hits@1"], found["hits@3"], found["hits@10"]) == (0.25, 0.75, 0.75)
+    assert ranks.metrics("optimistic")["hits@10"] == 1.0
+    with pytest.raises(ValueError, match="tie is 'random'"):
+        ranks.ranks("random")  # type: ignore[arg-type]
+
+
+def test_ranks_of_a_side_and_of_each_relation() -> None:
+    ranks = Ranks(better=torch.tensor([0, 1, 2, 3]), equal=torch.zeros(4, dtype=torch.int64))
+    assert ranks.select(slice(2, None)).ranks().tolist() == [3, 4]
+    groups = ranks.by(torch.tensor([7, 0, 7, 0]))
+    assert {group: found.ranks().tolist() for group, found in groups.items()} == {0: [2, 4], 7: [1, 3]}
+    assert sum(map(len, groups.values())) == len(ranks)
+
+
+def test_metrics_of_no_ranks_are_nan() -> None:
+    none = torch.empty(0, dtype=torch.int64)
+    assert all(math.isnan(value) for value in Ranks(none, none).metrics().values())

@@ -11,11 +11,12 @@ from magna import plan as planning
 from magna import train as training
 from magna.baselines import diffused_graph
 from magna.bench.measure import memory_of
-from magna.config import Config
+from magna.config import Config, load_recipe
 from magna.nn.attention import graph_at_door
 from magna.ops.backends import pack
 from magna.plan import Memory, forecast, plan
 from magna.tasks import NodeClassification, make_task
+from tests.laws import node_task
 
 CPU = torch.device("cpu")
 WIDE = ["model.hidden_channels=256", "model.num_layers=3", "model.input_dropout=0.5", "model.attention_dropout=0.3"]
@@ -46,7 +47,7 @@ def _data_of(task: NodeClassification, config: Config) -> list[torch.Tensor]:
 )
 def test_the_forecast_is_near_what_a_step_takes(settings: list[str]) -> None:
     config = Config().with_values(settings)
-    task = make_task(config, None, CPU)
+    task = node_task(config, None, CPU)
     expected = forecast(task, config, CPU)
 
     model = task.make_model(config.model).train()
@@ -69,7 +70,7 @@ def test_the_forecast_is_near_what_a_step_takes(settings: list[str]) -> None:
 
 def test_the_forecast_leaves_no_trace() -> None:
     config = Config().with_values(["model.attention_dropout=0.3"])
-    task = make_task(config, None, CPU)
+    task = node_task(config, None, CPU)
     torch.manual_seed(3)
     before = torch.get_rng_state()
     forecast(task, config, CPU)
@@ -115,3 +116,11 @@ def test_wrong_settings_are_refused() -> None:
         plan(Config(), seeds=0)
     with pytest.raises(ValueError, match="K is -1"):
         plan(Config().with_values(["model.K=-1"]), device="cpu")
+
+
+def test_a_link_predictor_is_planned_like_any_other() -> None:
+    config = load_recipe("families").with_values(["model.hidden_channels=16"])
+    result = plan(config, device="cpu", seeds=2, together=True, measure=False)
+    assert result["task"] == "link_prediction" and result["memory"]["fits"] and not result["together"]
+    rough = forecast(make_task(config, None, CPU), config.with_values(["train.precision=bfloat16"]), CPU)
+    assert rough.saved < result["memory"]["saved"]

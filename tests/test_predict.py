@@ -143,7 +143,7 @@ def test_files(own: tuple[Path, Path], tmp_path: Path) -> None:
 
 def test_ids_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("a\n\n b \n")
-    (tmp_path / "ids.csv").write_text("x,id\n1,a\n2,b\n")
+    (tmp_path / "ids.csv").write_text("id,x\na,1\nb,2\n", encoding="utf-8-sig")
     assert read_ids(tmp_path / "ids.txt") == read_ids(tmp_path / "ids.csv") == ["a", "b"]
     (tmp_path / "no.csv").write_text("x,y\n1,a\n")
     with pytest.raises(ValueError, match="one of them is id"):

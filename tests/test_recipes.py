@@ -6,15 +6,19 @@ import pytest
 import torch
 
 from magna.config import Config, Range, load_recipe, recipe_names
-from magna.models import Model, make_model
+from magna.models import Model, make_link_predictor, make_model
 
 # Features and classes.
 SIZES = {"digits": (64, 10), "cora": (1433, 7), "citeseer": (3703, 6), "pubmed": (500, 3), "ogbn-arxiv": (128, 40)}
+# Entities and relations.
+GRAPHS = {"families": (1560, 11), "wn18rr": (40943, 11), "fb15k-237": (14541, 237)}
 TABLES = ("cora-paper", "citeseer-paper", "pubmed-paper", "arxiv-paper")
 
 
 def _model(config: Config) -> Model:
     with torch.device("meta"):
+        if config.task.name == "link_prediction":
+            return make_link_predictor(config.model, *GRAPHS[config.data.name])
         return make_model(config.model, *SIZES[config.data.name])
 
 
@@ -55,6 +59,24 @@ def test_paper_recipes_search_tables_8_and_9(name: str) -> None:
     assert shape == ((2, 128, 8) if arxiv else (6, 512, 8))
     assert (model.head_form, model.projection, model.norm, model.top_k) == ("full", "separate", "layer", None)
     assert config.train.patience == 200 and config.task.consistency == 0
+
+
+@pytest.mark.parametrize("name", ["wn18rr-paper", "fb15k-237-paper"])
+def test_paper_recipes_search_table_10(name: str) -> None:
+    config = load_recipe(name)
+    assert config.search == {
+        "model.num_layers": [2, 3],
+        "model.hidden_channels": [256, 512, 768],
+        "model.heads": [4, 8],
+        "model.K": [2, 3, 4, 5, 6],
+        "model.alpha": Range(0.05, 0.6),
+        "model.attention_dropout": Range(0.1, 0.6),
+        "model.input_dropout": Range(0.1, 0.6),
+        "task.batch_size": [1024, 2048, 3072],
+        "train.lr": Range(1e-4, 5e-3, log=True),
+        "train.weight_decay": Range(1e-10, 1e-8, log=True),
+    }
+    assert (config.model.entity_channels, config.model.decoder, config.model.head_form) == (100, "distmult", "full")
 
 
 @pytest.mark.parametrize("name", [name for name in recipe_names() if name.endswith(("-paper", "-official"))])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -198,7 +199,7 @@ def test_the_command_prints_the_table(
     assert _magna(monkeypatch, *arguments) == 0
     shown = capsys.readouterr()
     assert "85.4\u00a0±\u00a00.6" in shown.out and "5 files of 3 seeds in runs/quick" in shown.out
-    assert shown.err.startswith("ablations: 5 cells of 3 seeds, 0 of them done before")
+    assert shown.err.startswith("ablations: 5 figures of 3 seeds each, 0 of them done before")
     assert _magna(monkeypatch, *arguments, "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert result["trained"] == 0 and result["rows"][0][:3] == ["Cora", "MAGNA", "80.1 ± 0.1"]
@@ -209,3 +210,9 @@ def test_a_wrong_name_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert capsys.readouterr().err == (
         "magna: table is 'table9'; allowed: table1, ablations, switches, random-splits\n"
     )
+
+
+def test_the_commit_of_another_repository_is_not_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    monkeypatch.setattr(reproduce, "__file__", str(tmp_path / "reproduce.py"))
+    assert reproduce._commit() is None

@@ -23,6 +23,7 @@ from magna.study import Study
 from magna.sweep import Plan, goes_on, without
 from magna.tasks import NodeClassification
 from magna.trials import TrialResult
+from tests.laws import node_task
 
 BASE = Config.from_dict(
     {
@@ -70,7 +71,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
 @pytest.fixture
 def task(monkeypatch: pytest.MonkeyPatch) -> None:
     class Task:
-        dataset = "toy"
+        dataset, METRIC = "toy", "accuracy"
 
     monkeypatch.setattr(sweep, "make_task", lambda *_: Task())
 
@@ -205,10 +206,10 @@ def test_the_test_split_stays_closed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     plan = Plan(trials=4, confirm=1, confirm_seeds=2)
     clean = sweep.sweep(config, plan, out=tmp_path / "clean", device="cpu")
 
-    make_task, nodes = sweep.make_task, NodeClassification.nodes
+    nodes = NodeClassification.nodes
 
     def poisoned(*arguments: Any) -> NodeClassification:
-        task = make_task(*arguments)
+        task = node_task(*arguments)
         task._y[nodes(task, "test")] = 10**6  # a class that is not there: the loss would raise
         return task
 
@@ -286,3 +287,19 @@ def test_wrong_input_is_one_line_and_status_2(
     line = err.splitlines()[-1]
     assert line.startswith("magna: ") and words in line
     assert out == "" and "Traceback" not in err
+
+
+def test_link_predictors_are_searched_one_after_the_other(tmp_path: Path) -> None:
+    folder = tmp_path / "ring"
+    folder.mkdir()
+    rows = [f"{i:02}\tnext\t{(i + 1) % 20:02}\n" for i in range(20)]
+    rows += [f"{i:02}\tthird\t{(i + 3) % 20:02}\n" for i in range(20)]
+    for split, part in {"train": rows[6:34], "valid": rows[:6], "test": rows[34:]}.items():
+        (folder / f"{split}.tsv").write_text("".join(part))
+    config = load_recipe(str(folder)).with_values(["model.hidden_channels=8", "model.num_layers=1", "train.epochs=4"])
+    config = Config.from_dict(config.to_dict() | {"search": {"task.label_smoothing": [0.0, 0.2], "model.K": [1, 2]}})
+    result = _sweep(tmp_path, config, trials=3, confirm=1, confirm_seeds=2)
+    assert result["task"] == "link_prediction" and result["states"]["complete"] == 3
+    assert 0 < result["best"]["value"] <= 1 and result["best"]["confirmed"] is not None
+    best = Config.from_toml(tmp_path / "out" / "best.toml")
+    assert "validation MRR" in best.source.settings and best.task.name == "link_prediction"

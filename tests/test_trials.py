@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
 
-from magna.config import Config
-from magna.tasks import NodeClassification, make_task
+from magna.config import Config, ModelConfig, TaskConfig, TrainConfig, keys
+from magna.run import RunFolder
+from magna.tasks import NodeClassification
 from magna.train import train
 from magna.trials import structure, train_trials
+from tests.laws import node_task
 
+ROOT = Path(__file__).parents[1]
 SMALL: dict[str, Any] = {
     "model": {"hidden_channels": 8, "num_layers": 1, "heads": 2, "K": 2},
     "train": {"epochs": 6, "lr": 0.01},
@@ -26,7 +30,7 @@ def config(**settings: Any) -> Config:
 
 @pytest.fixture(scope="module")
 def task() -> NodeClassification:
-    return make_task(config(), None, torch.device("cpu"))
+    return node_task(config(), None, torch.device("cpu"))
 
 
 def test_without_chance_a_batch_is_the_ordinary_loop(task: NodeClassification, tmp_path: Path) -> None:
@@ -105,7 +109,7 @@ def test_patience_ends_a_trial(task: NodeClassification) -> None:
 def test_the_test_split_stays_behind_its_door(task: NodeClassification) -> None:
     results = train_trials([config()], task)
     assert results[0].test is None
-    poisoned = make_task(config(), None, torch.device("cpu"))
+    poisoned = node_task(config(), None, torch.device("cpu"))
     poisoned._y[poisoned.nodes("test")] = -1
     again = train_trials([config()], poisoned)
     assert again[0].history == results[0].history
@@ -114,7 +118,7 @@ def test_the_test_split_stays_behind_its_door(task: NodeClassification) -> None:
 def test_trials_on_several_random_splits(task: NodeClassification) -> None:
     configs = [config(data__split="random", data__split_seed=seed) for seed in (0, 1, 2)]
     for each, result in zip(configs, train_trials(configs, task, read_test=True), strict=True):
-        own = make_task(each, None, torch.device("cpu"))
+        own = node_task(each, None, torch.device("cpu"))
         alone = train_trials([each], own, read_test=True)[0]
         assert result.history[0]["loss"] == pytest.approx(alone.history[0]["loss"], rel=1e-5)
         assert result.test is not None and alone.test is not None
@@ -125,3 +129,84 @@ def test_learnt_alpha_and_theta(task: NodeClassification) -> None:
     for hop_weights in ("alpha", "theta"):
         configs = [config(train__seed=s, model__hop_weights=hop_weights) for s in range(2)]
         assert all(result.valid["accuracy"] > 0.1 for result in train_trials(configs, task))
+
+
+# Settings whose next value has to be chosen, with what it needs beside it to be allowed or to be felt.
+OTHER: dict[str, dict[str, Any]] = {
+    "model.hidden_channels": {"model.hidden_channels": 16},
+    "model.heads": {"model.heads": 4},
+    "model.top_k": {"model.top_k": 2},
+    "model.top_k_shared": {"model.top_k_shared": True, "model.top_k": 2},
+    "model.norm_eps": {"model.norm_eps": 0.3},
+    "model.tolerance": {"model.tolerance": 0.3, "model.mode": "exact"},
+    "model.relation_channels": {"model.relation_channels": 3},
+    "model.ffn_multiplier": {"model.ffn_multiplier": 2},
+    "task.passes": {"task.passes": 3, "task.consistency": 1.0},
+    "task.temperature": {"task.temperature": 0.2, "task.consistency": 1.0, "model.input_dropout": 0.5},
+    "task.ramp": {"task.ramp": 2, "task.consistency": 1.0, "model.input_dropout": 0.5},
+    "train.patience": {"train.patience": 1, "train.lr": 0.0},
+    "train.eval_every": {"train.eval_every": 4},
+    "train.clip": {"train.clip": 0.01},
+    "train.epochs": {"train.epochs": 4},
+    "train.precision": {"train.precision": "bfloat16"},
+}
+# Other draws or another way to compute the same: nothing to compare.
+UNFELT = {"model.memory", "model.backend", "model.edge_pairs", "model.edge_dropout_shared"}
+KEYS = [key for key in keys(Config()) if key.startswith(("model.", "task.", "train.")) and key != "task.name"]
+
+
+def another(key: str) -> dict[str, Any]:
+    """Settings that differ from the small config in one key."""
+    if key in OTHER:
+        return OTHER[key]
+    table, name = key.split(".")
+    value = getattr(getattr(config(), table), name)
+    hint = get_type_hints({"model": ModelConfig, "task": TaskConfig, "train": TrainConfig}[table])[name]
+    if isinstance(value, str):
+        return {key: next(choice for choice in get_args(hint) if choice != value)}
+    if isinstance(value, bool):
+        return {key: not value}
+    return {key: value + 1 if isinstance(value, int) else 0.4}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_no_setting_is_lost_in_a_batch(key: str, tmp_path: Path) -> None:
+    """Beside another trial each setting is what it is alone, or it draws, and then the trials differ."""
+    base = Config.from_dict(SMALL | {"data": {"name": str(ROOT / "examples" / "own_graph")}})
+    own = node_task(base, None, torch.device("cpu"))
+    try:
+        changed = base.with_settings(another(key))
+        own.make_model(changed.model)
+    except ValueError as error:
+        if key in str(error):  # refused, so not lost either
+            return
+        raise
+    table, name = key.split(".")
+    start = changed.with_settings({key: getattr(getattr(base, table), name)})
+    plain, result = train_trials([start, changed], own, report_every=1)
+    assert (plain.history, plain.best_epoch) != (result.history, result.best_epoch) or key in UNFELT
+    if not key.endswith("dropout") and not changed.model.input_dropout:
+        train(changed, run_dir=tmp_path / "alone", device="cpu")
+        lines = [json.loads(line) for line in (tmp_path / "alone" / "metrics.jsonl").read_text().splitlines()]
+        close = 0.2 if changed.train.precision == "bfloat16" else 2e-3  # of two digits, products in another order
+        assert [row["loss"] for row in result.history] == pytest.approx([line["loss"] for line in lines], rel=close)
+        looked = [row.get("valid_accuracy") is not None for row in result.history]
+        assert looked == ["valid" in line for line in lines]
+        summary = RunFolder(tmp_path / "alone").summary
+        assert summary is not None and result.best_epoch == summary["best_epoch"]
+
+
+def test_other_data_than_the_task_s_is_refused(task: NodeClassification) -> None:
+    for other in ({"data__self_loops": False}, {"data__split_seed": 3}, {"data__name": "cora"}):
+        with pytest.raises(ValueError, match="data is"):
+            train_trials([config(**other)], task)
+
+
+def test_the_seconds_of_a_batch_are_those_of_its_trials(task: NodeClassification) -> None:
+    def stop(epoch: int, running: list[int], scores: list[float]) -> list[int]:
+        return [0, 1, 2] if epoch == 2 else []
+
+    started = time.perf_counter()
+    results = train_trials([config(train__seed=s) for s in range(4)], task, report_every=2, on_report=stop)
+    assert sum(result.seconds for result in results) <= time.perf_counter() - started
+    assert results[0].seconds < results[3].seconds

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from magna.graph import Graph
-    from magna.nn import MAGNA, EdgeAttention, MAGNABlock, MAGNAConv
+    from magna.nn import MAGNA, EdgeAttention, LinkPredictor, MAGNABlock, MAGNAConv
     from magna.ops import attention_diffusion, edge_softmax, hops_for, truncation_error
 
 __version__ = "0.1.0"
@@ -17,6 +17,7 @@ __all__ = [
     "MAGNA",
     "EdgeAttention",
     "Graph",
+    "LinkPredictor",
     "MAGNABlock",
     "MAGNAConv",
     "__version__",
@@ -30,6 +31,7 @@ _HOME = {
     "Graph": "magna.graph",
     "MAGNA": "magna.nn",
     "EdgeAttention": "magna.nn",
+    "LinkPredictor": "magna.nn",
     "MAGNABlock": "magna.nn",
     "MAGNAConv": "magna.nn",
     "attention_diffusion": "magna.ops",

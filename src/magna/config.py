@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import difflib
-import json
-import math
 import tomllib
-import types
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from functools import cache
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
-from magna.typing import Backend, HeadForm, HopWeights, Init, Memory, Mode, Norm, Projection
+from magna.typing import (
+    Backend,
+    Control,
+    DecoderName,
+    HeadForm,
+    HopWeights,
+    Init,
+    Memory,
+    Mode,
+    Norm,
+    Projection,
+    RelationSource,
+)
+from magna.values import Range, at_least, build, checked, hints, make_range, parse, toml, toml_key, unknown
 
 DEFAULT_RECIPE = "digits"
+TRIPLES_RECIPE = "families"  # settings for triples of your own
 # Settings are chosen with the first, results are reported with the second; no seed is in both.
 SEARCH_SEEDS, REPORT_SEEDS = range(1000, 2000), range(100)
 
@@ -38,9 +48,10 @@ class DataConfig:
     standardise_features: bool = False  # each column with mean 0 and deviation 1
     normalise_features: bool = False  # each row divided by its sum
     self_loops: bool = True
+    control: Control = "none"  # of a knowledge graph: "random-graph" shuffles who is told, "no-types" what an edge says
 
     def __post_init__(self) -> None:
-        _at_least("data.split_seed", self.split_seed, 0)
+        at_least("data.split_seed", self.split_seed, 0)
         if self.standardise_features and self.normalise_features:
             raise ValueError(
                 "data.standardise_features and data.normalise_features are both true; allowed: one of them"
@@ -49,7 +60,8 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The arguments of a model; the documentation of `magna.MAGNA`, its blocks and its layers says what each one does.
+    """The arguments of a model; the documentation of `magna.MAGNA`, its blocks and its layers, and that of
+    `magna.LinkPredictor` says what each one does.
 
     A model that lacks a setting (`magna.baselines`) refuses another value than the default.
     """
@@ -95,22 +107,55 @@ class ModelConfig:
     top_k_shared: bool = False
     memory: Memory = "auto"
     backend: Backend = "auto"
+    relation_channels: int | None = None
+    relation_norm: Norm = "none"
+    # Of a link predictor.
+    decoder: DecoderName = "distmult"
+    entity_channels: int = 100
+    relation_source: RelationSource = "relations"
+    embedding_std: float = 0.1
+    decoder_dropout: float = 0.0
 
 
 @dataclass(frozen=True)
 class TaskConfig:
-    name: Literal["node_classification"] = "node_classification"
+    name: Literal["node_classification", "link_prediction"] = "node_classification"
+    # Of node classification.
     consistency: float = 0.0  # weight of the distance between stochastic passes (as in GRAND); 0: one pass, none
     passes: int = 2  # stochastic passes a step, where they are compared
     temperature: float = 0.5  # the mean of the passes is sharpened with it; 1: not at all
     ramp: int = 50  # epochs until the consistency has its full weight
+    # Of link prediction.
+    batch_size: int = 1024  # (head, relation) queries a step
+    query_weight: Literal["answers", "uniform"] = "answers"  # a query counts as often as it has answers, or once
+    mask_answers: bool = True  # no edge in the graph gives away an answer of the batch
+    label_smoothing: float = 0.1
+    relation_prediction: float = 0.0  # weight of guessing the relation from head and tail
+    n3: float = 0.0  # weight of the nuclear 3-norm of the factors of a score
 
     def __post_init__(self) -> None:
-        _at_least("task.consistency", self.consistency, 0)
-        _at_least("task.passes", self.passes, 2)
-        _at_least("task.ramp", self.ramp, 1)
+        for name in _OTHER_TASK[self.name]:
+            if getattr(self, name) != getattr(TaskConfig, name):
+                raise ValueError(f"task.{name} is {getattr(self, name)!r}; {self.name} has no such setting")
+        at_least("task.batch_size", self.batch_size, 1)
+        at_least("task.relation_prediction", self.relation_prediction, 0)
+        at_least("task.n3", self.n3, 0)
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"task.label_smoothing is {self.label_smoothing}; allowed: at least 0 and below 1")
+        at_least("task.consistency", self.consistency, 0)
+        at_least("task.passes", self.passes, 2)
+        at_least("task.ramp", self.ramp, 1)
         if not 0 < self.temperature <= 1:
             raise ValueError(f"task.temperature is {self.temperature}; allowed: above 0 and at most 1")
+
+
+# Settings that a task does not have.
+_OTHER_TASK = {
+    "node_classification": (
+        ("batch_size", "query_weight", "mask_answers", "label_smoothing", "relation_prediction", "n3")
+    ),
+    "link_prediction": ("consistency", "passes", "temperature", "ramp"),
+}
 
 
 @dataclass(frozen=True)
@@ -118,40 +163,40 @@ class TrainConfig:
     epochs: int = 200
     lr: float = 0.005
     weight_decay: float = 0.0005  # added to the gradient, as Adam does it
+    beta1: float = 0.9  # of Adam's mean of the gradients
+    beta2: float = 0.999  # of Adam's mean of their squares
     min_lr: float = 1e-8  # where the cosine schedule ends
     clip: float = 1.0  # largest norm of the gradient; 0: none
     patience: int = 200  # epochs without a better validation score before the run stops (the paper's window)
-    precision: Literal["float32", "tf32"] = "float32"  # of matrix products on a GPU; tf32 keeps 10 bits of them
+    eval_every: int = 1  # epochs from one validation to the next
+    # Of matrix products: tf32 keeps 10 bits of them on a GPU, bfloat16 7 in a training step, and tf32 in evaluation.
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _at_least("train.epochs", self.epochs, 1)
-        _at_least("train.patience", self.patience, 1)
-        _at_least("train.seed", self.seed, 0)
+        at_least("train.epochs", self.epochs, 1)
+        at_least("train.patience", self.patience, 1)
+        at_least("train.eval_every", self.eval_every, 1)
+        at_least("train.seed", self.seed, 0)
         for name in ("lr", "weight_decay", "min_lr", "clip"):
-            _at_least(f"train.{name}", getattr(self, name), 0)
+            at_least(f"train.{name}", getattr(self, name), 0)
+        if self.eval_every > self.patience:
+            raise ValueError(f"train.eval_every is {self.eval_every}; allowed: up to train.patience, {self.patience}")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"train.{name} is {getattr(self, name)}; allowed: at least 0 and below 1")
 
 
 @dataclass(frozen=True)
 class ExpectedConfig:
-    """What the recipe gave when it was measured: means and standard deviations over `seeds` seeds."""
+    """What the recipe gave when it was measured, accuracy or MRR: mean and standard deviation over `seeds` seeds."""
 
     seeds: int = 0
     valid: float = 0.0
     test: float = 0.0
     test_std: float = 0.0
     measured: str = ""
-    paper: float = 0.0  # the paper's mean test accuracy; 0: the paper has none
-
-
-@dataclass(frozen=True)
-class Range:
-    """Numbers that a search draws from, both ends included; whole numbers for a setting that is one."""
-
-    low: float
-    high: float
-    log: bool = False  # evenly in the logarithm
-    step: float | None = None
+    paper: float = 0.0  # the paper's mean on the test split; 0: the paper has none
 
 
 @dataclass(frozen=True)
@@ -174,7 +219,7 @@ class Config:
     @staticmethod
     def from_dict(tables: Mapping[str, Any]) -> Config:
         """Check every key and type; an unknown key is an error that names the nearest valid one."""
-        config: Config = _build(Config, tables, "")
+        config: Config = build(Config, tables, "")
         return replace(config, search={key: _space(config, key, values) for key, values in config.search.items()})
 
     @staticmethod
@@ -193,9 +238,9 @@ class Config:
         settings = {}
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
-            if not equals:
+            if not equals or not key.strip():
                 raise ValueError(f"--set got {assignment!r}; allowed: key=value, such as train.epochs=40")
-            settings[key.strip()] = _parse(text.strip())
+            settings[key.strip()] = parse(text.strip())
         return self.with_settings(settings)
 
     def with_settings(self, settings: Mapping[str, Any]) -> Config:
@@ -218,9 +263,9 @@ class Config:
 
     def to_toml(self) -> str:
         tables = self.to_dict()
-        lines = [f"recipe = {_toml(tables.pop('recipe'))}"]
+        lines = [f"recipe = {toml(tables.pop('recipe'))}"]
         for name, table in tables.items():
-            entries = [f"{_toml_key(key)} = {_toml(value)}" for key, value in table.items() if value is not None]
+            entries = [f"{toml_key(key)} = {toml(value)}" for key, value in table.items() if value is not None]
             lines += ["", f"[{name}]", *entries]
         return "\n".join(lines) + "\n"
 
@@ -242,6 +287,8 @@ def load_recipe(name: str | None = None) -> Config:
     if name.endswith(".toml") or path.is_file():
         config = Config.from_toml(name)
         return replace(config, recipe=config.recipe or path.stem)
+    if path.name != name:
+        raise ValueError(f"{name} is not there; allowed: a folder with your own data, a TOML file, or a recipe's name")
     near = difflib.get_close_matches(name, recipe_names(), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(
@@ -250,14 +297,16 @@ def load_recipe(name: str | None = None) -> Config:
 
 
 def _own_data(path: Path) -> Config:
-    """The default recipe's settings on data of your own, whose columns may have any scale."""
+    """An embedded recipe's settings on data of your own: triples by their files, else a graph with features."""
     path = path.resolve()  # the run folder is read from anywhere
-    config = load_recipe(DEFAULT_RECIPE)
+    triples = path.is_dir() and any(path.glob("train.t[xs][tv]*"))
+    recipe = TRIPLES_RECIPE if triples else DEFAULT_RECIPE
     return replace(
-        config,
+        load_recipe(recipe),
         recipe=path.stem,
-        source=SourceConfig(f"Model and training: the recipe {DEFAULT_RECIPE}; nothing was searched for this data."),
-        data=DataConfig(name=str(path), standardise_features=True),
+        source=SourceConfig(f"Model and training: the recipe {recipe}; nothing was searched for this data."),
+        # The columns of a graph with features may have any scale.
+        data=DataConfig(name=str(path), standardise_features=not triples),
         expected=ExpectedConfig(),
     )
 
@@ -281,51 +330,6 @@ def _recipes():
     return resources.files("magna") / "recipes"
 
 
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _build(kind: Any, values: Mapping[str, Any], prefix: str) -> Any:
-    hints = _hints(kind)
-    arguments = {}
-    for key, value in values.items():
-        if key not in hints:
-            raise _unknown(prefix + key, [prefix + name for name in hints])
-        arguments[key] = _checked(prefix + key, value, hints[key])
-    return kind(**arguments)
-
-
-def _checked(key: str, value: Any, hint: Any) -> Any:
-    """The value as the type that its field asks for."""
-    if is_dataclass(hint):
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{key} is {value!r}; allowed: a table, [{key}]")
-        return _build(hint, value, f"{key}.")
-    if get_origin(hint) in (Union, types.UnionType):
-        kinds = get_args(hint)
-        if type(None) in kinds and value in (None, "none"):
-            return None
-        # `bool | int`: the exact type first, so that true stays true.
-        return _checked(key, value, next((kind for kind in kinds if type(value) is kind), kinds[0]))
-    if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            raise ValueError(f"{key} is {value!r}; allowed: {', '.join(map(repr, get_args(hint)))}")
-        return value
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if get_origin(hint) is not None:
-        hint = get_origin(hint)
-    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        raise ValueError(f"{key} is {value!r}; allowed: {_WORDS.get(hint, hint.__name__)}")
-    if hint is float and not math.isfinite(value):
-        raise ValueError(f"{key} is {value}; allowed: a finite number")
-    return value
-
-
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-
-
 def _space(config: Config, key: str, values: Any) -> list[Any] | Range:
     """What `[search]` says about a key: a list of values, or a table of bounds."""
     # All trials share the data, and the search gives out the seeds.
@@ -334,14 +338,14 @@ def _space(config: Config, key: str, values: Any) -> list[Any] | Range:
     space: list[Any] | Range
     for name in split_key(key):
         if name not in searchable:
-            raise _unknown(f"search.{name}", [f"search.{known}" for known in searchable])
+            raise unknown(f"search.{name}", [f"search.{known}" for known in searchable])
         table, entry = name.split(".")
         settings = getattr(config, table)
-        hint = _hints(type(settings))[entry]  # type: ignore[arg-type]
+        hint = hints(type(settings))[entry]  # type: ignore[arg-type]
         if isinstance(values, list | tuple) and values:
-            space = [_checked(f"search.{name}", value, hint) for value in values]
+            space = [checked(f"search.{name}", value, hint) for value in values]
         elif isinstance(values, Mapping):
-            space = _range(f"search.{name}", values, hint)
+            space = make_range(f"search.{name}", values, hint)
         else:
             raise ValueError(
                 f"search.{name} is {values!r}; allowed: a list of values, or a table such as {{ low = 1, high = 8 }}"
@@ -351,63 +355,8 @@ def _space(config: Config, key: str, values: Any) -> list[Any] | Range:
     return space
 
 
-def _range(key: str, table: Mapping[str, Any], hint: Any) -> Range:
-    kinds = get_args(hint) or (hint,)
-    number = next((kind for kind in kinds if kind in (int, float)), None)
-    if number is None:
-        raise ValueError(f"{key} is a table; allowed: a list of values, because it is not a number")
-    for name in table:
-        if name not in ("low", "high", "log", "step"):
-            raise _unknown(f"{key}.{name}", [f"{key}.{known}" for known in ("low", "high", "log", "step")])
-    if not {"low", "high"} <= table.keys():
-        raise ValueError(f"{key} has no {'high' if 'low' in table else 'low'}; allowed: both low and high")
-    low, high = (_checked(f"{key}.{name}", table[name], number) for name in ("low", "high"))
-    log = _checked(f"{key}.log", table.get("log", False), bool)
-    step = _checked(f"{key}.step", table.get("step"), number | None)
-    if low > high:
-        raise ValueError(f"{key} goes from {low} to {high}; allowed: low at most as large as high")
-    if log and (low <= 0 or step is not None):
-        raise ValueError(f"{key} is logarithmic; allowed: low above 0, and no step")
-    if step is not None and step <= 0:
-        raise ValueError(f"{key}.step is {step}; allowed: more than 0")
-    return Range(low, high, log, step)
-
-
-def _unknown(key: str, allowed: list[str]) -> ValueError:
-    near = difflib.get_close_matches(key, allowed, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(allowed)}"
-    return ValueError(f"{key} is not a key of a recipe; {hint}")
-
-
 def _replace_in(tables: dict[str, Any], key: str, value: Any, allowed: list[str]) -> None:
     if key not in allowed:
-        raise _unknown(key, allowed)
+        raise unknown(key, allowed)
     table, name = key.split(".")
     tables[table][name] = value
-
-
-def _parse(text: str) -> Any:
-    """A TOML value; what is none is taken as text, so that quotes are not needed on the command line."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        entries = [f"{_toml_key(key)} = {_toml(entry)}" for key, entry in value.items() if entry is not None]
-        return f"{{ {', '.join(entries)} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_toml(entry) for entry in value)}]"
-    # TOML knows no null; the word is read back as None.
-    return json.dumps("none" if value is None else value, ensure_ascii=False)
-
-
-def _toml_key(key: str) -> str:
-    return key if key.isidentifier() else json.dumps(key)
-
-
-def _at_least(name: str, value: float, low: float) -> None:
-    if value < low:
-        raise ValueError(f"{name} is {value}; allowed: {low} or more")

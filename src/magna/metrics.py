@@ -5,10 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from magna.typing import one_of
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+TieRule = Literal["realistic", "optimistic", "pessimistic"]
+RANK_METRICS = ("mrr", "mr", "hits@1", "hits@3", "hits@10")
 
 
 def accuracy(scores: Tensor, target: Tensor) -> float:
@@ -26,6 +32,48 @@ def accuracy(scores: Tensor, target: Tensor) -> float:
 def correct(scores: Tensor, target: Tensor) -> Tensor:
     """bool [B]: the rows whose largest score is at the target; a row with NaN is wrong."""
     return (scores.argmax(-1) == target) & ~scores.isnan().any(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Ranks:
+    """Where true answers stand, and what follows from it: made of the two counts of `magna.ops.rank_targets`.
+
+    >>> import torch
+    >>> ranks = Ranks(better=torch.tensor([0, 4]), equal=torch.tensor([2, 0]))
+    >>> ranks.ranks("realistic").tolist(), ranks.ranks("optimistic").tolist(), ranks.ranks("pessimistic").tolist()
+    ([2.0, 5.0], [1.0, 5.0], [3.0, 5.0])
+    >>> ranks.metrics()
+    {'mrr': 0.35, 'mr': 3.5, 'hits@1': 0.0, 'hits@3': 0.5, 'hits@10': 1.0}
+    """
+
+    better: Tensor  # [T] other entities that score higher
+    equal: Tensor  # [T] that score the same
+
+    def __len__(self) -> int:
+        return len(self.better)
+
+    def ranks(self, tie: TieRule = "realistic") -> Tensor:
+        """float64 [T], 1 is best: below no tied entity (optimistic), all (pessimistic), or half of them (realistic)."""
+        one_of("tie", tie, TieRule)
+        below = {"optimistic": 0.0, "realistic": 0.5, "pessimistic": 1.0}[tie]
+        return 1 + self.better.double() + below * self.equal.double()
+
+    def metrics(self, tie: TieRule = "realistic") -> dict[str, float]:
+        """Mean reciprocal rank, mean rank, and the shares of ranks up to 1, 3 and 10; NaN of nothing."""
+        ranks = self.ranks(tie)
+        means = [ranks.reciprocal().mean(), ranks.mean(), *((ranks <= k).double().mean() for k in (1, 3, 10))]
+        return dict(zip(RANK_METRICS, (float(mean) for mean in means), strict=True))
+
+    def select(self, rows: Any) -> Ranks:
+        """Those at some rows: a slice, a mask or positions."""
+        return Ranks(self.better[rows], self.equal[rows])
+
+    def by(self, groups: Tensor) -> dict[int, Ranks]:
+        """Those of each group, such as a relation, in increasing order.
+
+        Shapes: groups int64 [T].
+        """
+        return {int(group): self.select(groups == group) for group in groups.unique()}
 
 
 class Spread(NamedTuple):

@@ -6,10 +6,10 @@ from dataclasses import asdict
 from typing import Any
 
 from magna.baselines import GAT, DiffGCN
-from magna.config import ModelConfig
-from magna.nn import MAGNA
+from magna.config import Config, ModelConfig
+from magna.nn import MAGNA, LinkPredictor
 
-Model = MAGNA | GAT | DiffGCN
+Model = MAGNA | GAT | DiffGCN | LinkPredictor
 MODELS: dict[str, type[MAGNA] | type[GAT] | type[DiffGCN]] = {"magna": MAGNA, "gat": GAT, "diff-gcn": DiffGCN}
 
 
@@ -21,12 +21,35 @@ def make_model(config: ModelConfig, in_channels: int, out_channels: int, **more:
     ValueError: model.K is 3, but gat has no such setting; allowed: hidden_channels, num_layers, heads, ...
     """
     kind = MODELS[config.name]
+    return kind(in_channels, out_channels=out_channels, **_settings(config, kind, config.name), **more)
+
+
+def make_link_predictor(
+    config: ModelConfig, num_entities: int, num_relations: int, *, typed: bool = True
+) -> LinkPredictor:
+    """A fresh link predictor; a setting that it does not have must stay at its default.
+
+    >>> make_link_predictor(ModelConfig(hidden_channels=16, K=2), num_entities=5, num_relations=2).num_entities
+    5
+    """
+    if config.name != "magna":
+        raise ValueError(f"model.name is {config.name!r}; allowed for link prediction: 'magna'")
+    settings = _settings(config, LinkPredictor, "a link predictor")
+    return LinkPredictor(num_entities, num_relations, typed=typed, **settings)
+
+
+def model_class(config: Config) -> type[Model]:
+    """What a run of this config saves."""
+    return LinkPredictor if config.task.name == "link_prediction" else MODELS[config.model.name]
+
+
+def _settings(config: ModelConfig, kind: type[Model], name: str) -> dict[str, Any]:
+    """The settings that a model takes; another one must stay at its default."""
     settings = asdict(config)
     del settings["name"]
     takes = {"hidden_channels", "num_layers", *kind.defaults()}
     for key, value in settings.items():
         if key not in takes and value != getattr(ModelConfig, key):
-            allowed = ", ".join(name for name in settings if name in takes)
-            raise ValueError(f"model.{key} is {value!r}, but {config.name} has no such setting; allowed: {allowed}")
-    chosen = {key: value for key, value in settings.items() if key in takes}
-    return kind(in_channels, out_channels=out_channels, **chosen, **more)
+            allowed = ", ".join(setting for setting in settings if setting in takes)
+            raise ValueError(f"model.{key} is {value!r}, but {name} has no such setting; allowed: {allowed}")
+    return {key: value for key, value in settings.items() if key in takes}

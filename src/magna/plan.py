@@ -18,9 +18,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from magna.capture import step_precision
 from magna.config import Config, ModelConfig
 from magna.ops.pool import machine_memory
-from magna.tasks import NodeClassification
+from magna.tasks import NodeClassification, Task
 from magna.train import Epoch, shares_batch, train
 
 # What an allocator holds over the live tensors: on the CPU as tests/test_plan.py measures it, on a GPU assumed.
@@ -63,7 +64,7 @@ def plan(
     found: dict[str, Any] = {}
     clock = _Clock()
 
-    def on_start(task: NodeClassification, where: torch.device) -> None:
+    def on_start(task: Task, where: torch.device) -> None:
         memory = forecast(task, config, where)
         found.update(
             task=config.task.name,
@@ -72,7 +73,7 @@ def plan(
             device=where.type,
             nodes=task.num_nodes,
             edges=task.num_edges,
-            together=shares_batch(seeds, where, together),
+            together=isinstance(task, NodeClassification) and shares_batch(seeds, where, together),
             parameters=memory.parameters // 4,
             memory=asdict(memory) | {"fits": memory.fits},
             advice=[] if memory.fits else _advice(task, config, where),
@@ -105,11 +106,16 @@ def plan(
     return found
 
 
-def forecast(task: NodeClassification, config: Config, device: torch.device) -> Memory:
+def forecast(task: Task, config: Config, device: torch.device) -> Memory:
     """What one training step of a config holds at its worst moment."""
     # A small pass for real: whatever is computed once for a graph must be there before the trace.
     small = replace(
-        config.model, hidden_channels=2 * config.model.heads, num_layers=1, head_form="split", out_projection=True
+        config.model,
+        hidden_channels=2 * config.model.heads,
+        num_layers=1,
+        head_form="split",
+        out_projection=True,
+        decoder="distmult",
     )
     with torch.random.fork_rng():
         task.evaluate(task.make_model(small).to(device), "valid")
@@ -119,20 +125,18 @@ def forecast(task: NodeClassification, config: Config, device: torch.device) -> 
             model = task.make_model(config.model)
         model.train()
         ledger.count_saved_from_here()
-        with torch.autograd.graph.saved_tensors_hooks(ledger.save, lambda tensor: tensor):
-            loss = task.loss(model, task.nodes("train"), config.train.epochs)
+        hooks = torch.autograd.graph.saved_tensors_hooks(ledger.save, lambda tensor: tensor)
+        with step_precision(config.train.precision, device), hooks:
+            loss = task.loss(model, next(task.batches()), config.train.epochs)
         loss.backward()
     parameters = sum(each.nbytes for each in model.parameters())
-    assert task.data.x is not None
-    # The edges are kept sorted by target and by source.
-    data = task.data.x.nbytes + 4 * task.data.edge_index.nbytes
     # Adam's two moments and the best weights so far stay from epoch to epoch, beside the step.
-    peak = data + 3 * parameters + _HELD[device.type] * ledger.peak
+    peak = task.data_bytes + 3 * parameters + _HELD[device.type] * ledger.peak
     total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else machine_memory()
     return Memory(parameters, sum(ledger.saved.values()), round(peak), total)
 
 
-def _advice(task: NodeClassification, config: Config, device: torch.device) -> list[str]:
+def _advice(task: Task, config: Config, device: torch.device) -> list[str]:
     """What would make the run smaller, with the memory it would then need."""
     half = max(config.model.heads, config.model.hidden_channels // 2)
     changes: list[tuple[str, Callable[[ModelConfig], ModelConfig]]] = [

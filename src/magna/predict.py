@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from magna.answer import evaluate_links
 from magna.capture import matmul_precision
 from magna.datasets import NodeData, Schema, load_new_graph, load_node_data, prepare
 from magna.datasets.node_data import UNLABELLED
+from magna.outfile import write_answers
 from magna.run import RunFolder, pick_device
 from magna.tasks.node_classification import scored
-
-FORMATS = ("csv", "json", "parquet")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,17 +69,7 @@ class Predictions:
 
     def write(self, path: str | Path, form: str | None = None) -> None:
         """As CSV, JSON or Parquet; the ending of the name says which where `form` does not."""
-        form = file_format(path, form)
-        if form == "json":
-            Path(path).write_text(json.dumps(self.to_dict()) + "\n", encoding="utf-8")
-        elif form == "parquet":
-            _write_parquet(Path(path), self.columns())
-        else:
-            columns = self.columns()
-            with Path(path).open("w", newline="", encoding="utf-8") as file:
-                writer = csv.writer(file)
-                writer.writerow(columns)
-                writer.writerows(zip(*columns.values(), strict=True))
+        write_answers(path, form, self.columns(), self.to_dict())
 
 
 def predict(
@@ -127,6 +116,10 @@ def evaluate(
     """
     if split not in ("valid", "test"):
         raise ValueError(f"split is {split!r}; allowed: valid, test")
+    if RunFolder.open(run_dir).config.task.name == "link_prediction":
+        if data is not None:
+            raise ValueError(f"data is {data} for a run of link prediction; allowed: its own knowledge graph")
+        return evaluate_links(run_dir, split, data_dir=data_dir, device=device)
     graph, scores = _scores(run_dir, data, data_dir, device)
     nodes = graph.split(split)
     if nodes.numel() == 0:
@@ -140,22 +133,10 @@ def evaluate(
     }
 
 
-def file_format(path: str | Path, form: str | None = None) -> str:
-    """`form`, else the ending of a file's name.
-
-    >>> file_format("answers.csv")
-    'csv'
-    """
-    form = form or Path(path).suffix.removeprefix(".").lower()
-    if form not in FORMATS:
-        raise ValueError(f"{path} has format {form or 'none'!r}; allowed: {', '.join(FORMATS)}, by name or --format")
-    return form
-
-
 def read_ids(path: str | Path) -> list[str]:
     """The ids of a file: the `id` column of a CSV, else one id on each line."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")  # as spreadsheets save it
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read ({error}); allowed: a text file with one id on each line") from error
     if Path(path).suffix.lower() != ".csv":
@@ -172,6 +153,8 @@ def _scores(
 ) -> tuple[NodeData, Tensor]:
     """The graph and the model's scores [N, C] for all of its nodes, on the CPU."""
     run = RunFolder.open(run_dir)
+    if run.config.task.name != "node_classification":
+        raise ValueError(f"{run.path} is a run of link prediction; try --head and --relation, or magna.answer")
     config, model = run.config, run.load_model()
     if data is None:
         graph = load_node_data(config.data, data_dir)
@@ -189,14 +172,3 @@ def _scores(
     edges = [part.to(where) for part in (graph.edge_index, graph.edge_type) if part is not None]
     with matmul_precision(config.train.precision):
         return graph, model.to(where).eval()(graph.x.to(where), *edges).cpu()
-
-
-def _write_parquet(path: Path, columns: dict[str, list[Any]]) -> None:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ValueError(
-            f"Parquet needs pyarrow ({error}); try pip install 'magna[parquet]', or --format csv"
-        ) from error
-    parquet.write_table(pyarrow.table(columns), path)

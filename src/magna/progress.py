@@ -14,7 +14,7 @@ _LINE_SECONDS = 5.0
 
 
 class TrainingProgress:
-    """Shows loss, validation accuracy and time left; used as a context manager."""
+    """Shows loss, validation score and time left; used as a context manager."""
 
     def __init__(self) -> None:
         self._bar: Any = None
@@ -56,8 +56,9 @@ class TrainingProgress:
     def epoch(self, epoch: Epoch) -> None:
         """Called after each epoch."""
         loss = "" if epoch.loss is None else f"loss {epoch.loss:.3f} · "
-        valid = "" if epoch.valid is None else f"valid {_percent(epoch.valid)} · "
-        status = f"{loss}{valid}best {_percent(epoch.best)}"
+        valid = "" if epoch.valid is None else f"valid {headline(epoch.valid)} · "
+        best = "" if epoch.best is None else f"best {headline(epoch.best)}"
+        status = f"{loss}{valid}{best}".removesuffix(" · ")
         left = self._left(epoch)
         if self._bar is not None:
             self._show(epoch, status, left)
@@ -108,5 +109,10 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def _percent(metrics: dict[str, float]) -> str:
-    return f"{100 * metrics['accuracy']:.1f} %"
+def headline(metrics: dict[str, float]) -> str:
+    """The metric that a task is judged by.
+
+    >>> headline({"accuracy": 0.815, "loss": 0.7}), headline({"mr": 12.0, "mrr": 0.3456})
+    ('81.5 %', 'MRR 0.346')
+    """
+    return f"{100 * metrics['accuracy']:.1f} %" if "accuracy" in metrics else f"MRR {metrics['mrr']:.3f}"

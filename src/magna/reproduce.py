@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -55,19 +55,21 @@ def reproduce(
         raise ValueError(f"seeds is {count}; allowed: 1 to {len(REPORT_SEEDS)}")
     out, where = Path(out), torch.device(pick_device(device))
     missing = [cell for cell in chosen if not is_done(out / cell.path, cell.config, count)]
-    say(f"{name}: {len(chosen)} cells of {count} seeds, {len(chosen) - len(missing)} of them done before")
+    each = "1 seed" if count == 1 else f"{count} seeds"
+    say(f"{name}: {len(chosen)} figures of {each} each, {len(chosen) - len(missing)} of them done before")
     groups: dict[Hashable, list[Cell]] = {}
     for cell in missing:
         groups.setdefault(structure(cell.config), []).append(cell)
     stamp = _stamp(where)
     task, done = None, len(chosen) - len(missing)
     for members in groups.values():
+        rows = list(dict.fromkeys(cell.row for cell in members))
+        words = f"{rows[0]} and {len(rows) - 1} more" if len(rows) > 1 else rows[0]
+        say(f"{members[0].dataset}, {words}: training")
         task = _task(members[0].config, data_dir, where, task)
         started = time.perf_counter()
         _train(members, count, task[1], out, stamp, say)
         done += len(members)
-        rows = list(dict.fromkeys(cell.row for cell in members))
-        words = f"{rows[0]} and {len(rows) - 1} more" if len(rows) > 1 else rows[0]
         say(f"{done} of {len(chosen)}: {members[0].dataset}, {words} ({time.perf_counter() - started:.0f} s)")
     return {
         "table": name,
@@ -107,7 +109,10 @@ Placed = tuple[Hashable, NodeClassification]
 def _task(config: Config, data_dir: str | Path | None, device: torch.device, before: Placed | None) -> Placed:
     """The task of a config; that of the group before where its data is the same but for the split."""
     data = replace(config.data, split_seed=0)
-    return before if before is not None and before[0] == data else (data, make_task(config, data_dir, device))
+    if before is not None and before[0] == data:
+        return before
+    # The tables are of node classification alone.
+    return data, cast(NodeClassification, make_task(config, data_dir, device))
 
 
 def _train(
@@ -176,17 +181,17 @@ def _stamp(device: torch.device) -> dict[str, Any]:
 
 def _commit() -> str | None:
     """The commit of this source, None where it is installed without its history."""
+    here = Path(__file__)
     try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        # Installed into a folder of somebody's repository, it is none of its files.
+        _git("ls-files", "--error-unmatch", here.name, cwd=here.parent)
+        return _git("describe", "--always", "--dirty", cwd=here.parent)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return found.stdout.strip()
+
+
+def _git(*arguments: str, cwd: Path) -> str:
+    return subprocess.run(["git", *arguments], cwd=cwd, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from magna import __version__
 from magna.config import Config
-from magna.models import MODELS, Model
+from magna.models import Model, model_class
 
 # Grows when an older magna could no longer read a run folder; folders of smaller numbers stay readable.
 FORMAT = 1
@@ -97,7 +97,7 @@ class RunFolder:
         """The model that was evaluated."""
         if self.summary is None:
             raise ValueError(f"{self.path} holds an unfinished run; try magna train --resume --run-dir {self.path}")
-        folder, kind = self.path / "model", MODELS[self.config.model.name]
+        folder, kind = self.path / "model", model_class(self.config)
         for name in ("config.json", "model.safetensors"):
             if not (folder / name).is_file():
                 raise ValueError(f"{folder / name} is missing; try a copy of the run folder, or train again")

@@ -18,8 +18,9 @@ import torch
 from magna.config import SEARCH_SEEDS, Config, ExpectedConfig, SourceConfig, split_key
 from magna.run import pick_device
 from magna.study import FINISHED, GRACE_SECONDS, Sampler, Study, safe
-from magna.tasks import NodeClassification, make_task
-from magna.trials import TrialResult, train_trials
+from magna.tasks import LinkPrediction, Task, make_task
+from magna.trials import OnReport, TrialResult, train_trials
+from magna.turns import train_in_turn
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
@@ -106,7 +107,8 @@ def sweep(
         sampler=plan.sampler,
         seed=plan.seed,
     )
-    batch = plan.batch or BATCH[plan.sampler][where.type]
+    # Trials of link prediction share no batch: the next one may learn from the last.
+    batch = 1 if isinstance(task, LinkPrediction) else plan.batch or BATCH[plan.sampler][where.type]
     there = len(study.trials(*FINISHED))
     say(f"{task.dataset} on {where.type}: {there} of {plan.trials} trials are there · {safe(url)}")
     _search(config, plan, task, study, batch, say)
@@ -155,16 +157,17 @@ def without(config: Config, fixed: Collection[str]) -> Config:
 def best_recipe(config: Config, plan: Plan, result: Mapping[str, Any]) -> Config:
     """The recipe with the settings that the search chose, and the story of the choice."""
     best, states = result["best"], result["states"]
+    metric = "MRR" if config.task.name == "link_prediction" else "accuracy"
     story = (
         f"magna sweep {config.recipe}, {datetime.date.today().isoformat()}, on {result['device']}: "
         f"{states['complete'] + states['pruned']} trials ({states['pruned']} of them stopped early) drawn by the "
         f"{plan.sampler} sampler with seed {plan.seed} from the space under [search], trained with search "
-        f"{_seeds(plan.search_seeds)}. Trial {best['number']}, validation accuracy {best['value']:.4f}"
+        f"{_seeds(plan.search_seeds)}. Trial {best['number']}, validation {metric} {best['value']:.4f}"
     )
     if best["confirmed"] is not None:
         story += (
-            f"; chosen among the {plan.confirm} best by the mean validation accuracy with {_seeds(plan.further_seeds)}"
-            f", {best['confirmed']:.4f}"
+            f"; chosen among the {min(plan.confirm, states['complete'])} best by the mean validation {metric} with "
+            f"{_seeds(plan.further_seeds)}, {best['confirmed']:.4f}"
         )
     story += ". No test label took part. What was not searched is as in the recipe."
     return replace(
@@ -185,9 +188,10 @@ def show(result: Mapping[str, Any], console: Console) -> None:
     for row in top:
         table.add_column(str(row["number"]), justify="right")
     table.add_column("weight", justify="right")
-    table.add_row("valid, %", *(f"{100 * row['value']:.1f}" for row in top), "")
+    metric = "MRR, %" if result["task"] == "link_prediction" else "%"
+    table.add_row(f"valid, {metric}", *(f"{100 * row['value']:.1f}" for row in top), "")
     if any(row["confirmed"] is not None for row in top):
-        table.add_row("valid, further seeds, %", *(_percent(row["confirmed"]) for row in top), "")
+        table.add_row(f"valid, further seeds, {metric}", *(_percent(row["confirmed"]) for row in top), "")
     for key in top[0]["params"]:
         weight = result["importances"].get(key)
         name, *tied = split_key(key)
@@ -202,7 +206,7 @@ def show(result: Mapping[str, Any], console: Console) -> None:
     )
 
 
-def _search(config: Config, plan: Plan, task: NodeClassification, study: Study, batch: int, say: Say) -> None:
+def _search(config: Config, plan: Plan, task: Task, study: Study, batch: int, say: Say) -> None:
     """Run trials until there are enough, and wait for those that run elsewhere."""
     waiting = False
     while True:
@@ -222,7 +226,7 @@ def _search(config: Config, plan: Plan, task: NodeClassification, study: Study, 
             return
 
 
-def _run_batch(config: Config, plan: Plan, task: NodeClassification, study: Study, count: int, say: Say) -> None:
+def _run_batch(config: Config, plan: Plan, task: Task, study: Study, count: int, say: Say) -> None:
     started = time.monotonic()
     trials: list[Trial] = []
     try:
@@ -234,12 +238,12 @@ def _run_batch(config: Config, plan: Plan, task: NodeClassification, study: Stud
             configs = _with_seeds(config, (trial.params for trial in trials), plan.search_seeds)
             every = max(1, round(config.train.epochs / REPORTS))
             watch = _Watch(study, trials, plan.seeds_per_trial, {rung * every for rung in RUNGS if plan.prune}, say)
-            results = train_trials(configs, task, report_every=every, on_report=watch)
+            results = _train(configs, task, every, watch)
     except BaseException as error:
         study.give_up(trials, again=isinstance(error, KeyboardInterrupt))
         raise
     for place, (trial, runs) in enumerate(zip(trials, _by_trial(results, plan.seeds_per_trial), strict=True)):
-        valid = [run.valid["accuracy"] for run in runs]
+        valid = [run.valid[task.METRIC] for run in runs]
         record = {
             "valid": valid,
             "epochs": max(run.epochs for run in runs),
@@ -264,7 +268,7 @@ class _Watch:
     rungs: Collection[int]
     say: Say
     stopped: set[int] = field(default_factory=set)  # places in the batch
-    seen: dict[int, dict[int, float]] = field(default_factory=dict)  # run → epoch → accuracy
+    seen: dict[int, dict[int, float]] = field(default_factory=dict)  # run → epoch → score
     last_said: float = field(default_factory=time.monotonic)
 
     def __call__(self, epoch: int, which: list[int], scores: list[float]) -> list[int]:
@@ -302,7 +306,7 @@ def goes_on(score: float, peers: Sequence[float]) -> bool:
     return len(peers) < FEWEST_PEERS or better < math.ceil(len(peers) / 2)
 
 
-def _confirm(config: Config, plan: Plan, task: NodeClassification, study: Study, batch: int, say: Say) -> None:
+def _confirm(config: Config, plan: Plan, task: Task, study: Study, batch: int, say: Say) -> None:
     """Train the best trials again with further seeds."""
     seeds, held = list(plan.further_seeds), study.confirmed
     candidates = study.best()[: plan.confirm]
@@ -312,9 +316,17 @@ def _confirm(config: Config, plan: Plan, task: NodeClassification, study: Study,
     size = max(1, batch // len(seeds))
     for start in range(0, len(pending), size):
         part = pending[start : start + size]
-        results = train_trials(_with_seeds(config, (trial.params for trial in part), seeds), task)
+        results = _train(_with_seeds(config, (trial.params for trial in part), seeds), task)
         for trial, runs in zip(part, _by_trial(results, len(seeds)), strict=True):
-            study.confirm(trial.number, seeds, [run.valid["accuracy"] for run in runs])
+            study.confirm(trial.number, seeds, [run.valid[task.METRIC] for run in runs])
+
+
+def _train(
+    configs: Sequence[Config], task: Task, report_every: int = 25, on_report: OnReport | None = None
+) -> list[TrialResult]:
+    if isinstance(task, LinkPrediction):
+        return train_in_turn(configs, task, report_every=report_every, on_report=on_report)
+    return train_trials(configs, task, report_every=report_every, on_report=on_report)
 
 
 def _with_seeds(config: Config, settings: Iterable[Mapping[str, Any]], seeds: Sequence[int]) -> list[Config]:

@@ -138,7 +138,10 @@ def _by_split(records: Records, row: str, dataset: str) -> dict[int, float]:
 
 
 def _figure(found: Spread | None) -> str:
-    return EMPTY if found is None else f"{found.mean:.1f} ± {found.std:.1f}"
+    """A single value has no deviation."""
+    if found is None:
+        return EMPTY
+    return f"{found.mean:.1f}" if found.size == 1 else f"{found.mean:.1f} ± {found.std:.1f}"
 
 
 def _signed(number: float) -> str:
@@ -173,6 +176,7 @@ def _origin(found: Sequence[dict[str, Any]]) -> str:
     """How our figures came about: seeds and device, each once."""
     if not found:
         return "not yet measured"
-    seeds = dict.fromkeys(str(len(cell["runs"])) for cell in found)
+    seeds = dict.fromkeys(len(cell["runs"]) for cell in found)
+    words = f"{' or '.join(map(str, seeds))} {'seed' if max(seeds) == 1 else 'seeds'}"
     devices = dict.fromkeys(cell["environment"]["device"] for cell in found)
-    return f"ours, {' or '.join(seeds)} seeds, {' or '.join(devices)}"
+    return f"ours, {words}, {' or '.join(devices)}"

@@ -17,16 +17,20 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from magna.board import Board
-from magna.capture import captured, matmul_precision, own_stream
+from magna.capture import captured, matmul_precision, own_stream, step_precision
 from magna.config import Config, TrainConfig
 from magna.models import Model
 from magna.run import RunFolder, pick_device
-from magna.tasks import NodeClassification, make_task
+from magna.tasks import NodeClassification, Task, make_task
 from magna.trials import train_trials
 
 CHECKPOINT_SECONDS = 10.0
 # Its advice on matrix products is `train.precision` here.
 logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+
+
+class Diverged(RuntimeError):
+    """The loss is no number any more."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,8 @@ class Epoch:
     number: int
     of: int
     loss: float | None
-    valid: dict[str, float] | None
-    best: dict[str, float]
+    valid: dict[str, float] | None  # None: not looked at in this epoch
+    best: dict[str, float] | None
     run: int = 0
     runs: int = 1
 
@@ -64,7 +68,7 @@ def train(
     tensorboard: bool = False,
     together: bool | None = None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
-    on_start: Callable[[NodeClassification, torch.device], None] = lambda task, device: None,
+    on_start: Callable[[Task, torch.device], None] = lambda task, device: None,
 ) -> dict[str, Any]:
     """Train a config with several seeds and return what `magna train --json` prints.
 
@@ -78,7 +82,8 @@ def train(
         device: "auto", "cpu" or "cuda".
         resume: go on with what is there; a run that has ended is reported as it is.
         tensorboard: each run folder holds TensorBoard's event files as well.
-        together: several seeds in one batch, without checkpoints; None: on a GPU, where it is many times faster.
+        together: several seeds of node classification in one batch, without checkpoints; None: on a GPU, where it is
+            many times faster.
         on_epoch: called after each epoch.
         on_start: called once the data is loaded.
     """
@@ -92,7 +97,7 @@ def train(
     configs = [config.with_seed(seed) for seed in range(config.train.seed, config.train.seed + seeds)]
     folders = [Path(run_dir) if seeds == 1 else Path(run_dir) / f"seed-{each.train.seed}" for each in configs]
     ended: dict[int, dict[str, Any]] = {}
-    if shares_batch(seeds, fabric.device, together):
+    if isinstance(task, NodeClassification) and shares_batch(seeds, fabric.device, together):
         ended = _run_together(configs, folders, task, resume, tensorboard, on_epoch)
     for index, (each, folder) in enumerate(zip(configs, folders, strict=True)):
         if index not in ended:
@@ -120,14 +125,14 @@ def shares_batch(seeds: int, device: torch.device, together: bool | None = None)
     return seeds > 1 and (device.type == "cuda" if together is None else together)
 
 
-def cosine_lr(config: TrainConfig, epoch: int) -> float:
-    """The rate of an epoch: from `lr` down to `min_lr` along half a cosine."""
+def cosine_lr(config: TrainConfig, epoch: float) -> float:
+    """The rate of a step, so many epochs from the start: from `lr` down to `min_lr` along half a cosine."""
     return config.min_lr + (config.lr - config.min_lr) * (1 + math.cos(math.pi * epoch / config.epochs)) / 2
 
 
 def _run(
     config: Config,
-    task: NodeClassification,
+    task: Task,
     fabric: Fabric,
     folder: Path,
     resume: bool,
@@ -141,19 +146,41 @@ def _run(
     network = task.make_model(config.model).to(fabric.device)
     if not goes_on:
         # Only now: settings that give no model leave no folder behind.
-        run = RunFolder.create(folder, config, fabric.device, task.data.schema.to_dict())
+        run = RunFolder.create(folder, config, fabric.device, task.schema)
+    progress = fit(config, task, fabric, network, on_epoch, run)
+    return _finish(run, config, task, network, progress)
+
+
+def fit(
+    config: Config,
+    task: Task,
+    fabric: Fabric,
+    network: Model,
+    on_epoch: Callable[[Epoch], None],
+    run: RunFolder | None = None,
+) -> Progress:
+    """Train a network, going on from the checkpoint of its run; it ends with the weights that validation chose."""
     on_gpu = fabric.device.type == "cuda"
     rate = torch.tensor(config.train.lr, device=fabric.device) if on_gpu else config.train.lr
-    adam = torch.optim.Adam(network.parameters(), rate, weight_decay=config.train.weight_decay, capturable=on_gpu)
+    adam = torch.optim.Adam(
+        network.parameters(),
+        rate,
+        betas=(config.train.beta1, config.train.beta2),
+        weight_decay=config.train.weight_decay,
+        capturable=on_gpu,
+    )
     model, optimiser = fabric.setup(network, adam)
     best_weights = _copy(network)
-    progress = _restore(run, network, adam, best_weights, fabric.device) or Progress()
-    run.keep_metrics(progress.epoch)
+    progress = Progress()
+    if run is not None:
+        progress = _restore(run, network, adam, best_weights, fabric.device) or progress
+        run.keep_metrics(progress.epoch)
 
     epoch = torch.tensor(progress.epoch, device=fabric.device)
 
     def step(batch: Tensor) -> Tensor:
-        loss = task.loss(model, batch, epoch)
+        with step_precision(config.train.precision, fabric.device):
+            loss = task.loss(model, batch, epoch)
         optimiser.zero_grad()
         fabric.backward(loss)
         if config.train.clip > 0:
@@ -166,29 +193,36 @@ def _run(
     started, saved = time.perf_counter() - progress.seconds, time.perf_counter()
     while progress.epoch < config.train.epochs and progress.epoch - progress.best_epoch <= config.train.patience:
         epoch.fill_(progress.epoch)
-        _set_rate(adam, cosine_lr(config.train, progress.epoch))
         model.train()
-        train_loss = float(torch.stack([step(batch) for batch in task.batches()]).mean())
+        losses = []
+        for number, batch in enumerate(task.batches(progress.epoch, config.train.seed)):
+            _set_rate(adam, cosine_lr(config.train, progress.epoch + number / task.num_batches))
+            losses.append(step(batch).clone())  # a captured step gives the same tensor each time
+        train_loss = float(torch.stack(losses).mean())
         _check_loss(train_loss, progress.epoch)
 
-        valid = task.evaluate(model, "valid")
-        if progress.best is None or task.score(valid) > task.score(progress.best):
-            progress.best, progress.best_epoch = valid, progress.epoch
-            best_weights = _copy(network)
-        run.log({"epoch": progress.epoch, "loss": train_loss, "valid": valid})
+        valid = None
+        row: dict[str, Any] = {"epoch": progress.epoch, "loss": train_loss}
+        if (progress.epoch + 1) % config.train.eval_every == 0 or progress.epoch + 1 == config.train.epochs:
+            row["valid"] = valid = task.evaluate(model, "valid")
+            if progress.best is None or task.score(valid) > task.score(progress.best):
+                progress.best, progress.best_epoch = valid, progress.epoch
+                best_weights = _copy(network)
+        if run is not None:
+            run.log(row)
         progress.epoch += 1
         progress.seconds = time.perf_counter() - started
         label = f"seed {config.train.seed}"
         on_epoch(Epoch(label, progress.epoch, config.train.epochs, train_loss, valid, progress.best))
-        if time.perf_counter() - saved >= CHECKPOINT_SECONDS:
+        if run is not None and time.perf_counter() - saved >= CHECKPOINT_SECONDS:
             _save(run, network, adam, best_weights, progress, fabric.device)
             saved = time.perf_counter()
 
-    _save(run, network, adam, best_weights, progress, fabric.device)
-
+    if run is not None:
+        _save(run, network, adam, best_weights, progress, fabric.device)
     # The weights that validation chose are the ones that are tested and saved; nothing has seen the test split before.
     network.load_state_dict(best_weights)
-    return _finish(run, config, task, network, progress)
+    return progress
 
 
 def _run_together(
@@ -208,12 +242,11 @@ def _run_together(
     if not new:
         return {}
     network = task.make_model(configs[0].model).to(task.device)
-    schema = task.data.schema.to_dict()
     runs = {}
     for index in new:
         runs[index] = RunFolder(folders[index])
         if not (resume and runs[index].exists()):
-            RunFolder.create(folders[index], configs[index], task.device, schema)
+            RunFolder.create(folders[index], configs[index], task.device, task.schema)
 
     def on_report(number: int, which: list[int], best: list[float]) -> Collection[int]:
         if best:  # not all have stopped
@@ -233,7 +266,7 @@ def _run_together(
         if tensorboard:
             with Board(run.path) as curves:
                 for row in rows:
-                    curves.write(row["epoch"] + 1, _curves(row["loss"], row["valid"]))
+                    curves.write(row["epoch"] + 1, _curves(row["loss"], row.get("valid", {})))
         assert result.weights is not None
         network.load_state_dict(result.weights)
         progress = Progress(result.epochs, result.best_epoch, result.seconds)
@@ -244,13 +277,15 @@ def _run_together(
 
 def _logged(epoch: int, row: dict[str, float]) -> dict[str, Any]:
     _check_loss(row["loss"], epoch)
-    valid = {"accuracy": row["valid_accuracy"], "loss": row["valid_loss"]}
-    return {"epoch": epoch, "loss": row["loss"], "valid": valid}
+    logged = {"epoch": epoch, "loss": row["loss"]}
+    if "valid_loss" not in row:
+        return logged
+    return logged | {"valid": {"accuracy": row["valid_accuracy"], "loss": row["valid_loss"]}}
 
 
 def _check_loss(loss: float, epoch: int) -> None:
     if not math.isfinite(loss):
-        raise RuntimeError(f"the loss is {loss} after epoch {epoch}; try a smaller train.lr")
+        raise Diverged(f"the loss is {loss} after epoch {epoch}; try a smaller train.lr")
 
 
 def _started_alike(folder: Path, config: Config) -> bool:
@@ -265,7 +300,7 @@ def _started_alike(folder: Path, config: Config) -> bool:
 
 
 def _finish(
-    run: RunFolder, config: Config, task: NodeClassification, network: Model, progress: Progress, together: int = 1
+    run: RunFolder, config: Config, task: Task, network: Model, progress: Progress, together: int = 1
 ) -> dict[str, Any]:
     """Test and save the chosen weights."""
     summary = {
@@ -280,6 +315,7 @@ def _finish(
         "seconds": progress.seconds,
         "epochs": progress.epoch,
         "best_epoch": progress.best_epoch,
+        **task.calibrate(network),
         "valid": task.evaluate(network, "valid"),
         "test": task.evaluate(network, "test"),
     }

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from magna.capture import TRIAL_RUNS, captured, matmul_precision, own_stream
+from magna.capture import TRIAL_RUNS, captured, matmul_precision, own_stream, step_precision
 from magna.config import Config, ModelConfig, TaskConfig
 from magna.models import MODELS
 from magna.ops.pool import machine_memory
@@ -40,10 +40,10 @@ class TrialResult:
     config: Config
     epochs: int
     best_epoch: int
-    seconds: float  # of the whole batch, divided by its trials
+    seconds: float  # of the batch, divided by the trials that were in it
     valid: dict[str, float]
     test: dict[str, float] | None
-    history: list[dict[str, float]]  # per epoch: loss, and accuracy and loss of validation
+    history: list[dict[str, float]]  # per epoch: loss, and accuracy and loss of validation where it was looked at
     weights: dict[str, Tensor] | None  # the state dict of the best epoch
 
 
@@ -90,6 +90,7 @@ def train_trials(
     """
     groups: dict[Hashable, list[int]] = {}
     for index, config in enumerate(configs):
+        _check_data(config, task)
         groups.setdefault(structure(config), []).append(index)
     results: dict[int, TrialResult] = {}
     for members in groups.values():
@@ -121,7 +122,7 @@ class _Batch:
 
     def __init__(self, configs: list[Config], numbers: list[int], task: NodeClassification) -> None:
         self.task, self.device = task, task.device
-        self.started = time.perf_counter()
+        self.since, self.seconds = time.perf_counter(), 0.0  # of a trial, up to `since`
         models = []
         for config in configs:
             torch.manual_seed(config.train.seed)
@@ -173,6 +174,7 @@ class _Batch:
                 {"params": [rows[s] for s in members], "lr": self.rates[members[0]], "weight_decay": decay}
                 for (_, _, decay), members in _alike(configs).items()
             ],
+            betas=(self.train_config.beta1, self.train_config.beta2),
             fused=True,
             capturable=self.device.type == "cuda",
         )
@@ -203,7 +205,8 @@ class _Batch:
             return self.task.loss(self._scorer(row, values), nodes, self.state["epoch"], common)
 
         values = tuple(value for _, _, value in self.settings)
-        losses = torch.vmap(loss, randomness="different")(weights, values, self.task_settings, self.nodes["train"])
+        with step_precision(self.train_config.precision, self.device):
+            losses = torch.vmap(loss, randomness="different")(weights, values, self.task_settings, self.nodes["train"])
         self.grad.copy_(torch.autograd.grad(losses.sum(), weights)[0])
         return losses.detach()
 
@@ -232,7 +235,7 @@ class _Batch:
         accuracy, loss = valid["accuracy"], valid["loss"]
         running = s["epoch"] - s["best_epoch"] <= t["patience"]
         better = (accuracy > s["best_accuracy"]) | ((accuracy == s["best_accuracy"]) & (loss < s["best_loss"]))
-        better &= running & losses.isfinite()
+        better &= running & losses.isfinite() & self._looks(s["epoch"])
         s["best"].copy_(torch.where(better[:, None], self.weights, s["best"]))
         s["best_epoch"].copy_(torch.where(better, s["epoch"], s["best_epoch"]))
         s["best_accuracy"].copy_(torch.where(better, accuracy, s["best_accuracy"]))
@@ -241,6 +244,11 @@ class _Batch:
         s["record"].index_copy_(0, s["epoch"][None], torch.stack([losses, accuracy, loss], dim=1).double()[None])
         s["epoch"].add_(1)
         return losses
+
+    def _looks(self, epoch: int | Tensor) -> bool | Tensor:
+        """Whether validation counts after an epoch: after every `eval_every`-th one, and after the last."""
+        after, last = epoch + 1, self.train_config.epochs
+        return (after % self.train_config.eval_every == 0) | (after == last)
 
     def run(
         self, report_every: int, on_report: OnReport | None, read_test: bool, keep_weights: bool
@@ -298,7 +306,9 @@ class _Batch:
         if read_test:
             nodes = torch.stack([self._nodes_of(config, "test") for config in self.configs])
             tests = self._measure(s["best"], nodes)
-        seconds = (time.perf_counter() - self.started) / len(self.configs)
+        now = time.perf_counter()
+        self.seconds += (now - self.since) / sum(number != FILLER for number in self.numbers)
+        self.since = now
         record = s["record"].cpu()
         results = {}
         for i, (number, config, take) in enumerate(zip(self.numbers, self.configs, chosen, strict=True)):
@@ -310,12 +320,15 @@ class _Batch:
                 config=config,
                 epochs=epochs,
                 best_epoch=int(s["best_epoch"][i]),
-                seconds=seconds,
-                valid={"accuracy": float(s["best_accuracy"][i]), "loss": float(s["best_loss"][i])},
+                seconds=self.seconds,
+                # Below 0 where no loss was a number.
+                valid={"accuracy": max(0.0, float(s["best_accuracy"][i])), "loss": float(s["best_loss"][i])},
                 test={name: float(value[i]) for name, value in tests.items()} if read_test else None,
                 history=[
-                    dict(zip(("loss", "valid_accuracy", "valid_loss"), row, strict=True))
-                    for row in record[:epochs, i].tolist()
+                    dict(
+                        zip(("loss", "valid_accuracy", "valid_loss"), row if self._looks(e) else row[:1], strict=False)
+                    )
+                    for e, row in enumerate(record[:epochs, i].tolist())
                 ],
                 weights={
                     name: part.view(shape).clone()
@@ -325,6 +338,14 @@ class _Batch:
                 else None,
             )
         return results
+
+
+def _check_data(config: Config, task: NodeClassification) -> None:
+    """Refuse a config of other data than the task's: it would train on the task's all the same."""
+    own, split = task.data_config, {"split": "public", "split_seed": 0}
+    drawn = config.data.split == "random" or config.data.split_seed == own.split_seed
+    if not drawn or replace(config.data, **split) != replace(own, **split):  # type: ignore[arg-type]
+        raise ValueError(f"data is {config.data}; allowed: that of the task, {own}, or another random split of it")
 
 
 def _alike(configs: list[Config]) -> dict[tuple[float, float, float], list[int]]:

@@ -17,6 +17,9 @@ HeadForm = Literal["split", "full"]
 Projection = Literal["separate", "shared"]
 Norm = Literal["layer", "unbiased", "none"]
 Init = Literal["glorot", "official"]
+DecoderName = Literal["distmult", "complex", "tucker", "conve"]
+RelationSource = Literal["relations", "entities"]
+Control = Literal["none", "random-graph", "no-types"]
 
 
 def one_of(name: str, value: object, allowed: object) -> None:

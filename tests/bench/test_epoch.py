@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.laws import node_task
 
 from magna.bench.epoch import compare_epochs
 from magna.config import Config
-from magna.tasks import make_task
 
 
 @pytest.mark.parametrize("head_form", ["full", "split"])
@@ -21,6 +21,6 @@ def test_both_models_give_the_same_scores(head_form: str) -> None:
         "head_form": head_form,
     }
     config = Config.from_dict({"model": settings | {"attention_dropout": 0.2, "feature_dropout": 0.1}})
-    found = compare_epochs(make_task(config, None, torch.device("cpu")), config, repeats=1)
+    found = compare_epochs(node_task(config, None, torch.device("cpu")), config, repeats=1)
     assert found["difference"] < 1e-4
     assert found["ms"] > 0 and found["share"] == pytest.approx(found["ms"] / found["peer_ms"])

@@ -23,6 +23,7 @@ from magna.ops.edges import (
     top_k_mask_op,
 )
 from magna.ops.exact import solve_backward_op, solve_op
+from magna.ops.kvsall import kvsall_loss_backward_op, kvsall_loss_op
 from magna.typing import Backend
 from tests.laws import Problem, device_of, interpreted, random_graph
 
@@ -62,6 +63,14 @@ def op_samples(fused: Backend) -> Iterator[tuple[CustomOpDef, tuple]]:
     yield edge_scores_op, (*learn(nodes, nodes), None, *packed, 0.2, fused)
     yield edge_scores_backward_op, (p.scores, p.scores, *packed, 0.2, fused)
     yield dropout_op, (*learn(p.x), rate[:1], seed, False, fused)
+    # Two queries among four entities.
+    query, bias, share = nodes[:2], nodes[:, 0].contiguous(), rate
+    answers = torch.tensor([0, 2, 3]).to(p.x.device), torch.tensor([1, 3, 0, 0]).to(p.x.device)
+    options = (0.1, "float32", 3, "triton" if fused == "triton" else "blocked")
+    for given in (bias, None):
+        learned = (*learn(query, nodes), None if given is None else learn(given)[0])
+        yield kvsall_loss_op, (*learned, *answers, share, *options)
+        yield kvsall_loss_backward_op, (rate.sum(), query, nodes, given, *answers, share, rate, *options)
 
 
 def test_every_op_passes_opcheck(fused: Backend) -> None:

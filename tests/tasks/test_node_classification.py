@@ -77,3 +77,5 @@ def test_data_that_cannot_be_learnt_from_is_refused(digits: NodeData) -> None:
         NodeClassification(replace(digits, x=None), Config(), CPU)
     with pytest.raises(ValueError, match="no train node"):
         NodeClassification(replace(digits, train=digits.train[:0]), Config(), CPU)
+    with pytest.raises(ValueError, match="one label alone"):
+        NodeClassification(replace(digits, num_classes=1), Config(), CPU)

@@ -28,10 +28,11 @@ class PyGConv(MessagePassing):
 
     def forward(self, x: Tensor, graph: Graph, **_: Any) -> Tensor:
         conv, alpha, edge_index = self.conv, float(self.conv.alpha), graph.edge_index
+        slope = float(conv.attention.negative_slope)
         source, target = conv.attention.project(x)
         left = (source.tanh() * conv.attention.source_vector).sum(-1)  # [N, H]
         right = (target.tanh() * conv.attention.target_vector).sum(-1)
-        scores = nn.functional.leaky_relu(left[edge_index[0]] + right[edge_index[1]], conv.attention.negative_slope)
+        scores = nn.functional.leaky_relu(left[edge_index[0]] + right[edge_index[1]], slope)
         attention = softmax(scores, edge_index[1], num_nodes=x.size(0))
         first = z = conv._values(x, source)
         for _hop in range(conv.most_hops):
@@ -48,11 +49,11 @@ class PyGConv(MessagePassing):
 def in_pyg(model: MAGNA) -> MAGNA:
     """A copy of a model whose layers are `PyGConv` and whose dropout is torch's."""
     model = copy.deepcopy(model)
-    for block in model.blocks:
-        block.conv = PyGConv(block.conv)  # type: ignore[assignment]
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if isinstance(child, Dropout):
+            if isinstance(child, MAGNAConv):
+                setattr(module, name, PyGConv(child))
+            elif isinstance(child, Dropout):
                 setattr(module, name, nn.Dropout(float(child.p)))
     return model
 

@@ -11,6 +11,7 @@ from magna import __version__
 from magna.cli.data import data_app
 from magna.cli.runs import run_app
 from magna.cli.studies import study_app
+from magna.cli.use import use_app
 
 app = typer.Typer(
     name="magna",
@@ -20,6 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(run_app)
+app.add_typer(use_app)
 app.add_typer(study_app)
 app.add_typer(data_app, name="data")
 

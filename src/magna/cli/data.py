@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -65,20 +66,37 @@ def data_audit(
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Size, shape and quality of a graph, leakage between its splits, and the K that its distances suggest."""
+    """Size, shape and quality of a graph or a knowledge graph, and leakage between its splits.
+
+    A graph gets the K that its distances suggest, a knowledge graph the score of its training triples turned round.
+    """
 
     def work() -> dict[str, Any]:
-        from magna.datasets import load_node_data
-        from magna.datasets.audit import audit
+        from magna.datasets import (
+            DATASETS,
+            KNOWLEDGE_GRAPHS,
+            audit_triples,
+            holds_triples,
+            load_knowledge_graph,
+            load_node_data,
+        )
+        from magna.datasets import audit as audit_nodes
 
+        if name not in DATASETS and not Path(name).exists():
+            raise ValueError(f"data is {name!r}; allowed: {', '.join(DATASETS)}, or the path of your own")
+        if name in KNOWLEDGE_GRAPHS or holds_triples(name):
+            if assignments:
+                raise ValueError(f"--set got {assignments[0]!r}; allowed: nothing, because {name} is a knowledge graph")
+            return audit_triples.audit(load_knowledge_graph(name, data_dir))
         config = Config(data=DataConfig(name=name)).with_values(assignments or [])
-        return audit(load_node_data(config.data, data_dir))
+        return audit_nodes.audit(load_node_data(config.data, data_dir))
 
     def show(result: dict[str, Any]) -> None:
         from rich.console import Console
 
-        from magna.datasets.audit import show as show_audit
+        from magna.datasets import audit, audit_triples
 
-        show_audit(result, Console())
+        report = audit_triples if result.get("task") == "link prediction" else audit
+        report.show(result, Console())
 
     finish(work, verbose, as_json, show)

@@ -1,8 +1,7 @@
-"""One run: train, evaluate, predict, plan."""
+"""One run: train, evaluate, plan."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,14 +17,13 @@ from magna.cli.options import (
     Recipe,
     RunPath,
     Split,
-    TableFormat,
     Verbose,
     figure,
     finish,
+    wait_without_spinning,
 )
 from magna.config import Config, load_recipe
 
-_ROWS = 20
 run_app = typer.Typer()
 
 
@@ -62,9 +60,7 @@ def train(
         folder, config = _folder_and_config(recipe, assignments or [], run_dir, seeds, resume)
         with TrainingProgress() as progress:
             progress.say(f"recipe {config.recipe}: loading")
-            # Read when torch is loaded. Threads that wait without spinning leave the cores of a shared machine to
-            # others; where more runs than cores compete, a small graph trains several times faster.
-            os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+            wait_without_spinning()
             from magna import train as training
 
             return training.train(
@@ -86,7 +82,7 @@ def train(
 @run_app.command(epilog="Example: magna evaluate runs/digits --split valid")
 def evaluate(
     run: RunPath,
-    split: Annotated[Split, typer.Option(help="Which nodes to score.")] = Split.test,
+    split: Annotated[Split, typer.Option(help="Which nodes or triples to score.")] = Split.test,
     data: NewGraph = None,
     data_dir: DataDir = None,
     device: OnDevice = Device.auto,
@@ -101,57 +97,11 @@ def evaluate(
         return evaluate(run, split.value, data, data_dir=data_dir, device=device.value)
 
     def show(result: dict[str, Any]) -> None:
-        metrics = ", ".join(f"{name} {figure(name, value)}" for name, value in result["metrics"].items())
-        typer.echo(f"{result['dataset']}, {result['split']} split: {metrics}")
-
-    finish(work, verbose, as_json, show)
-
-
-@run_app.command(epilog="Example: magna predict runs/digits --node 3 --node 17 --out answers.csv")
-def predict(
-    run: RunPath,
-    node: Annotated[
-        list[str] | None, typer.Option(help="Id of a node; may be repeated. Else all nodes.", show_default=False)
-    ] = None,
-    nodes: Annotated[
-        Path | None, typer.Option(help="File with an id on each line, or a CSV with an id column.", show_default=False)
-    ] = None,
-    data: NewGraph = None,
-    out: Annotated[
-        Path | None, typer.Option(help="File for the answers: .csv, .json or .parquet.", show_default=False)
-    ] = None,
-    form: Annotated[
-        TableFormat | None,
-        typer.Option("--format", help="Where the name of the file does not say.", show_default=False),
-    ] = None,
-    data_dir: DataDir = None,
-    device: OnDevice = Device.auto,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
-) -> None:
-    """Labels with probabilities, for all nodes or some, on the run's own graph or a new one."""
-
-    def work() -> dict[str, Any]:
-        from magna.predict import file_format, predict, read_ids
-
-        if form is not None and out is None:
-            raise ValueError(f"--format is {form.value} without a file; allowed: with --out FILE")
-        if out is not None:
-            file_format(out, form)
-            if not out.parent.is_dir() or out.is_dir():
-                raise ValueError(f"--out is {out}; allowed: a file in a folder that is there")
-        asked = [*(node or []), *(read_ids(nodes) if nodes is not None else [])]
-        found = predict(run, asked if node or nodes else None, data, data_dir=data_dir, device=device.value)
-        if out is None:
-            return found.to_dict()
-        found.write(out, form)
-        return {"dataset": found.dataset, "nodes": len(found.ids), "file": str(out)}
-
-    def show(result: dict[str, Any]) -> None:
-        if out is not None:
-            typer.echo(f"{result['dataset']}: {result['nodes']:,} nodes in {result['file']}")
-        else:
-            _show_predictions(result)
+        for part in ("metrics", "head", "tail"):
+            if part in result:
+                metrics = ", ".join(f"{name} {figure(name, value)}" for name, value in result[part].items())
+                which = "split" if part == "metrics" else f"split, the {part}s"
+                typer.echo(f"{result['dataset']}, {result['split']} {which}: {metrics}")
 
     finish(work, verbose, as_json, show)
 
@@ -173,6 +123,7 @@ def plan(
 
     def work() -> dict[str, Any]:
         config = load_recipe(recipe).with_values(assignments or [])
+        wait_without_spinning()  # as the run itself
         from magna.plan import plan
 
         return plan(config, seeds=seeds, data_dir=data_dir, device=device.value, measure=measure)
@@ -208,42 +159,35 @@ def _describe(config: Config, task: Any, device: Any) -> str:
         "gat": f"GAT, {model.heads} heads",
         "diff-gcn": f"Diff-GCN, alpha={model.alpha:g}, top_k={model.top_k}",
     }[model.name]
+    if config.task.name == "link_prediction":
+        kind += f", {model.decoder}"
     return (
-        f"{task.dataset}: {task.num_nodes:,} nodes, {task.num_edges:,} edges, {task.num_classes} classes · "
-        f"{model.num_layers} × {model.hidden_channels} {kind} · {device.type}"
-        + "".join(f"\nnote: {note}" for note in task.data.notes)
+        f"{task.dataset}: {task.size} · {model.num_layers} × {model.hidden_channels} {kind} · {device.type}"
+        + "".join(f"\nnote: {note}" for note in task.notes)
     )
 
 
 def _show_training(result: dict[str, Any]) -> None:
+    from magna.progress import headline
+
     runs = result["runs"]
     typer.echo(f"data: {result['dataset']}")
     for run in runs:
         typer.echo(
-            f"seed {run['seed']}: valid {figure('accuracy', run['valid']['accuracy'])}, "
-            f"test {figure('accuracy', run['test']['accuracy'])} after {run['epochs']} epochs, {run['seconds']:.1f} s"
+            f"seed {run['seed']}: valid {headline(run['valid'])}, test {headline(run['test'])} after {run['epochs']} "
+            f"epochs, {run['seconds']:.1f} s"
         )
     if len(runs) > 1:
-        mean, std = result["mean"]["test"]["accuracy"], result["std"]["test"]["accuracy"]
-        typer.echo(f"mean of {len(runs)} seeds: test {100 * mean:.1f} ± {100 * std:.1f} %")
+        mean, std = result["mean"]["test"], result["std"]["test"]
+        if "accuracy" in mean:
+            typer.echo(f"mean of {len(runs)} seeds: test {100 * mean['accuracy']:.1f} ± {100 * std['accuracy']:.1f} %")
+        else:
+            typer.echo(f"mean of {len(runs)} seeds: test MRR {mean['mrr']:.3f} ± {std['mrr']:.3f}")
     typer.echo(f"run folder: {runs[0]['run_dir'] if len(runs) == 1 else Path(runs[0]['run_dir']).parent}")
-    typer.echo(f"its answers: magna predict {runs[0]['run_dir']}; its score again: magna evaluate {runs[0]['run_dir']}")
-
-
-def _show_predictions(result: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    nodes = result["nodes"]
-    table = Table("id", "label", "probability", "next best", "true label", title=result["dataset"])
-    for row in nodes[:_ROWS]:
-        second = sorted(row["probabilities"].items(), key=lambda entry: -entry[1])[1:2]
-        then = ", ".join(f"{name} {100 * value:.1f} %" for name, value in second)
-        share = f"{100 * row['probability']:.1f} %"
-        table.add_row(row["id"], row["label"], share, then, row["true_label"] or "")
-    Console().print(table)
-    if len(nodes) > _ROWS:
-        typer.echo(f"the first {_ROWS} of {len(nodes):,} nodes; all with --out FILE or --json")
+    asked = "" if result["task"] == "node_classification" else " --head NAME --relation NAME"
+    typer.echo(
+        f"its answers: magna predict {runs[0]['run_dir']}{asked}; its score again: magna evaluate {runs[0]['run_dir']}"
+    )
 
 
 def _show_plan(result: dict[str, Any]) -> None:
@@ -264,8 +208,12 @@ def _show_plan(result: dict[str, Any]) -> None:
         seeds = f" × {when['seeds']} seeds{how}" if when["seeds"] > 1 else ""
         typer.echo(
             f"time: {duration(when['seconds'])} at most, {when['epochs']} epochs{seeds} of "
-            f"{1000 * when['epoch_seconds']:.3g} ms (median of {when['measured']})"
+            f"{_short(when['epoch_seconds'])} (median of {when['measured']})"
         )
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
 def _size(count: int) -> str:

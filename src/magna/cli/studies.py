@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from magna.cli.options import AsJson, DataDir, Device, OnDevice, Sampler, Verbose, finish
+from magna.cli.options import AsJson, DataDir, Device, OnDevice, Sampler, Verbose, finish, wait_without_spinning
 from magna.config import load_recipe, split_key
 
 study_app = typer.Typer()
@@ -53,7 +53,7 @@ def sweep(
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Search a recipe's space by validation accuracy; stopped, it goes on when it is called again."""
+    """Search a recipe's space by validation accuracy or MRR; stopped, it goes on when it is called again."""
 
     def work() -> dict[str, Any]:
         from magna.progress import TrainingProgress
@@ -62,6 +62,7 @@ def sweep(
         fixed = [key for assignment in assignments or [] for key in split_key(assignment.partition("=")[0])]
         with TrainingProgress() as progress:
             progress.say(f"recipe {config.recipe}: loading")
+            wait_without_spinning()
             from magna import sweep as search
 
             return search.sweep(
@@ -107,6 +108,7 @@ def reproduce(
     folder = out or Path("runs/quick" if quick else "results")
 
     def work() -> dict[str, Any]:
+        wait_without_spinning()
         from magna import reproduce as reproduction
         from magna.tables import make_table
 
@@ -128,7 +130,8 @@ def reproduce(
         from magna.tables import Table
 
         Table(result["header"], result["rows"]).show(Console())
-        typer.echo(f"{len(result['files'])} files of {result['seeds']} seeds in {result['out']}")
+        seeds = "1 seed" if result["seeds"] == 1 else f"{result['seeds']} seeds"
+        typer.echo(f"{len(result['files'])} files of {seeds} in {result['out']}")
 
     finish(work, verbose, as_json, show)
 

@@ -8,24 +8,34 @@ from pathlib import Path
 from magna.config import DataConfig
 from magna.datasets.arxiv import load_arxiv
 from magna.datasets.embedded import load_digits
+from magna.datasets.families import load_families
+from magna.datasets.knowledge import NAMES as KNOWLEDGE_GRAPHS
+from magna.datasets.knowledge import Answers, KnowledgeGraph, Ranking, load_knowledge_graph
 from magna.datasets.node_data import NodeData, Schema, undirected
 from magna.datasets.own import load_own
 from magna.datasets.planetoid import NAMES as PLANETOID_NAMES
 from magna.datasets.planetoid import load_planetoid
 from magna.datasets.splits import with_drawn_split, with_random_split
 from magna.datasets.store import data_folder, files_of, locate, present
-from magna.datasets.triples import Triples, load_triples
+from magna.datasets.triples import Triples, holds_triples, load_triples, read_known
 
 __all__ = [
     "DATASETS",
+    "KNOWLEDGE_GRAPHS",
+    "Answers",
     "Dataset",
+    "KnowledgeGraph",
     "NodeData",
+    "Ranking",
     "Schema",
     "Triples",
     "data_folder",
     "files_of",
+    "holds_triples",
     "load_arxiv",
     "load_digits",
+    "load_families",
+    "load_knowledge_graph",
     "load_new_graph",
     "load_node_data",
     "load_own",
@@ -34,6 +44,7 @@ __all__ = [
     "locate",
     "prepare",
     "present",
+    "read_known",
     "undirected",
 ]
 
@@ -86,6 +97,13 @@ DATASETS = {
             "169,343 nodes, 1,166,243 arcs, 40 classes; stand-in features (OGB's own need its files, ogbn_arxiv/)",
             "github.com/DEEP-PolyU/NetBenchmark, github.com/mims-harvard/GNNGuard, github.com/XiaoxinHe/TAPE",
             "ODC-BY",
+        ),
+        Dataset(
+            "families",
+            "link prediction",
+            "1,560 entities, 11 relations, 19,204 triples",
+            "embedded: generated relatives, whose kinship follows from births and marriages",
+            "MIT",
         ),
         Dataset(
             "wn18rr",

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import difflib
 import gzip
-from dataclasses import dataclass
+import heapq
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from magna.datasets.store import locate
+from magna.datasets.tables import SUFFIXES as TABLE_SUFFIXES
 
 PUBLIC_NAMES = ("wn18rr", "fb15k-237")
-_SPLITS = ("train", "valid", "test")
+SPLITS = ("train", "valid", "test")
 _SUFFIXES = (".txt", ".tsv", ".txt.gz", ".tsv.gz")
+_COLUMNS = ("head", "relation", "tail")
+_CANDIDATES = 100  # names that share the most letter pairs with an unknown one; only these are compared in full
+
+Row = tuple[str, str, str]
 
 
 @dataclass(frozen=True, eq=False)
 class Triples:
-    """A knowledge graph; each split is [T, 3]: head, relation, tail as positions in `entities` and `relations`."""
+    """A knowledge graph; each split is [T, 3]: head, relation, tail as positions in `entities` and `relations`.
+
+    A triple is in a split once; `duplicates` says how often one was listed again.
+    """
 
     name: str
     entities: tuple[str, ...]
@@ -26,6 +39,8 @@ class Triples:
     train: Tensor
     valid: Tensor
     test: Tensor
+    duplicates: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
+    notes: tuple[str, ...] = ()
 
     @property
     def num_entities(self) -> int:
@@ -35,53 +50,175 @@ class Triples:
     def num_relations(self) -> int:
         return len(self.relations)
 
+    def split(self, name: str) -> Tensor:
+        if name not in SPLITS:
+            raise ValueError(f"split is {name!r}; allowed: {', '.join(SPLITS)}")
+        chosen: Tensor = getattr(self, name)
+        return chosen
+
+    def entity_id(self, name: str) -> int:
+        """The position of an entity; an unknown name is an error that offers the nearest ones."""
+        return _position(name, self._entity_at, "entity", self.name)
+
+    def relation_id(self, name: str) -> int:
+        """The position of a relation; an unknown name is an error that offers the nearest ones."""
+        return _position(name, self._relation_at, "relation", self.name)
+
+    def with_train(self, more: Tensor) -> Triples:
+        """The same knowledge graph with more training triples, [T, 3]; those it has already count once."""
+        train, _ = _once(torch.cat([self.train, more]), self.num_entities, self.num_relations)
+        return replace(self, train=train)
+
+    @cached_property
+    def _entity_at(self) -> dict[str, int]:
+        return {name: position for position, name in enumerate(self.entities)}
+
+    @cached_property
+    def _relation_at(self) -> dict[str, int]:
+        return {name: position for position, name in enumerate(self.relations)}
+
 
 def load_triples(name_or_folder: str | Path, data_dir: str | Path | None = None) -> Triples:
     """Read `wn18rr`, `fb15k-237`, or a folder of your own.
 
     Names stay strings, and the vocabulary covers all three files, so that an entity that training never sees still
-    takes its place in the ranking.
+    takes its place in the ranking. Valid and test may be empty; training must have a triple.
 
     Args:
         name_or_folder: a public name, or a folder with train, valid and test as .txt or .tsv, plain or .gz.
         data_dir: the data folder, for public names.
     """
     if name_or_folder in PUBLIC_NAMES:
-        files = [locate(f"{name_or_folder}/{split}.txt.gz", data_dir) for split in _SPLITS]
+        files = [locate(f"{name_or_folder}/{split}.txt.gz", data_dir) for split in SPLITS]
     else:
-        files = [_split_file(Path(name_or_folder), split) for split in _SPLITS]
-    rows = [read_tsv(file) for file in files]
-    entities = tuple(sorted({name for split in rows for head, _, tail in split for name in (head, tail)}))
-    relations = tuple(sorted({relation for split in rows for _, relation, _ in split}))
-    entity_at = {name: position for position, name in enumerate(entities)}
-    relation_at = {name: position for position, name in enumerate(relations)}
-    train, valid, test = (
-        torch.tensor([(entity_at[h], relation_at[r], entity_at[t]) for h, r, t in split], dtype=torch.int64).view(-1, 3)
-        for split in rows
-    )
-    return Triples(Path(name_or_folder).name, entities, relations, train, valid, test)
+        files = [_split_file(Path(name_or_folder), split) for split in SPLITS]
+    rows = {split: read_tsv(file) for split, file in zip(SPLITS, files, strict=True)}
+    if not rows["train"]:
+        raise ValueError(f"{files[0]} has no triple; allowed: lines with {', '.join(_COLUMNS)}, separated by tabs")
+    return triples_from(Path(name_or_folder).resolve().name, rows)
 
 
-def read_tsv(path: Path) -> list[tuple[str, str, str]]:
-    """The triples of one file, as strings; line ends may be LF or CRLF."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    triples = []
-    with opener(path, "rt", encoding="utf-8", newline="\n") as lines:
-        for number, line in enumerate(lines, start=1):
-            columns = line.rstrip("\r\n").split("\t")
-            if len(columns) != 3:
-                raise ValueError(
-                    f"{path} line {number} has {len(columns)} tab-separated columns; allowed: head, relation, tail"
-                )
-            triples.append((columns[0], columns[1], columns[2]))
-    return triples
+def triples_from(name: str, rows: Mapping[str, Sequence[Row]], notes: tuple[str, ...] = ()) -> Triples:
+    """Named triples of each split as positions; names are sorted, a triple that is listed again is kept once.
+
+    >>> triples_from("two", {"train": [("b", "r", "a")], "valid": [], "test": [("a", "r", "c")]}).test.tolist()
+    [[0, 0, 2]]
+    """
+    columns = {split: list(zip(*rows[split], strict=True)) or [()] * 3 for split in SPLITS}
+    entities = tuple(sorted(set().union(*(names for heads, _, tails in columns.values() for names in (heads, tails)))))
+    relations = tuple(sorted(set().union(*(names for _, names, _ in columns.values()))))
+    entity_at = {entity: position for position, entity in enumerate(entities)}
+    relation_at = {relation: position for position, relation in enumerate(relations)}
+    parts, duplicates, found = {}, {}, []
+    for split in SPLITS:
+        places = zip(columns[split], (entity_at, relation_at, entity_at), strict=True)
+        listed = [torch.tensor([at[name] for name in names], dtype=torch.int64) for names, at in places]
+        parts[split], duplicates[split] = _once(torch.stack(listed, dim=1), len(entities), len(relations))
+        if duplicates[split]:
+            found.append(f"{split} lists {duplicates[split]:,} triples again; each was kept once")
+    return Triples(name, entities, relations, **parts, duplicates=duplicates, notes=(*notes, *found))
+
+
+def read_tsv(path: Path) -> list[Row]:
+    """The triples of one file, as strings; line ends may be LF or CRLF, empty lines say nothing."""
+    return [row for _, row in _numbered(path)]
+
+
+def read_known(path: Path, triples: Triples) -> Tensor:
+    """[T, 3]: the triples of a file whose entities and relations `triples` knows; another name is an error."""
+    rows = []
+    for number, (head, relation, tail) in _numbered(path):
+        try:
+            rows.append((triples.entity_id(head), triples.relation_id(relation), triples.entity_id(tail)))
+        except ValueError as error:
+            raise ValueError(f"{path} line {number}: {error}") from None
+    return torch.tensor(rows, dtype=torch.int64).view(-1, 3)
+
+
+def holds_triples(path: str | Path) -> bool:
+    """Whether a folder is a knowledge graph: it has a file of triples, and no table of nodes."""
+    folder = Path(path)
+    names = [f"{split}{suffix}" for split in SPLITS for suffix in _SUFFIXES]
+    tables = [f"nodes{suffix}" for suffix in TABLE_SUFFIXES]
+    return any((folder / name).is_file() for name in names) and not any((folder / name).is_file() for name in tables)
+
+
+def codes(triples: Tensor, num_entities: int, num_relations: int) -> Tensor:
+    """[T]: one number for each triple."""
+    head, relation, tail = triples.unbind(1)
+    return (head * num_relations + relation) * num_entities + tail
+
+
+def nearest(name: str, known: Sequence[str], count: int = 3) -> list[str]:
+    """The known names that look most like this one; quick among tens of thousands.
+
+    >>> nearest("anna-21", ["anna-12", "anna-2", "bert-21"], count=2)
+    ['anna-2', 'anna-12']
+    """
+    wanted = _letter_pairs(name)
+    likely = heapq.nlargest(_CANDIDATES, known, key=lambda other: _overlap(wanted, _letter_pairs(other)))
+    return difflib.get_close_matches(name, likely, n=count, cutoff=0.5)
+
+
+def _numbered(path: Path) -> Iterator[tuple[int, Row]]:
+    """The triples of a file, each with the number of its line."""
+    for number, line in enumerate(_text(path).replace("\r\n", "\n").split("\n"), start=1):
+        columns = line.split("\t")
+        if len(columns) == 3:
+            head, relation, tail = columns
+            if not (head and relation and tail):
+                empty = _COLUMNS[columns.index("")]
+                raise ValueError(f"{path} line {number} has an empty {empty}; allowed: a name in each column")
+            yield number, (head, relation, tail)
+        elif line:
+            raise ValueError(
+                f"{path} line {number} has {len(columns)} tab-separated columns; allowed: {', '.join(_COLUMNS)}"
+            )
+
+
+def _letter_pairs(name: str) -> set[str]:
+    text = f" {name.casefold()} "
+    return {text[at : at + 2] for at in range(len(text) - 1)}
+
+
+def _overlap(one: set[str], other: set[str]) -> float:
+    return len(one & other) / (len(one) + len(other))
+
+
+def _position(name: str, at: Mapping[str, int], kind: str, dataset: str) -> int:
+    if name in at:
+        return at[name]
+    near = nearest(name, list(at))
+    hint = f"nearest: {', '.join(near)}" if near else f"for example {', '.join(list(at)[:3])}"
+    raise ValueError(f"{kind} is {name!r}; allowed: one of the {len(at):,} of {dataset}, {hint}")
+
+
+def _once(triples: Tensor, num_entities: int, num_relations: int) -> tuple[Tensor, int]:
+    """Each row once, where it came first, and how many rows went."""
+    distinct, group = torch.unique(codes(triples, num_entities, num_relations), return_inverse=True)
+    rows = torch.arange(len(triples))
+    first = torch.full_like(distinct, len(triples)).scatter_reduce(0, group, rows, "amin").sort().values
+    return triples[first], len(triples) - len(first)
+
+
+def _text(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig")
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise ValueError(f"{path} is not a whole gzip file; pack it again, or give it without .gz") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ValueError(f"{path} line {line} is not UTF-8; allowed: text in UTF-8") from None
 
 
 def _split_file(folder: Path, split: str) -> Path:
-    for suffix in _SUFFIXES:
-        if (folder / f"{split}{suffix}").is_file():
-            return folder / f"{split}{suffix}"
+    names = [f"{split}{suffix}" for suffix in _SUFFIXES]
+    found = [folder / name for name in names if (folder / name).is_file()]
+    if len(found) == 1:
+        return found[0]
+    problem = f"several {split} files ({', '.join(file.name for file in found)})" if found else f"no {split} file"
     raise ValueError(
-        f"{folder} has no {split} file; allowed: {', '.join(split + suffix for suffix in _SUFFIXES)} "
-        f"in a folder, or a public name: {', '.join(PUBLIC_NAMES)}"
+        f"{folder} has {problem}; allowed: one of {', '.join(names)} in a folder, "
+        f"or a public name: {', '.join(PUBLIC_NAMES)}"
     )

@@ -5,6 +5,16 @@ from magna.nn.block import MAGNABlock
 from magna.nn.conv import MAGNAConv, add_self_loops
 from magna.nn.dropout import Dropout
 from magna.nn.encoder import MAGNA
+from magna.nn.link_predictor import LinkPredictor
 from magna.nn.norm import UnbiasedLayerNorm
 
-__all__ = ["MAGNA", "Dropout", "EdgeAttention", "MAGNABlock", "MAGNAConv", "UnbiasedLayerNorm", "add_self_loops"]
+__all__ = [
+    "MAGNA",
+    "Dropout",
+    "EdgeAttention",
+    "LinkPredictor",
+    "MAGNABlock",
+    "MAGNAConv",
+    "UnbiasedLayerNorm",
+    "add_self_loops",
+]

@@ -1,4 +1,4 @@
-"""Pure functions on a `Graph`: check, choose a backend, call. No parameters, no global randomness."""
+"""Pure functions: check, choose a backend, call. No parameters, no global randomness."""
 
 from __future__ import annotations
 
@@ -10,17 +10,28 @@ from torch import Tensor
 import magna.ops.folding  # noqa: F401 (how the ops behave under torch.vmap)
 from magna.graph import Graph
 from magna.ops import checks, reference
+from magna.ops.answers import Answers, check_answers, check_products, check_values, shares
 from magna.ops.backends import choose, pack
 from magna.ops.checks import Rate
 from magna.ops.diffusion import diffuse_op
 from magna.ops.edges import dropout_op, edge_scores_op, edge_softmax_op, top_k_mask_op
 from magna.ops.exact import attention_matrix, diffused_attention, solve_op
+from magna.ops.kvsall import (
+    LossBackend,
+    Precision,
+    accumulator,
+    choose_backend,
+    choose_block,
+    kvsall_loss_op,
+)
 from magna.ops.pool import machine_memory
 from magna.ops.random import EDGE_STREAM, keep
+from magna.ops.ranking import RankCounts, rank_targets
 from magna.ops.weights import geometric_weights, hops_for, truncation_error
 from magna.typing import Backend, Memory, Mode, one_of
 
 __all__ = [
+    "RankCounts",
     "attention_diffusion",
     "attention_matrix",
     "diffused_attention",
@@ -29,6 +40,8 @@ __all__ = [
     "edge_softmax",
     "geometric_weights",
     "hops_for",
+    "kvsall_loss",
+    "rank_targets",
     "truncation_error",
 ]
 
@@ -248,6 +261,78 @@ def dropout(x: Tensor, p: Rate, seed: int | Tensor, *, backend: Backend = "auto"
     rate, seed = _rates(p, 1, x.device), checks.seed(seed, "p", x.device)
     chosen = choose(backend, x.device)
     return reference.dropout(x, rate, seed) if chosen == "reference" else dropout_op(x, rate, seed, False, chosen)
+
+
+def kvsall_loss(
+    query: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    answers: Answers,
+    *,
+    label_smoothing: float = 0.0,
+    weight: Tensor | None = None,
+    precision: Precision = "float32",
+    block: int | None = None,
+    backend: LossBackend = "auto",
+    validate: bool = True,
+) -> Tensor:
+    r"""KL divergence with label smoothing between the answers of queries and the softmax over all entities.
+
+    s = query @ candidates.T + bias; t = (labels (1 − γ) + γ / N) / (n (1 − γ) + γ) for a query with n answers; the loss
+    is Σ_b w_b KL(t_b ‖ softmax(s_b)) / Σ_b w_b. The entities are walked in blocks, forward and backward, so B × N
+    scores are never stored. Queries weighted by their number of answers give the mean over triples.
+
+    A query without answers is ignored, so a short batch may be filled up with such queries; entries of `index` from
+    ptr[-1] on are ignored too. With both, batches have one size and a training step can be a CUDA graph.
+
+    Args:
+        query: one vector per query, float64, float32 or bfloat16.
+        candidates: one vector per entity, of the same type.
+        bias: one number per entity, or None.
+        answers: ptr and index: the answers of query b are index[ptr[b]:ptr[b + 1]], increasing, each once.
+        label_smoothing: γ, 0 to 1.
+        weight: w, 0 and above; None counts all queries the same. It gets no gradient.
+        precision: "float32" multiplies as torch is set to (TF32 where allowed; float64 stays float64); "bfloat16"
+            rounds what is multiplied to bfloat16 and adds up in float32, on the GPU's tensor cores.
+        block: entities at a time; None chooses by the size of a block of scores.
+        backend: "reference" stores all scores, "blocked" is plain PyTorch, "triton" runs on the GPU; "auto" chooses.
+        validate: look at the values of `answers` and `weight` (waits for the GPU).
+
+    Shapes: query [B, C], candidates [N, C], bias [N], ptr [B + 1], index [A], weight [B] → scalar.
+
+    >>> answers = torch.tensor([0, 2]), torch.tensor([0, 1])
+    >>> round(kvsall_loss(torch.zeros(1, 3), torch.zeros(4, 3), None, answers).exp().item(), 6)
+    2.0
+    """
+    one_of("precision", precision, Precision)
+    one_of("backend", backend, LossBackend)
+    check_products(query, candidates, bias)
+    check_answers("answers", answers, query.size(0), query.device)
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing is {label_smoothing}; allowed: 0 to 1")
+    if block is not None and block < 1:
+        raise ValueError(f"block is {block}; allowed: 1 and above, or None")
+    if precision == "bfloat16" and query.dtype == torch.float64:
+        raise ValueError("precision is 'bfloat16' and query has dtype torch.float64; allowed: torch.float32 (.float())")
+    if weight is not None and (weight.shape != query.shape[:1] or weight.device != query.device):
+        allowed = f"[{query.size(0)}] on {query.device}, one per query"
+        raise ValueError(f"weight has shape {list(weight.shape)} on {weight.device}; allowed: {allowed}")
+    if validate and checks.values_readable(query):
+        check_values("answers", answers, candidates.size(0))
+        if weight is not None and not bool((weight >= 0).all()):
+            raise ValueError(f"weight has {float(weight[~(weight >= 0)][0])}; allowed: 0 and above")
+    chosen = choose_backend(backend, query.device)
+    if chosen == "reference":
+        if precision == "bfloat16":
+            query, candidates = query.bfloat16().float(), candidates.bfloat16().float()
+        return reference.kvsall_loss(query, candidates, bias, answers, label_smoothing=label_smoothing, weight=weight)
+    ptr, index = answers
+    share = shares(ptr, weight, accumulator(query.dtype))
+    if block is None:
+        block = choose_block(query.size(0), candidates.size(0), query.device)
+    return kvsall_loss_op(query, candidates, bias, ptr, index, share, float(label_smoothing), precision, block, chosen)[
+        0
+    ]
 
 
 def saves(states_bytes: int, device: torch.device) -> bool:

@@ -31,7 +31,7 @@ KERNELS = (
     "dropout",
     "take_rows",  # take_rows(values [E, H], order [E] int32) -> values[order], the order a permutation
     "hop",
-    "hop_backward",
+    "hop_backward",  # with rank, the last of them: the gradient of the attention in the caller's order
     "hop_dropout",
 )
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)

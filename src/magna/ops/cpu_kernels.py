@@ -227,11 +227,13 @@ def hop_backward(
     number: int,
     grad_attention: Tensor,
     add: bool,
+    rank: Tensor | None,
     grad_x: Tensor,
     out: Tensor | None,
-) -> None:
+) -> Tensor | None:
     """One hop back: T = F ∘ A_kᵀ grad with the feature dropout F of the hop before; grad_x gets scale · T, out gets T,
-    and an edge's grad_attention gets z_scale · its dropout factor · ⟨grad at its target, z at its source⟩.
+    and an edge's grad_attention gets z_scale · its dropout factor · ⟨grad at its target, z at its source⟩. With `rank`,
+    the positions of the caller's edges in the walk, grad_attention is complete and returned in the caller's order.
     """
     _kernel("hop_backward", grad)(
         grad.data_ptr(),
@@ -252,6 +254,7 @@ def hop_backward(
         number,
         torch.get_num_threads(),
     )
+    return None if rank is None else take_rows(grad_attention, rank)
 
 
 def hop_dropout(grad: Tensor, draw: Draw, number: int) -> Tensor:

@@ -101,19 +101,20 @@ def diffuse_backward_op(
     K, heads, width = theta.size(1) - 1, x.size(1), x.size(2)
     weights = theta.t().contiguous()
     by_source = fused.take_rows(attention, g.by_source.order)
-    grad_by_source = fused.empty(by_source.shape, by_source)
     grad_theta = torch.zeros_like(weights) if theta_grad else None
     grad = grad.contiguous()
     draw = Draw(seed, attention_rate, feature_rate, heads, width)
     if K == 1 or states.size(0):
-        saved = [x, *states]
-        grad_x = _run_hops_back(grad, saved, by_source, grad_by_source, weights, grad_theta, draw, g, fused, True)
+        saved, sums = [x, *states], fused.empty(by_source.shape, by_source)
+        grad_x, grad_attention = _run_hops_back(
+            grad, saved, by_source, sums, weights, grad_theta, draw, g, fused, True, True
+        )
     else:
-        grad_x = fused.empty(x.shape, x)
+        grad_x, grad_attention = fused.empty(x.shape, x), fused.empty(by_source.shape, by_source)
         by_target = in_target_order(attention, g, fused)
         for h in _slices(heads, heads // max(1, min(heads, K - 1))):
             part_by_source = by_source[:, h].contiguous()
-            part_grad = fused.empty(part_by_source.shape, part_by_source)
+            part_sums = fused.empty(part_by_source.shape, part_by_source)
             part_weights = weights[:, h].contiguous()
             part_theta = None if grad_theta is None else grad_theta[:, h].contiguous()
             for c in _slices(width, width // -(-(K - 1) // heads)):
@@ -128,22 +129,22 @@ def diffuse_backward_op(
                 _run_hops(
                     part, by_target[:, h].contiguous(), part_weights, part_draw, g, fused, K - 1, part_states, None
                 )
-                grad_x[:, h, c] = _run_hops_back(
+                grad_x[:, h, c], part_grad = _run_hops_back(
                     grad[:, h, c].contiguous(),
                     [part, *part_states],
                     part_by_source,
-                    part_grad,
+                    part_sums,
                     part_weights,
                     part_theta,
                     part_draw,
                     g,
                     fused,
                     c.start == 0,
+                    c.stop == width,
                 )
-            grad_by_source[:, h] = part_grad
+            grad_attention[:, h] = part_grad
             if grad_theta is not None and part_theta is not None:
                 grad_theta[:, h] = part_theta
-    grad_attention = fused.take_rows(grad_by_source, g.source_rank)
     return grad_x, grad_attention, theta.new_empty(0) if grad_theta is None else grad_theta.t().contiguous()
 
 
@@ -165,19 +166,22 @@ def _run_hops_back(
     grad: Tensor,
     states: list[Tensor],
     attention: Tensor,
-    grad_attention: Tensor,
+    sums: Tensor,
     weights: Tensor,
     grad_weights: Tensor | None,
     draw: Draw,
     graph: Graph,
     backend: ModuleType,
     first_slice: bool,
-) -> Tensor:
+    last_slice: bool,
+) -> tuple[Tensor, Tensor]:
     """Walk the hops back. T_0 is the incoming gradient, T_m = Aᵀ T_{m-1}; grad x = Σ_m θ_m T_m and
     ∂A_ji = Σ_k ⟨T_{K-1-k}[j], Z_k[i]⟩; both need T of the same neighbours, so one walk over the out-edges serves both.
+
+    ∂A adds up in `sums`, in source order; the last hop of the last slice brings it into the caller's order.
     """
     K = weights.size(0) - 1
-    x = states[0]
+    x, grad_attention = states[0], sums
     if draw.feature_rate is not None:
         grad = backend.hop_dropout(grad, draw, K - 1)
     grad_x = backend.empty(x.shape, x)
@@ -187,7 +191,7 @@ def _run_hops_back(
         if grad_weights is not None:
             grad_weights[m - 1] += (grad.to(weights.dtype) * x).sum((0, 2))
         into = buffers[m % 2] if hop > 0 or grad_weights is not None else None
-        backend.hop_backward(
+        complete = backend.hop_backward(
             grad,
             states[hop],
             attention,
@@ -198,16 +202,19 @@ def _run_hops_back(
             scale=weights[m],
             draw=draw,
             number=hop,
-            grad_attention=grad_attention,
+            grad_attention=sums,
             add=m > 1 or not first_slice,
+            rank=graph.source_rank if last_slice and hop == 0 else None,
             grad_x=grad_x,
             out=into,
         )
+        if complete is not None:
+            grad_attention = complete
         if into is not None:
             grad = into
     if grad_weights is not None:
         grad_weights[K] += (grad.to(weights.dtype) * x).sum((0, 2))
-    return grad_x
+    return grad_x, grad_attention
 
 
 def _diffuse_save(ctx, inputs, output):

@@ -112,7 +112,7 @@ def solve_backward_op(
     # Aᵀ contracts in the sum of the entries of a column, as A does in the largest.
     u = _iterate(step, grad, alpha, tolerance, lambda t: t.abs().sum(0), fused)
     grad_x, grad_by_source = fused.empty(x.shape, x), fused.empty(by_source.shape, by_source)
-    fused.hop_backward(
+    grad_attention = fused.hop_backward(
         u,
         z,
         by_source,
@@ -125,6 +125,7 @@ def solve_backward_op(
         number=0,
         grad_attention=grad_by_source,
         add=False,
+        rank=g.source_rank,
         grad_x=grad_x,
         out=None,
     )
@@ -132,7 +133,7 @@ def solve_backward_op(
     by_target = in_target_order(attention, g, fused)
     fused.hop(z, x, by_target, g.by_target, g.col, z_scale=-one, x_scale=one, draw=draw, number=0, out=x_minus_az)
     grad_alpha = (u.to(alpha.dtype) * x_minus_az).sum((0, 2))
-    return grad_x, fused.take_rows(grad_by_source, g.source_rank), grad_alpha
+    return grad_x, grad_attention, grad_alpha
 
 
 @solve_backward_op.register_fake

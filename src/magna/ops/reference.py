@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import leaky_relu
+from torch.nn.functional import leaky_relu, normalize
 
 from magna.graph import Graph
+from magna.ops.answers import Answers, entries, shares
 from magna.ops.random import DENSE_STREAM, attention_stream, dropout_factor, feature_stream
 
 
@@ -107,3 +108,57 @@ def dropout(x: Tensor, rate: Tensor, seed: Tensor, shared: bool = False) -> Tens
         x = x.expand(*rate.shape, *x.shape)
     entry = torch.arange(x.numel(), device=x.device).view(rate.numel(), -1)
     return (x.reshape(entry.shape) * dropout_factor(seed, DENSE_STREAM, entry, rate[:, None], x.dtype)).view(x.shape)
+
+
+def kvsall_loss(
+    query: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    answers: Answers,
+    *,
+    label_smoothing: float = 0.0,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """The weighted mean over the queries of KL(t ‖ softmax(s)), with s = query @ candidates.T + bias over all entities.
+
+    t = labels (1 − γ) + γ / N, divided by its sum. Here all B × N scores are stored.
+
+    Shapes: query [B, C], candidates [N, C], bias [N], weight [B] → scalar.
+    """
+    scores = query @ candidates.T
+    if bias is not None:
+        scores = scores + bias
+    # Ignored entries have entity -1: a column at the end that is cut off.
+    labels = scores.new_zeros(scores.size(0), scores.size(1) + 1)
+    labels[entries(answers)] = 1
+    target = normalize(labels[:, :-1] * (1 - label_smoothing) + label_smoothing / scores.size(1), p=1)
+    divergence = torch.xlogy(target, target).sum(1) - (target * scores.log_softmax(1)).sum(1)
+    return (shares(answers[0], weight, scores.dtype) * divergence).sum()
+
+
+def rank_targets(
+    query: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    query_index: Tensor,
+    target: Tensor,
+    known: Answers | None,
+) -> tuple[Tensor, Tensor]:
+    """For each target the number of other entities that score higher, and of those that score the same.
+
+    Entities known to be true answers do not count. A target that scores NaN is below all others; another entity that
+    scores NaN is above none and tied with none.
+
+    Shapes: query [Q, C], candidates [N, C], bias [N], query_index [T], target [T] → int64 [T], [T].
+    """
+    scores = query @ candidates.T
+    if bias is not None:
+        scores = scores + bias
+    counts = scores.new_ones(scores.size(0), scores.size(1) + 1, dtype=torch.bool)
+    if known is not None:
+        counts[entries(known)] = False
+    counts = counts[query_index, :-1].scatter(1, target[:, None], False)  # [T, N]
+    scores = scores[query_index]
+    true = scores.gather(1, target[:, None])
+    better = counts & ((scores > true) | true.isnan())
+    return better.sum(1), (counts & (scores == true)).sum(1)

@@ -1,6 +1,7 @@
 """Scores, softmax and top-k over the edges of each node on the GPU, cut into pieces as the hops are.
 
-All per-edge tensors are in the caller's order and reached through `Segments.order`.
+All per-edge tensors are in the caller's order and reached through `Segments.order`; the softmax does without where the
+edges are sorted by target already.
 """
 
 from __future__ import annotations
@@ -39,20 +40,16 @@ def _edge_scores_kernel(
 
 
 @triton.jit
-def _take_rows_kernel(values_ptr, order_ptr, out_ptr, num_rows, H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr):
-    e = tl.program_id(0).to(tl.int64) * BE + tl.arange(0, BE)
-    h = tl.program_id(1) * HB + tl.arange(0, HB)
-    live = (e < num_rows)[:, None] & (h < H)[None, :]
-    row = tl.load(order_ptr + e, mask=e < num_rows, other=0).to(tl.int64)
-    value = tl.load(values_ptr + row[:, None] * H + h[None, :], mask=live, other=0.0)
-    tl.store(out_ptr + e[:, None] * H + h[None, :], value, mask=live)
+def _callers(order_ptr, p, live, IN_ORDER: tl.constexpr):
+    """The caller's edges at positions of the walk."""
+    return (p if IN_ORDER else tl.load(order_ptr + p, mask=live, other=0)).to(tl.int64)
 
 
 @triton.jit
-def _edge_entries(order_ptr, start, end, h, H: tl.constexpr, BE: tl.constexpr):
+def _edge_entries(order_ptr, start, end, h, H: tl.constexpr, BE: tl.constexpr, IN_ORDER: tl.constexpr = False):
     """Where the scores of the next BE edges lie in the caller's order, and which of them there are."""
     p = start + tl.arange(0, BE)
-    edge = tl.load(order_ptr + p, mask=p < end, other=0).to(tl.int64)
+    edge = _callers(order_ptr, p, p < end, IN_ORDER)
     return edge[:, None] * H + h[None, :], (p < end)[:, None] & (h < H)[None, :]
 
 
@@ -112,11 +109,11 @@ def _rows(pieces_ptr, num_pieces, R: tl.constexpr):
 
 
 @triton.jit
-def _row_entries(order_ptr, start, end, h, H: tl.constexpr, BE: tl.constexpr):
+def _row_entries(order_ptr, start, end, h, H: tl.constexpr, BE: tl.constexpr, IN_ORDER: tl.constexpr):
     """As `_edge_entries`, for one row of starts and ends: [R, BE, HB]."""
     p = start[:, None] + tl.arange(0, BE)[None, :]
     live = p < end[:, None]
-    edge = tl.load(order_ptr + p, mask=live, other=0).to(tl.int64)
+    edge = _callers(order_ptr, p, live, IN_ORDER)
     return edge[:, :, None] * H + h[None, None, :], live[:, :, None] & (h < H)[None, None, :]
 
 
@@ -137,21 +134,21 @@ def _divide(score, top, total):
 @triton.jit
 def _softmax_kernel(
     scores_ptr, out_ptr, partial_ptr, pieces_ptr, order_ptr, num_pieces,
-    R: tl.constexpr, H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, ACC: tl.constexpr,
+    R: tl.constexpr, H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, IN_ORDER: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     h = tl.program_id(1) * HB + tl.arange(0, HB)
     begin, end, slot, longest = _rows(pieces_ptr, num_pieces, R)
     # Most rows fit into the first block, which stays in registers.
-    where, live = _row_entries(order_ptr, begin, end, h, H, BE)
+    where, live = _row_entries(order_ptr, begin, end, h, H, BE, IN_ORDER)
     score = tl.load(scores_ptr + where, mask=live, other=float("-inf"))
     top, total = _add_scores(tl.full([R, HB], float("-inf"), dtype=ACC), tl.zeros([R, HB], dtype=ACC), score)
     for step in range(BE, longest, BE):
-        later, later_live = _row_entries(order_ptr, begin + step, end, h, H, BE)
+        later, later_live = _row_entries(order_ptr, begin + step, end, h, H, BE, IN_ORDER)
         top, total = _add_scores(top, total, tl.load(scores_ptr + later, mask=later_live, other=float("-inf")))
     alone = (slot < 0)[:, None, None]
     tl.store(out_ptr + where, _divide(score, top, total), mask=live & alone)
     for step in range(BE, longest, BE):
-        later, later_live = _row_entries(order_ptr, begin + step, end, h, H, BE)
+        later, later_live = _row_entries(order_ptr, begin + step, end, h, H, BE, IN_ORDER)
         score = tl.load(scores_ptr + later, mask=later_live & alone, other=float("-inf"))
         tl.store(out_ptr + later, _divide(score, top, total), mask=later_live & alone)
     there = slot.to(tl.int64)[:, None] * (2 * H) + h[None, :]
@@ -194,8 +191,9 @@ def _softmax_hubs_kernel(partial_ptr, hubs_ptr, H: tl.constexpr, HB: tl.constexp
 
 @triton.jit
 def _softmax_finish_kernel(
-    scores_ptr, out_ptr, partial_ptr, pieces_ptr, order_ptr, H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr
-):
+    scores_ptr, out_ptr, partial_ptr, pieces_ptr, order_ptr,
+    H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, IN_ORDER: tl.constexpr,
+):  # fmt: skip
     """Normalise one piece of a hub; slot i is piece i."""
     piece = tl.program_id(0)
     h = tl.program_id(1) * HB + tl.arange(0, HB)
@@ -207,7 +205,7 @@ def _softmax_finish_kernel(
     top = tl.load(partial_ptr + where, mask=h < H, other=float("-inf"))
     total = tl.load(partial_ptr + where + H, mask=h < H, other=0.0)
     for start in range(begin, end, BE):
-        entry, live = _edge_entries(order_ptr, start, end, h, H, BE)
+        entry, live = _edge_entries(order_ptr, start, end, h, H, BE, IN_ORDER)
         score = tl.load(scores_ptr + entry, mask=live, other=float("-inf"))
         shift = tl.where(top == float("-inf"), 0.0, top)
         tl.store(out_ptr + entry, tl.exp(score - shift[None, :]) / tl.where(total > 0, total, 1.0)[None, :], mask=live)
@@ -216,22 +214,22 @@ def _softmax_finish_kernel(
 @triton.jit
 def _softmax_backward_kernel(
     grad_ptr, attention_ptr, out_ptr, partial_ptr, pieces_ptr, order_ptr, num_pieces,
-    R: tl.constexpr, H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr,
+    R: tl.constexpr, H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, IN_ORDER: tl.constexpr,
 ):  # fmt: skip
     h = tl.program_id(1) * HB + tl.arange(0, HB)
     begin, end, slot, longest = _rows(pieces_ptr, num_pieces, R)
-    where, live = _row_entries(order_ptr, begin, end, h, H, BE)
+    where, live = _row_entries(order_ptr, begin, end, h, H, BE, IN_ORDER)
     grad = tl.load(grad_ptr + where, mask=live, other=0.0)
     attention = tl.load(attention_ptr + where, mask=live, other=0.0)
     mean = tl.sum(grad * attention, axis=1)
     for step in range(BE, longest, BE):
-        later, later_live = _row_entries(order_ptr, begin + step, end, h, H, BE)
+        later, later_live = _row_entries(order_ptr, begin + step, end, h, H, BE, IN_ORDER)
         later_grad = tl.load(grad_ptr + later, mask=later_live, other=0.0)
         mean += tl.sum(later_grad * tl.load(attention_ptr + later, mask=later_live, other=0.0), axis=1)
     alone = (slot < 0)[:, None, None]
     tl.store(out_ptr + where, attention * (grad - mean[:, None, :]), mask=live & alone)
     for step in range(BE, longest, BE):
-        later, later_live = _row_entries(order_ptr, begin + step, end, h, H, BE)
+        later, later_live = _row_entries(order_ptr, begin + step, end, h, H, BE, IN_ORDER)
         grad = tl.load(grad_ptr + later, mask=later_live & alone, other=0.0)
         attention = tl.load(attention_ptr + later, mask=later_live & alone, other=0.0)
         tl.store(out_ptr + later, attention * (grad - mean[:, None, :]), mask=later_live & alone)
@@ -242,7 +240,7 @@ def _softmax_backward_kernel(
 @triton.jit
 def _softmax_backward_finish_kernel(
     grad_ptr, attention_ptr, out_ptr, mean_ptr, pieces_ptr, order_ptr,
-    H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr,
+    H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, IN_ORDER: tl.constexpr,
 ):  # fmt: skip
     """Subtract the mean of its hub from one piece; slot i is piece i."""
     piece = tl.program_id(0)
@@ -254,7 +252,7 @@ def _softmax_backward_finish_kernel(
         return
     mean = tl.load(mean_ptr + group.to(tl.int64) * H + h, mask=h < H, other=0.0)
     for start in range(begin, end, BE):
-        entry, live = _edge_entries(order_ptr, start, end, h, H, BE)
+        entry, live = _edge_entries(order_ptr, start, end, h, H, BE, IN_ORDER)
         grad = tl.load(grad_ptr + entry, mask=live, other=0.0)
         attention = tl.load(attention_ptr + entry, mask=live, other=0.0)
         tl.store(out_ptr + entry, attention * (grad - mean[None, :]), mask=live)
@@ -318,15 +316,6 @@ def edge_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: 
     return out
 
 
-def take_rows(values: Tensor, order: Tensor) -> Tensor:
-    out = torch.empty_like(values)
-    options, groups = _blocks(values.size(1))
-    options |= {"BE": 128, "num_warps": 4}
-    if out.numel():
-        _take_rows_kernel[(triton.cdiv(out.size(0), 128), groups)](values, order, out, out.size(0), **options)
-    return out
-
-
 def segment_sum(grad: Tensor, scores: Tensor, negative_slope: float, segments: Segments) -> Tensor:
     out = grad.new_empty(segments.ptr.numel() - 1, grad.size(1))
     partial = grad.new_empty(segments.num_slots, grad.size(1))
@@ -350,11 +339,14 @@ def edge_softmax(scores: Tensor, graph: Graph) -> Tensor:
     acc = accumulator(scores.dtype)
     count = rows.pieces.size(0)
     _softmax_kernel[(triton.cdiv(count, _ROWS), groups)](
-        scores, out, partial, rows.pieces, rows.order, count, R=_ROWS, ACC=acc, **(options | {"BE": _ROW_EDGES})
-    )
+        scores, out, partial, rows.pieces, rows.order, count,
+        R=_ROWS, ACC=acc, IN_ORDER=graph.in_order, **(options | {"BE": _ROW_EDGES}),
+    )  # fmt: skip
     if rows.hubs.size(0):
         _softmax_hubs_kernel[(rows.hubs.size(0), groups)](partial, rows.hubs, ACC=acc, **options)
-        _softmax_finish_kernel[(rows.num_slots, groups)](scores, out, partial, rows.pieces, rows.order, **options)
+        _softmax_finish_kernel[(rows.num_slots, groups)](
+            scores, out, partial, rows.pieces, rows.order, IN_ORDER=graph.in_order, **options
+        )
     return out
 
 
@@ -367,13 +359,14 @@ def edge_softmax_backward(grad: Tensor, attention: Tensor, graph: Graph) -> Tens
     acc = accumulator(grad.dtype)
     count = rows.pieces.size(0)
     _softmax_backward_kernel[(triton.cdiv(count, _ROWS), groups)](
-        grad, attention, out, partial, rows.pieces, rows.order, count, R=_ROWS, **(options | {"BE": _ROW_EDGES})
-    )
+        grad, attention, out, partial, rows.pieces, rows.order, count,
+        R=_ROWS, IN_ORDER=graph.in_order, **(options | {"BE": _ROW_EDGES}),
+    )  # fmt: skip
     if rows.hubs.size(0):
         mean = grad.new_empty(graph.num_nodes, grad.size(1))
         _segment_sum_hubs_kernel[(rows.hubs.size(0), groups)](mean, partial, rows.hubs, ACC=acc, **options)
         _softmax_backward_finish_kernel[(rows.num_slots, groups)](
-            grad, attention, out, mean, rows.pieces, rows.order, **options
+            grad, attention, out, mean, rows.pieces, rows.order, IN_ORDER=graph.in_order, **options
         )
     return out
 

@@ -22,6 +22,7 @@ from magna.ops.triton_draw import bits, factor
 # The arguments that change from graph to graph, hop to hop or slice to slice must not compile a kernel anew.
 _FREE = ["number", "all_heads", "all_width", "first_head", "first_column"]
 _FREE_OF_ROWS = ["num_pieces", "num_slots", *_FREE]
+_BLOCK = 1024
 _HUB_TILE = 4096  # partial sums of a hub that a program adds at a time, on four warps
 
 
@@ -116,11 +117,17 @@ def _neighbours(
 
 
 @triton.jit
+def _callers_edge(order, left, step: tl.constexpr):
+    """The caller's numbers of the edges `step` ahead."""
+    return tl.load(order + step, mask=left > step, other=0)
+
+
+@triton.jit
 def _attention_factor(
     order, left, step: tl.constexpr, seed_ptr, rate_ptr, number, h, all_heads, first_head,
     H: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    edge = tl.load(order + step, mask=left > step, other=0).to(tl.int64)
+    edge = _callers_edge(order, left, step).to(tl.int64)
     rate = tl.load(rate_ptr + h, mask=h < H, other=0.0)
     drawn = bits(seed_ptr, 2 * number, edge[:, None] * all_heads + first_head + h[None, :])
     return factor(drawn, rate[None, :], ACC)
@@ -247,13 +254,13 @@ def _back_edge(acc, total, g, a, z, kept):
 
 @triton.jit(do_not_specialize=_FREE_OF_ROWS)
 def _hop_backward_kernel(
-    grad_ptr, z_ptr, attention_ptr, grad_attention_ptr, grad_x_ptr, out_ptr, partial_ptr,
+    grad_ptr, z_ptr, attention_ptr, grad_attention_ptr, finished_ptr, grad_x_ptr, out_ptr, partial_ptr,
     pieces_ptr, col_ptr, order_ptr, z_scale_ptr, first_scale_ptr, scale_ptr,
     seed_ptr, attention_rate_ptr, feature_rate_ptr, num_pieces, num_slots,
     number, all_heads, all_width, first_head, first_column,
     H: tl.constexpr, D: tl.constexpr, HB: tl.constexpr, DB: tl.constexpr, R: tl.constexpr, J: tl.constexpr,
-    Z_SCALED: tl.constexpr, FIRST: tl.constexpr, ADD: tl.constexpr, WRITE: tl.constexpr,
-    ATTENTION_DROP: tl.constexpr, FEATURE_DROP: tl.constexpr, ACC: tl.constexpr,
+    Z_SCALED: tl.constexpr, FIRST: tl.constexpr, ADD: tl.constexpr, FINISH: tl.constexpr, WRITE: tl.constexpr,
+    LATE: tl.constexpr, ATTENTION_DROP: tl.constexpr, FEATURE_DROP: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     node, begin, end, slot = _pieces(pieces_ptr, num_pieces, R, J)
     h = tl.program_id(1) * HB + tl.arange(0, HB)
@@ -268,6 +275,9 @@ def _hop_backward_kernel(
     if J > 1:
         node, begin, end, slot = _pieces(pieces_ptr, num_pieces, R, 1)
         own = node.to(tl.int64)[:, None, None] * (H * D) + lane
+    before_ptr = grad_ptr if FIRST else grad_x_ptr
+    if not LATE:
+        before = tl.load(before_ptr + own, mask=(node >= 0)[:, None, None] & inside, other=0.0).to(ACC)
     if Z_SCALED:
         z *= _per_head(z_scale_ptr, h, H)
     first_col, first_order = col_ptr + first, order_ptr + first
@@ -292,6 +302,9 @@ def _hop_backward_kernel(
             sum1 = tl.load(grad_attention + J * H, mask=live1, other=0.0)
             sum2 = tl.load(grad_attention + 2 * J * H, mask=live2, other=0.0)
             sum3 = tl.load(grad_attention + 3 * J * H, mask=live3, other=0.0)
+        if FINISH:
+            edge0, edge1 = _callers_edge(order, left, 0), _callers_edge(order, left, J)
+            edge2, edge3 = _callers_edge(order, left, 2 * J), _callers_edge(order, left, 3 * J)
         if ATTENTION_DROP:
             kept0 = _attention_factor(
                 order, left, 0, seed_ptr, attention_rate_ptr, number, h, all_heads, first_head, H, ACC
@@ -311,13 +324,20 @@ def _hop_backward_kernel(
         acc, sum1 = _back_edge(acc, sum1, g1, a1, z, kept1)
         acc, sum2 = _back_edge(acc, sum2, g2, a2, z, kept2)
         acc, sum3 = _back_edge(acc, sum3, g3, a3, z, kept3)
-        tl.store(grad_attention, sum0, mask=live0)
-        tl.store(grad_attention + J * H, sum1, mask=live1)
-        tl.store(grad_attention + 2 * J * H, sum2, mask=live2)
-        tl.store(grad_attention + 3 * J * H, sum3, mask=live3)
-    # Only now: in the loop, registers for it would cost one of the four neighbours that are on their way.
-    before_ptr = grad_ptr if FIRST else grad_x_ptr
-    before = tl.load(before_ptr + own, mask=(node >= 0)[:, None, None] & inside, other=0.0).to(ACC)
+        if FINISH:
+            finished = finished_ptr + h[None, :]
+            tl.store(finished + edge0.to(tl.int64)[:, None] * H, sum0, mask=live0)
+            tl.store(finished + edge1.to(tl.int64)[:, None] * H, sum1, mask=live1)
+            tl.store(finished + edge2.to(tl.int64)[:, None] * H, sum2, mask=live2)
+            tl.store(finished + edge3.to(tl.int64)[:, None] * H, sum3, mask=live3)
+        else:
+            tl.store(grad_attention, sum0, mask=live0)
+            tl.store(grad_attention + J * H, sum1, mask=live1)
+            tl.store(grad_attention + 2 * J * H, sum2, mask=live2)
+            tl.store(grad_attention + 3 * J * H, sum3, mask=live3)
+    if LATE:
+        # In the loop, registers for it would cost one of the four neighbours that are on their way.
+        before = tl.load(before_ptr + own, mask=(node >= 0)[:, None, None] & inside, other=0.0).to(ACC)
     row = _over_edges(acc, R, J)
     if tl.program_id(0) * R < num_slots:
         _leave(partial_ptr, pieces_ptr, num_pieces, lane, row, inside, H * D, R)
@@ -354,6 +374,16 @@ def _hop_backward_hubs_kernel(
     tl.store(grad_x_ptr + own, total.to(grad_x_ptr.dtype.element_ty), mask=live)
     if WRITE:
         tl.store(out_ptr + own, acc.to(out_ptr.dtype.element_ty), mask=live)
+
+
+@triton.jit
+def _take_rows_kernel(values_ptr, order_ptr, out_ptr, num_rows, H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr):
+    e = tl.program_id(0).to(tl.int64) * BE + tl.arange(0, BE)
+    h = tl.program_id(1) * HB + tl.arange(0, HB)
+    live = (e < num_rows)[:, None] & (h < H)[None, :]
+    row = tl.load(order_ptr + e, mask=e < num_rows, other=0).to(tl.int64)
+    value = tl.load(values_ptr + row[:, None] * H + h[None, :], mask=live, other=0.0)
+    tl.store(out_ptr + e[:, None] * H + h[None, :], value, mask=live)
 
 
 @triton.jit(do_not_specialize=_FREE)
@@ -478,31 +508,43 @@ def hop_backward(
     number: int,
     grad_attention: Tensor,
     add: bool,
+    rank: Tensor | None,
     grad_x: Tensor,
     out: Tensor | None,
-) -> None:
+) -> Tensor | None:
     if grad.numel() == 0:
-        return
+        return None if rank is None else torch.zeros_like(grad_attention)
     t, options, hubs, groups = _blocks(z)
     flags = {"FIRST": first_scale is not None, "WRITE": out is not None}
     flags["FEATURE_DROP"] = draw.feature_rate is not None and number > 0
+    # The walk itself writes in the caller's order, unless groups of heads, one after the other, would scatter parts of
+    # sectors, each of which costs a whole one.
+    finished = torch.empty_like(grad_attention) if rank is not None and groups == 1 else None
     partial = _partial(z, attention, segments)
     position = _slice(draw, number)
     count = segments.pieces.size(0)
     _hop_backward_kernel[(triton.cdiv(count, t.rows), groups)](
-        grad, z, attention, grad_attention, grad_x, out, partial, segments.pieces, col, segments.order,
+        grad, z, attention, grad_attention, finished, grad_x, out, partial, segments.pieces, col, segments.order,
         z_scale, first_scale, scale, draw.seed, draw.attention_rate, draw.feature_rate,
-        count, segments.num_slots, *position, Z_SCALED=z_scale is not None, ADD=add,
-        ATTENTION_DROP=draw.attention_rate is not None, **flags, **options,
+        count, segments.num_slots, *position, Z_SCALED=z_scale is not None, ADD=add, FINISH=finished is not None,
+        LATE=z.element_size() < 4, ATTENTION_DROP=draw.attention_rate is not None, **flags, **options,
     )  # fmt: skip
     if segments.hubs.size(0):
         _hop_backward_hubs_kernel[(segments.hubs.size(0), groups)](
             grad, grad_x, out, partial, segments.hubs, first_scale, scale, draw.seed, draw.feature_rate,
             *position, **flags, **hubs,
         )  # fmt: skip
+    return take_rows(grad_attention, rank) if rank is not None and groups > 1 else finished
 
 
-_BLOCK = 1024
+def take_rows(values: Tensor, order: Tensor) -> Tensor:
+    out = torch.empty_like(values)
+    heads = min(32, triton.next_power_of_2(values.size(1)))
+    if out.numel():
+        _take_rows_kernel[(triton.cdiv(out.size(0), 128), triton.cdiv(values.size(1), heads))](
+            values, order, out, out.size(0), H=values.size(1), HB=heads, BE=128, num_warps=4
+        )
+    return out
 
 
 def hop_dropout(grad: Tensor, draw: Draw, number: int) -> Tensor:

@@ -12,10 +12,9 @@ from magna.ops.triton_edges import (
     edge_softmax_backward,
     empty,
     segment_sum,
-    take_rows,
     top_k_mask,
 )
-from magna.ops.triton_hops import dropout, hop, hop_backward, hop_dropout
+from magna.ops.triton_hops import dropout, hop, hop_backward, hop_dropout, take_rows
 
 __all__ = [
     "dropout",

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import torch
 
-from magna.config import Config
-from magna.datasets import load_node_data
+from magna.config import Config, DataConfig
+from magna.datasets import load_knowledge_graph, load_node_data
+from magna.tasks.link_prediction import LinkPrediction
 from magna.tasks.node_classification import NodeClassification
 
-__all__ = ["NodeClassification", "make_task"]
+__all__ = ["LinkPrediction", "NodeClassification", "Task", "make_task"]
+
+Task = NodeClassification | LinkPrediction
 
 
-def make_task(config: Config, data_dir: str | Path | None, device: torch.device) -> NodeClassification:
+def make_task(config: Config, data_dir: str | Path | None, device: torch.device) -> Task:
     """Read the data that a config names and put the task on a device."""
+    links = config.task.name == "link_prediction"
+    for field in fields(DataConfig):
+        if field.name != "name" and (field.name == "control") != links:
+            value = getattr(config.data, field.name)
+            if value != field.default:
+                raise ValueError(f"data.{field.name} is {value!r}; {config.task.name} has no such setting")
+    if links:
+        return LinkPrediction(load_knowledge_graph(config.data.name, data_dir), config, device)
     return NodeClassification(load_node_data(config.data, data_dir), config, device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,12 +26,21 @@ class NodeClassification:
     ['accuracy', 'loss']
     """
 
+    METRIC = "accuracy"  # what a task is judged by
+    num_batches = 1  # an epoch
+
     def __init__(self, data: NodeData, config: Config, device: torch.device):
         if data.x is None:
-            raise ValueError(f"{data.name} has no features; allowed: a data set with features, such as cora")
+            raise ValueError(
+                f"{data.name} has no features; allowed: at least one column of numbers beside id and label"
+            )
+        if data.num_classes < 2:
+            found = "no label" if data.num_classes == 0 else "one label alone"
+            raise ValueError(f"{data.name} has {found}; allowed: nodes of two classes or more")
         for split in ("train", "valid", "test"):
             if data.split(split).numel() == 0:
                 raise ValueError(f"{data.name} has no {split} node; allowed: at least one in each split")
+        self.data_config = config.data
         self.data = data = prepare(data, config.data)
         assert data.x is not None
         self.dataset, self.device, self.settings = data.name, device, config.task
@@ -50,8 +60,26 @@ class NodeClassification:
             raise ValueError(f"{self.dataset} has typed edges; allowed: model.name magna, {config.name} takes none")
         return make_model(config, self.in_channels, self.num_classes, num_relations=self.data.num_relations)
 
-    def batches(self) -> Iterator[Tensor]:
-        """The training nodes, all at once."""
+    @property
+    def size(self) -> str:
+        return f"{self.num_nodes:,} nodes, {self.num_edges:,} edges, {self.num_classes} classes"
+
+    @property
+    def data_bytes(self) -> int:
+        """What the data takes on the device; the edges are kept sorted by target and by source."""
+        return self._x.nbytes + 4 * self._edge_index.nbytes
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.data.notes
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """What a run folder keeps: what the model must know of another graph's columns."""
+        return self.data.schema.to_dict()
+
+    def batches(self, epoch: int = 0, seed: int = 0) -> Iterator[Tensor]:
+        """The training nodes, all at once, in every epoch."""
         yield self._nodes["train"]
 
     def loss(self, model: Scorer, nodes: Tensor, epoch: int | Tensor = 0, settings: TaskConfig | None = None) -> Tensor:
@@ -99,6 +127,10 @@ class NodeClassification:
     def score(metrics: dict[str, float]) -> tuple[float, float]:
         """What selection compares, larger is better: accuracy, and the loss where accuracies are equal."""
         return metrics["accuracy"], -metrics["loss"]
+
+    def calibrate(self, model: nn.Module) -> dict[str, float]:
+        """What is fitted on validation after training: nothing."""
+        return {}
 
 
 def scored(scores: Tensor, target: Tensor) -> dict[str, Tensor]:

@@ -1,0 +1,115 @@
+"""What knowledge graphs add: the loss over all entities, and the ranks of a test set."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import ledger
+import torch
+from torch import Tensor
+
+from magna.bench import measure
+from magna.datasets.knowledge import load_knowledge_graph
+from magna.metrics import Ranks
+from magna.ops import kvsall_loss, rank_targets
+from magna.ops.kvsall import LossBackend, Precision, choose_block
+
+Record = dict[str, Any]
+
+ENTITIES = {"fb15k-237": 14_541, "wn18rr": 40_943}
+QUERIES, CHANNELS, ANSWERS = 4096, 512, 4
+# On the CPU bfloat16 is float32 rounded: it costs more there and is not measured.
+PRECISIONS: dict[str, list[Precision]] = {"cpu": ["float32"], "cuda": ["float32", "bfloat16"]}
+BLOCKS = {"cpu": [None], "cuda": [None, 2048, 4096, 8192, 16384]}
+
+
+def loss(names: Iterable[str], device: torch.device, out: Path, stamped: Record) -> Record:
+    """Time and peak memory of the loss, forward and backward: all scores at once, and in blocks of several sizes."""
+    path = out / f"loss-{ledger.slug(device)}.json"
+    record = stamped | {"queries": QUERIES, "channels": CHANNELS, "answers": ANSWERS, "rows": []}
+    variants: list[tuple[LossBackend, Precision, int | None]] = [
+        (backend, precision, block)
+        for backend in (["blocked", "triton"] if device.type == "cuda" else ["blocked"])
+        for precision in PRECISIONS[device.type]
+        for block in BLOCKS[device.type]
+    ]
+    variants.append(("reference", "float32", None))
+    for name in names:
+        for backend, precision, block in variants:
+            step = _loss_step(ENTITIES[name], device, backend, precision, block)
+            step()
+            peak = measure.memory_of(step, [], device)[1].peak_bytes
+            run = measure.captured(step) if device.type == "cuda" else step
+            with measure.other_cores() as others:
+                timing = measure.interleaved({"": run}, device, budget_s=2.0, rounds=5)[""]
+            if backend != "reference":
+                block = block or choose_block(QUERIES, ENTITIES[name], device)
+            row = {"graph": name, "backend": backend, "precision": precision, "block": block}
+            row |= {"ms": timing.ms, "ms_spread": timing.spread, "peak_bytes": peak, "other_cores": others()}
+            record["rows"].append(row)
+            ledger.write_json(path, record)
+            megabytes = "" if peak is None else f"{peak / 1e6:9,.0f} MB"
+            print(f"{name:10} {backend:9} {precision:8} block {block}: {timing.ms:9.3f} ms {megabytes}", flush=True)
+            del step, run
+    return record
+
+
+def _loss_step(
+    entities: int, device: torch.device, backend: LossBackend, precision: Precision, block: int | None
+) -> Any:
+    number = torch.Generator().manual_seed(0)
+    query, candidates = (
+        (torch.randn(size, CHANNELS, generator=number) * CHANNELS**-0.25).to(device).requires_grad_()
+        for size in (QUERIES, entities)
+    )
+    ptr = torch.arange(0, ANSWERS * QUERIES + 1, ANSWERS, device=device)
+    # Answers of a query in different quarters of the entities: increasing, each once.
+    quarter = entities // ANSWERS
+    index = torch.randint(quarter, (QUERIES, ANSWERS), generator=number) + quarter * torch.arange(ANSWERS)
+    answers = ptr, index.flatten().to(device)
+
+    def step() -> tuple[Tensor, ...]:
+        value = kvsall_loss(
+            query,
+            candidates,
+            None,
+            answers,
+            label_smoothing=0.1,
+            precision=precision,
+            block=block,
+            backend=backend,
+            validate=False,
+        )
+        return value.detach(), *torch.autograd.grad(value, (query, candidates))
+
+    return step
+
+
+def ranking(names: Iterable[str], device: torch.device, data_dir: str | None, out: Path, stamped: Record) -> Record:
+    """Seconds for the filtered ranks of a whole test set, both sides, of random vectors; the fastest of three."""
+    path = out / f"ranking-{ledger.slug(device)}.json"
+    record = stamped | {"channels": CHANNELS, "rows": []}
+    for name in names:
+        graph = load_knowledge_graph(name, data_dir)
+        asked = graph.ranking("test").to(device)
+        number = torch.Generator().manual_seed(0)
+        query, candidates = (
+            torch.randn(size, CHANNELS, generator=number).to(device)
+            for size in (len(asked.queries), graph.num_entities)
+        )
+        times = []
+        for _ in range(3):
+            begin, own = time.perf_counter(), time.process_time()
+            counts = rank_targets(query, candidates, None, asked.query, asked.target, asked.known)
+            metrics = Ranks(*counts).metrics()
+            times.append((time.perf_counter() - begin, time.process_time() - own))
+        seconds, cpu_seconds = min(times)
+        row = {"graph": name, "queries": len(query), "targets": len(asked.target), "entities": len(candidates)}
+        row |= {"seconds": seconds, "cpu_seconds": cpu_seconds, "mr": metrics["mr"]}
+        record["rows"].append(row)
+        ledger.write_json(path, record)
+        print(f"{name:10} {row['targets']:,} ranks: {seconds:.2f} s, {cpu_seconds:.2f} s of CPU", flush=True)
+    return record

@@ -1,0 +1,204 @@
+"""A finished run of link prediction put to use: the best tails or heads of a query, and its ranks again."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from magna.capture import matmul_precision
+from magna.datasets import KnowledgeGraph, read_known
+from magna.models import LinkPredictor
+from magna.outfile import write_answers
+from magna.run import RunFolder, pick_device
+from magna.tasks import LinkPrediction, make_task
+from magna.tasks.link_prediction import log_probabilities, told_answers
+
+_BLOCK = 128  # queries that are scored at a time
+
+
+class Query(NamedTuple):
+    """What is asked, by names: the tails of (head, relation, ?), or the heads of (?, relation, tail)."""
+
+    head: str | None
+    relation: str
+    tail: str | None
+
+    def check(self) -> Query:
+        if (self.head is None) == (self.tail is None):
+            both = "neither head nor tail" if self.head is None else "both head and tail"
+            raise ValueError(f"a query for {self.relation!r} has {both}; allowed: one of them, the other is the answer")
+        return self
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An entity that may complete a query."""
+
+    entity: str
+    score: float  # the decoder's
+    probability: float  # against all entities that are not known to be answers
+    known: bool  # the data says so already
+
+
+@dataclass(frozen=True)
+class LinkPredictions:
+    """The best answers of each query, best first."""
+
+    dataset: str
+    queries: list[Query]
+    answers: list[list[Answer]]
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Everything by column, a row for each answer: what a table file holds, and what `pandas.DataFrame` takes."""
+        rows = [
+            (
+                answer.entity if query.head is None else query.head,
+                query.relation,
+                answer.entity if query.tail is None else query.tail,
+                rank,
+                answer.probability,
+                answer.score,
+                answer.known,
+            )
+            for query, answers in zip(self.queries, self.answers, strict=True)
+            for rank, answer in enumerate(answers, start=1)
+        ]
+        names = ("head", "relation", "tail", "rank", "probability", "score", "known")
+        return {name: [row[i] for row in rows] for i, name in enumerate(names)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything by query: what `magna predict --json` prints."""
+        return {
+            "task": "link_prediction",
+            "dataset": self.dataset,
+            "queries": [
+                {**query._asdict(), "answers": [vars(answer) for answer in answers]}
+                for query, answers in zip(self.queries, self.answers, strict=True)
+            ],
+        }
+
+    def write(self, path: str | Path, form: str | None = None) -> None:
+        """As CSV, JSON or Parquet; the ending of the name says which where `form` does not."""
+        write_answers(path, form, self.columns(), self.to_dict())
+
+
+@torch.no_grad()
+def predict_links(
+    run_dir: str | Path,
+    queries: Sequence[Query],
+    *,
+    top: int = 10,
+    new_triples: str | Path | None = None,
+    data_dir: str | Path | None = None,
+    device: str = "auto",
+) -> LinkPredictions:
+    """The entities that a finished run thinks complete each query.
+
+    Args:
+        run_dir: the run folder.
+        queries: by names.
+        top: how many answers of each.
+        new_triples: a file of further triples of known entities; they are told to the encoder, without training.
+        data_dir: the data folder.
+        device: "auto", "cpu" or "cuda".
+    """
+    if top < 1:
+        raise ValueError(f"top is {top}; allowed: 1 or more")
+    if not queries:
+        raise ValueError("there is no query; allowed: a relation with a head or a tail, or a file of them")
+    run, task, model = _open(run_dir, data_dir, device, new_triples)
+    temperature = (run.summary or {})["temperature"]
+    graph = task.graph
+    asked = torch.tensor([_numbers(query.check(), graph) for query in queries])
+    known = graph.answers_to(asked)
+    answers: list[list[Answer]] = []
+    with matmul_precision(task.precision):
+        scored = model(task.edge_index, task.edge_type, *asked.to(task.device).unbind(1))
+        for start in range(0, len(asked), _BLOCK):
+            part = slice(start, start + _BLOCK)
+            scores = scored.part(part).scores().double().cpu()
+            told = told_answers(known, part, scores.shape)
+            probable = log_probabilities(scores / temperature, told).exp()
+            best = scores.topk(min(top, scores.size(1)), dim=1).indices
+            answers += [
+                [
+                    Answer(graph.triples.entities[e], float(scores[b, e]), float(probable[b, e]), bool(told[b, e]))
+                    for e in row
+                ]
+                for b, row in enumerate(best.tolist())
+            ]
+    return LinkPredictions(task.dataset, list(queries), answers)
+
+
+def evaluate_links(
+    run_dir: str | Path, split: str = "test", *, data_dir: str | Path | None = None, device: str = "auto"
+) -> dict[str, Any]:
+    """Rank a finished run again from its files: what `magna evaluate --json` prints for link prediction."""
+    _, task, model = _open(run_dir, data_dir, device)
+    with matmul_precision(task.precision):
+        report = task.report(model, split)
+    return {"task": "link_prediction", "dataset": task.dataset, "split": split, **report}
+
+
+def read_queries(path: str | Path) -> list[Query]:
+    """The queries of a file: head, relation and tail, one of head and tail empty or `?`, separated by tabs or, in a
+    file that ends in .csv, by commas. A first line with these three names is no query."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); allowed: a text file with a query on each line") from error
+    comma = Path(path).suffix.lower() == ".csv"
+    # In a TSV a quote is a letter of a name, as it is in files of triples.
+    rows = csv.reader(text.splitlines(), delimiter=",") if comma else (line.split("\t") for line in text.splitlines())
+    queries = []
+    for number, row in enumerate(rows, start=1):
+        columns = [column.strip() for column in row]
+        if not any(columns) or (number == 1 and columns == ["head", "relation", "tail"]):
+            continue
+        if len(columns) == 2:
+            columns.append("")  # head and relation
+        if len(columns) != 3:
+            raise ValueError(f"{path} line {number} has {len(columns)} columns; allowed: head, relation, tail")
+        head, relation, tail = (None if column in ("", "?") else column for column in columns)
+        if relation is None:
+            raise ValueError(f"{path} line {number} has no relation; allowed: head, relation, tail, one end empty or ?")
+        try:
+            queries.append(Query(head, relation, tail).check())
+        except ValueError as error:
+            raise ValueError(f"{path} line {number}: {error}") from None
+    return queries
+
+
+def _numbers(query: Query, graph: KnowledgeGraph) -> tuple[int, int]:
+    """(head, relation) as the model asks; a head is asked for as the tail of the inverse relation."""
+    relation = graph.triples.relation_id(query.relation)
+    if query.head is not None:
+        return graph.triples.entity_id(query.head), relation
+    assert query.tail is not None
+    return graph.triples.entity_id(query.tail), relation + graph.num_relations
+
+
+def _open(
+    run_dir: str | Path, data_dir: str | Path | None, device: str, new_triples: str | Path | None = None
+) -> tuple[RunFolder, LinkPrediction, LinkPredictor]:
+    run = RunFolder.open(run_dir)
+    if run.config.task.name != "link_prediction":
+        raise ValueError(f"{run.path} is a run of {run.config.task.name}; allowed: one of link prediction")
+    model, where = run.load_model(), torch.device(pick_device(device))
+    task = make_task(run.config, data_dir, where)
+    assert isinstance(task, LinkPrediction) and isinstance(model, LinkPredictor)
+    if run.schema != task.schema:
+        raise ValueError(
+            f"{task.dataset} has other entities or relations than the run was trained on; allowed: the same, in the "
+            "same files; try to train again"
+        )
+    if new_triples is not None:
+        triples = task.graph.triples
+        more = triples.with_train(read_known(Path(new_triples), triples))
+        task = LinkPrediction(KnowledgeGraph.from_triples(more), run.config, where)
+    return run, task, model.to(where).eval()

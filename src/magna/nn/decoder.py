@@ -1,0 +1,194 @@
+"""Decoders: the score of (head, relation, tail) as a product of a query with a row for each candidate, plus a bias.
+
+A new decoder is one class here and its name in `DECODERS`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from magna.nn.dropout import Dropout
+from magna.nn.initial import fill_linear
+from magna.typing import Backend, Init
+
+
+class Decoder(nn.Module):
+    r"""What all decoders share: states of entities and rows of relations in, products out.
+
+    .. math:: s(h, r, t) = \mathrm{query}(h, r) \cdot \mathrm{candidates}(t) + \mathrm{bias}(t)
+
+    Where relations are narrower or wider than the states, a matrix without bias takes them there (W r).
+
+    The starting values are such that the scores have a deviation of about 1 where the entries of the states have one:
+    the loss over N candidates starts near log N, whatever the widths. `init="official"` is the authors' instead.
+
+    Args:
+        channels: width of the states.
+        relation_channels: width of a relation's row.
+        num_entities: number of candidates, for decoders with a bias.
+        relation_std: deviation of the entries of a relation's row at the start.
+        dropout: on the head's state and on the relation, in training.
+        init: starting values, "glorot" or "official".
+
+    Shapes: head [B, channels], relation [B, relation_channels], states [N, channels] → query [B, C], candidates [N, C],
+    bias [N] or None.
+    """
+
+    PROJECTS = True  # a matrix takes relations to the width of the states
+    TERMS = 1  # products that are summed for each channel of a score
+
+    def __init__(
+        self,
+        channels: int,
+        relation_channels: int,
+        num_entities: int,
+        *,
+        relation_std: float = 1.0,
+        dropout: float = 0.0,
+        init: Init = "glorot",
+        backend: Backend = "auto",
+    ) -> None:
+        super().__init__()
+        self.channels, self.relation_channels, self.num_entities = channels, relation_channels, num_entities
+        self.relation_std = relation_std
+        self.init: Init = init
+        self.dropout = Dropout(dropout, name="decoder_dropout", backend=backend)
+        differs = relation_channels != channels
+        self.project = nn.Linear(relation_channels, channels, bias=False) if self.PROJECTS and differs else None
+
+    def reset_parameters(self) -> None:
+        if self.project is None:
+            return
+        if self.init == "official":
+            fill_linear(self.project, self.init, math.sqrt(2))
+        else:
+            std = self.start_std(self.channels) / (self.relation_std * math.sqrt(self.relation_channels))
+            nn.init.normal_(self.project.weight, std=std)
+
+    @classmethod
+    def start_std(cls, channels: int) -> float:
+        """Deviation of the relation's entries in the product with which a sum over the channels has one of 1."""
+        return 1 / math.sqrt(cls.TERMS * channels)
+
+    def relation(self, relation: Tensor) -> Tensor:
+        """The relation as it enters the product, at the width of the states."""
+        return relation if self.project is None else self.project(relation)
+
+    def query(self, head: Tensor, relation: Tensor) -> Tensor:
+        """What is multiplied with every candidate."""
+        return self.join(self.dropout(head), self.dropout(self.relation(relation)))
+
+    def join(self, head: Tensor, relation: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def candidates(self, states: Tensor) -> Tensor:
+        return states
+
+    def bias(self) -> Tensor | None:
+        return None
+
+    @staticmethod
+    def magnitude(factor: Tensor) -> Tensor:
+        """The size of each entry of a factor, for its nuclear 3-norm."""
+        return factor.abs()
+
+
+class DistMult(Decoder):
+    """Σ_c h_c r_c t_c (Yang et al. 2015): the paper's decoder.
+
+    >>> decoder = DistMult(2, 2, num_entities=5)
+    >>> decoder.query(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]])).tolist()
+    [[3.0, 8.0]]
+    """
+
+    def join(self, head: Tensor, relation: Tensor) -> Tensor:
+        return head * relation
+
+
+class ComplEx(Decoder):
+    """Re Σ_c h_c r_c conj(t_c) (Trouillon et al. 2016), the first half of a row its real part, the second imaginary.
+
+    It can tell (h, r, t) from (t, r, h), as DistMult cannot.
+    """
+
+    TERMS = 2
+
+    def __init__(self, channels: int, relation_channels: int, num_entities: int, **options) -> None:
+        if channels % 2:
+            raise ValueError(f"channels is {channels}; allowed with decoder 'complex': an even number")
+        super().__init__(channels, relation_channels, num_entities, **options)
+
+    def join(self, head: Tensor, relation: Tensor) -> Tensor:
+        real, imaginary = head.chunk(2, -1)
+        r_real, r_imaginary = relation.chunk(2, -1)
+        # The product with conj(t) has (real, imaginary) · (t_real, t_imaginary) as its real part.
+        return torch.cat([real * r_real - imaginary * r_imaginary, real * r_imaginary + imaginary * r_real], -1)
+
+    @staticmethod
+    def magnitude(factor: Tensor) -> Tensor:
+        real, imaginary = factor.chunk(2, -1)
+        # The gradient of a root ends at zero.
+        return (real.square() + imaginary.square() + 1e-12).sqrt()
+
+
+class TuckER(Decoder):
+    """Σ_kij r_k h_i t_j W_kij (Balazevic et al. 2019), with the core W [relation_channels, channels, channels]."""
+
+    PROJECTS = False
+
+    def __init__(self, channels: int, relation_channels: int, num_entities: int, **options) -> None:
+        super().__init__(channels, relation_channels, num_entities, **options)
+        self.core = nn.Parameter(torch.empty(relation_channels, channels, channels))
+
+    def reset_parameters(self) -> None:
+        size = self.relation_channels * self.channels
+        nn.init.normal_(self.core, std=1 / (self.relation_std * math.sqrt(size * self.channels)))
+
+    def join(self, head: Tensor, relation: Tensor) -> Tensor:
+        pairs = relation.unsqueeze(2) * head.unsqueeze(1)  # [B, relation_channels, C]
+        return pairs.flatten(1) @ self.core.flatten(0, 1)
+
+
+class ConvE(Decoder):
+    """W ReLU(conv([h; r])) · t + b_t (Dettmers et al. 2018): 3 × 3 filters over head and relation, laid out as images.
+
+    The images are as near to squares as the width allows, the head's above the relation's.
+    """
+
+    FILTERS, SIDE = 32, 3
+
+    def __init__(self, channels: int, relation_channels: int, num_entities: int, **options) -> None:
+        super().__init__(channels, relation_channels, num_entities, **options)
+        self.height = max(side for side in range(1, math.isqrt(channels) + 1) if channels % side == 0)
+        height, width = 2 * self.height - self.SIDE + 1, channels // self.height - self.SIDE + 1
+        if height < 1 or width < 1:
+            raise ValueError(
+                f"channels is {channels}, an image of {self.height} × {channels // self.height}; allowed with decoder "
+                "'conve': images of at least 2 × 3, such as 64 channels"
+            )
+        self.filters = nn.Conv2d(1, self.FILTERS, self.SIDE)
+        self.out = nn.Linear(self.FILTERS * height * width, channels)
+        self.entity_bias = nn.Parameter(torch.empty(num_entities))
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        self.filters.reset_parameters()
+        nn.init.zeros_(self.entity_bias)
+        # The filters answer with about half the deviation of a head's entries.
+        nn.init.normal_(self.out.weight, std=2 / math.sqrt(self.out.in_features * self.channels))
+        nn.init.zeros_(self.out.bias)
+
+    def join(self, head: Tensor, relation: Tensor) -> Tensor:
+        # Beside a head of deviation 1 a relation of 1 / sqrt(C) would not be seen.
+        image = torch.cat([head, relation * math.sqrt(self.channels)], -1).view(head.size(0), 1, 2 * self.height, -1)
+        return self.out(self.dropout(F.relu(self.filters(image)).flatten(1)))
+
+    def bias(self) -> Tensor | None:
+        return self.entity_bias
+
+
+DECODERS: dict[str, type[Decoder]] = {"distmult": DistMult, "complex": ComplEx, "tucker": TuckER, "conve": ConvE}

@@ -1,0 +1,235 @@
+"""`LinkPredictor`: tables of entities and relations, the MAGNA encoder over the typed graph, and a decoder."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+from typing import Any, NamedTuple
+
+import torch
+from huggingface_hub import PyTorchModelHubMixin
+from torch import Tensor, nn
+
+from magna.graph import Graph
+from magna.nn.attention import check_size
+from magna.nn.block import MAGNABlock
+from magna.nn.conv import MAGNAConv
+from magna.nn.decoder import DECODERS
+from magna.nn.encoder import MAGNA
+from magna.nn.norm import make_norm
+from magna.nn.options import complete, defaults
+from magna.typing import DecoderName, RelationSource, one_of
+
+# Options of the encoder that follow from the knowledge graph.
+_OWNED = ("num_relations", "relation_channels", "relation_embedding", "add_self_loops")
+
+_CARD = """---
+{{ card_data }}
+---
+
+A MAGNA link predictor (multi-hop attention graph neural network, {{ paper_url }}). Load it with
+`magna.LinkPredictor.from_pretrained(folder)`; `config.json` holds every setting.
+"""
+
+
+class Scored(NamedTuple):
+    """What the scores of some queries with all entities are made of: query @ candidates.T + bias."""
+
+    query: Tensor  # [B, C]
+    candidates: Tensor  # [N, C]
+    bias: Tensor | None  # [N]
+    states: Tensor  # [N, hidden_channels], the encoder's
+
+    def part(self, queries: slice) -> Scored:
+        """Some of the queries."""
+        return self._replace(query=self.query[queries])
+
+    def scores(self) -> Tensor:
+        """[B, N], all at once."""
+        scores = self.query @ self.candidates.T
+        return scores if self.bias is None else scores + self.bias
+
+
+class LinkPredictor(
+    nn.Module,
+    PyTorchModelHubMixin,
+    library_name="magna",
+    tags=["graph-neural-network", "knowledge-graph-completion"],
+    license="mit",
+    paper_url="https://arxiv.org/abs/2009.14332",
+    model_card_template=_CARD,
+):
+    r"""Scores of (head, relation, ?) with every entity (Section 5.2 of the paper).
+
+    .. math:: S = \mathrm{MAGNA}(E, G, R), \quad s(h, r, t) = \mathrm{decoder}(S_h, R_r) \cdot S_t
+
+    with trainable entities E and relations R. Relations are numbered r, r + num_relations for the inverse of r, and
+    2 num_relations for the self-loop of each entity; a head is asked for as the tail of the inverse relation.
+
+    Args:
+        num_entities: number of entities N.
+        num_relations: number of relations R, without inverses and self-loops.
+        hidden_channels: width of the encoder.
+        num_layers: number of blocks; 0: no encoder, the decoder takes the embeddings (DistMult as such).
+        decoder: "distmult", "complex", "tucker" or "conve".
+        entity_channels: width of an entity's embedding.
+        relation_channels: width of a relation's embedding; None: `entity_channels`.
+        relation_source: "relations": their own table; "entities": the first rows of the entities' table, as the
+            authors' code reads them.
+        typed: False: the encoder does not see the types of edges (a control).
+        embedding_std: deviation of the embeddings at the start.
+        decoder_dropout: on head and relation, before the decoder.
+        options: every keyword option of :class:`MAGNA`, its blocks and layers, such as `K`, `top_k`, `final_norm`.
+
+    Shapes: edge_index [2, E], edge_type [E], head [B], relation [B] → :class:`Scored`.
+
+    >>> model = LinkPredictor(3, 1, 16, num_layers=1, heads=4, K=2, final_norm="layer")
+    >>> edges, types = torch.tensor([[0, 1, 0, 1, 2], [1, 0, 0, 1, 2]]), torch.tensor([0, 1, 2, 2, 2])
+    >>> query, candidates, _, _ = model(edges, types, torch.tensor([0]), torch.tensor([0]))
+    >>> (query @ candidates.T).shape
+    torch.Size([1, 3])
+    """
+
+    def __init__(
+        self,
+        num_entities: int,
+        num_relations: int,
+        hidden_channels: int,
+        num_layers: int,
+        *,
+        decoder: DecoderName = "distmult",
+        entity_channels: int = 100,
+        relation_channels: int | None = None,
+        relation_source: RelationSource = "relations",
+        typed: bool = True,
+        embedding_std: float = 0.1,
+        decoder_dropout: float = 0.0,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        for name in _OWNED:
+            if name in options:
+                raise ValueError(f"{name!r} is given; the link predictor sets it itself")
+        encoder = complete(options, MAGNABlock, MAGNAConv, MAGNA)
+        encoder = {name: value for name, value in encoder.items() if name not in _OWNED}
+        relation_channels = entity_channels if relation_channels is None else relation_channels
+        # Written into config.json, so that it is complete whatever the defaults of a later version are.
+        self.config: dict[str, Any] = encoder | {
+            "num_entities": num_entities,
+            "num_relations": num_relations,
+            "hidden_channels": hidden_channels,
+            "num_layers": num_layers,
+            "decoder": decoder,
+            "entity_channels": entity_channels,
+            "relation_channels": relation_channels,
+            "relation_source": relation_source,
+            "typed": typed,
+            "embedding_std": embedding_std,
+            "decoder_dropout": decoder_dropout,
+        }
+        self._hub_mixin_config = self.config
+        for name in ("num_entities", "num_relations", "hidden_channels", "entity_channels", "relation_channels"):
+            check_size(name, self.config[name])
+        one_of("decoder", decoder, DecoderName)
+        one_of("relation_source", relation_source, RelationSource)
+        if not embedding_std > 0:
+            raise ValueError(f"embedding_std is {embedding_std}; allowed: above 0")
+        self.num_entities, self.num_relations, self.typed = num_entities, num_relations, typed
+        self.relation_source: RelationSource = relation_source
+        rows = 2 * num_relations + 1
+        if relation_source == "entities" and (relation_channels != entity_channels or rows > num_entities):
+            raise ValueError(
+                f"relation_source is 'entities' with {num_entities} entities of width {entity_channels} and {rows} "
+                f"relations of width {relation_channels}; allowed: as wide, and no more relations than entities"
+            )
+        self.entity_table = nn.Parameter(torch.empty(num_entities, entity_channels))
+        self.relation_table = nn.Parameter(torch.empty(rows, relation_channels))
+        self.encoder: MAGNA | None = None
+        channels = entity_channels
+        if num_layers != 0:
+            channels = hidden_channels
+            self.encoder = MAGNA(
+                entity_channels,
+                hidden_channels,
+                num_layers,
+                num_relations=rows if typed else None,
+                relation_channels=relation_channels,
+                relation_embedding=False,
+                **encoder,
+            )
+        # The encoder has its own.
+        self.norm = make_norm(encoder["final_norm"] if num_layers == 0 else "none", channels, encoder["norm_eps"])
+        # Where nothing stands between the table and the product, the table has the scale that the product asks for.
+        direct = relation_channels == channels and DECODERS[decoder].PROJECTS
+        self.relation_std = DECODERS[decoder].start_std(channels) if direct else embedding_std
+        self.decoder = DECODERS[decoder](
+            channels,
+            relation_channels,
+            num_entities,
+            relation_std=self.relation_std,
+            dropout=decoder_dropout,
+            init=encoder["init"],
+            backend=encoder["backend"],
+        )
+        self.reset_parameters()
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Every keyword option of the link predictor and its encoder, with its default."""
+        return {name: value for name, value in MAGNA.defaults().items() if name not in _OWNED} | defaults(cls)
+
+    def reset_parameters(self) -> None:
+        if self.config["init"] == "official":
+            bound = 6 / math.sqrt(self.config["entity_channels"])
+            nn.init.uniform_(self.entity_table, -bound, bound)
+            if self.relation_source == "relations":
+                nn.init.uniform_(self.relation_table, -bound, bound)
+            else:
+                nn.init.zeros_(self.relation_table)  # serves the loss of relation prediction alone
+        else:
+            nn.init.normal_(self.entity_table, std=self.config["embedding_std"])
+            nn.init.normal_(self.relation_table, std=self.relation_std)
+        if self.encoder is not None:
+            self.encoder.reset_parameters()
+        if not isinstance(self.norm, nn.Identity):
+            self.norm.reset_parameters()
+        self.decoder.reset_parameters()
+
+    def relations(self) -> Tensor:
+        """[2R + 1, relation_channels]: relations, their inverses, the self-loop."""
+        if self.relation_source == "entities":
+            return self.entity_table[: self.relation_table.size(0)]
+        return self.relation_table
+
+    def encode(
+        self, edge_index: Tensor | Graph, edge_type: Tensor | None = None, *, edge_mask: Tensor | None = None
+    ) -> Tensor:
+        """The states [N, C] of all entities; `edge_mask` [E] is False where an edge is absent in this call."""
+        if self.encoder is None:
+            return self.norm(self.entity_table)
+        if not self.typed:
+            return self.encoder(self.entity_table, edge_index, edge_mask=edge_mask)
+        return self.encoder(self.entity_table, edge_index, edge_type, self.relations(), edge_mask=edge_mask)
+
+    def score(self, states: Tensor, head: Tensor, relation: Tensor) -> Scored:
+        """What the scores of queries (head, relation) with all entities are made of."""
+        query = self.decoder.query(states[head], self.relations()[relation])
+        return Scored(query, self.decoder.candidates(states), self.decoder.bias(), states)
+
+    def forward(
+        self,
+        edge_index: Tensor | Graph,
+        edge_type: Tensor | None,
+        head: Tensor,
+        relation: Tensor,
+        *,
+        edge_mask: Tensor | None = None,
+    ) -> Scored:
+        return self.score(self.encode(edge_index, edge_type, edge_mask=edge_mask), head, relation)
+
+    @classmethod
+    def _from_pretrained(cls, *, strict: bool = True, **arguments: Any) -> LinkPredictor:
+        # The mixin prints a line of its own; stdout is for results alone.
+        with contextlib.redirect_stdout(io.StringIO()):
+            return super()._from_pretrained(strict=strict, **arguments)

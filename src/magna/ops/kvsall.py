@@ -1,0 +1,186 @@
+"""The loss over all entities as a `torch.library` op that walks them in blocks: B × N scores are never stored.
+
+Matrix products are torch's own; what happens between them is in plain PyTorch in `kvsall_steps.py` and in one pass over
+a block in `triton_kvsall.py`. The backward pass computes the scores of each block again.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from magna.ops.answers import entries
+from magna.ops.backends import fused_op, why_not
+
+LossBackend = Literal["auto", "reference", "blocked", "triton"]
+Precision = Literal["float32", "bfloat16"]
+
+_STEPS = {"blocked": "magna.ops.kvsall_steps", "triton": "magna.ops.triton_kvsall"}
+_BLOCK_BYTES = {"cpu": 16 << 20, "cuda": 64 << 20}  # scores of a block
+_LEAST_BLOCKS = 8  # also where all scores would fit: a block is small beside them
+
+
+def choose_backend(backend: LossBackend, device: torch.device) -> str:
+    """The implementation that runs: for "auto" Triton's on the GPU where it can run, else plain PyTorch in blocks."""
+    if backend == "triton" or (backend == "auto" and device.type == "cuda"):
+        reason = why_not("triton", device)
+        if reason is None:
+            return "triton"
+        if backend == "triton":
+            raise ValueError(f"backend is 'triton', which cannot run here: {reason}; try backend='auto'")
+    return "blocked" if backend == "auto" else backend
+
+
+def choose_block(num_queries: int, num_entities: int, device: torch.device) -> int:
+    """How many entities to look at in one step, a multiple of 64, so that the blocks are about alike."""
+    fit = _BLOCK_BYTES.get(device.type, 16 << 20) // (4 * max(num_queries, 1))
+    number = max(_LEAST_BLOCKS, -(-num_entities // max(fit, 64)))
+    return -(-num_entities // (64 * number)) * 64
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+@fused_op("magna::kvsall_loss")
+def kvsall_loss_op(
+    query: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    ptr: Tensor,
+    index: Tensor,
+    share: Tensor,
+    label_smoothing: float,
+    precision: str,
+    block: int,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    """Σ_b share_b KL(t_b ‖ softmax(s_b)), and the logarithms of the softmax's denominators, which the backward needs.
+
+    KL = Σ_j t_j log t_j + log Σ_j exp s_j − Σ_j t_j s_j, and since t is the same for all that are no answers, the last
+    sum is that over the answers and Σ_j s_j = q · Σ_j e_j + Σ_j b_j.
+    """
+    steps, where = _steps(backend), entries((ptr, index))
+    top = share.new_full(share.shape, -torch.inf)
+    total, picked = torch.zeros_like(share), share.new_zeros(index.shape)
+    q, e, b = _operands(query, candidates, bias, precision, block, share.dtype)
+    for start, scores, _, b_here in _blocks(q, e, b, block):
+        steps.accumulate(scores, b_here, start, where, top, total, picked)
+    lse = top + total.log()
+    extra, elsewhere, negative_entropy = _targets(ptr, candidates.size(0), label_smoothing, share.dtype)
+    all_scores = q.to(share.dtype) @ e.sum(0, dtype=share.dtype)
+    if bias is not None:
+        all_scores += bias.sum(dtype=share.dtype)
+    rest = (share * (lse - elsewhere * all_scores + negative_entropy)).sum()
+    return rest - ((share * extra)[where[0]] * picked).sum(), lse
+
+
+@kvsall_loss_op.register_fake
+def _(query, candidates, bias, ptr, index, share, label_smoothing, precision, block, backend):
+    return share.new_empty(()), torch.empty_like(share)
+
+
+@fused_op("magna::kvsall_loss_backward")
+def kvsall_loss_backward_op(
+    grad: Tensor,
+    query: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    ptr: Tensor,
+    index: Tensor,
+    share: Tensor,
+    lse: Tensor,
+    label_smoothing: float,
+    precision: str,
+    block: int,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """∂s = grad · share (softmax(s) − t), block by block; ∂query = ∂s e, ∂candidates = ∂sᵀ q, ∂bias = Σ_b ∂s."""
+    steps, where = _steps(backend), entries((ptr, index))
+    extra, elsewhere, _ = _targets(ptr, candidates.size(0), label_smoothing, share.dtype)
+    share = grad * share
+    q, e, b = _operands(query, candidates, bias, precision, block, share.dtype)
+    grad_q = torch.zeros_like(q, dtype=share.dtype)
+    grad_e = torch.empty_like(e, dtype=candidates.dtype)
+    grad_b = torch.empty_like(b) if bias is not None else b.new_empty(0)
+    for start, scores, e_here, b_here in _blocks(q, e, b, block):
+        grad_s = steps.gradient(scores, b_here, start, where, lse, share, elsewhere, extra, q.dtype)
+        grad_q += _product(grad_s, e_here)
+        grad_e[start : start + block] = _product(grad_s.T, q)
+        if bias is not None:
+            torch.sum(grad_s, 0, dtype=share.dtype, out=grad_b[start : start + block])
+    size = candidates.size(0)
+    return grad_q.to(query.dtype), grad_e[:size], grad_b[:size] if bias is None else grad_b[:size].to(bias.dtype)
+
+
+@kvsall_loss_backward_op.register_fake
+def _(grad, query, candidates, bias, ptr, index, share, lse, label_smoothing, precision, block, backend):
+    grad_bias = share.new_empty(0) if bias is None else torch.empty_like(bias)
+    return torch.empty_like(query), torch.empty_like(candidates), grad_bias
+
+
+def _save(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+    query, candidates, bias, ptr, index, share, *ctx.options = inputs
+    ctx.biased = bias is not None
+    ctx.save_for_backward(query, candidates, bias, ptr, index, share, output[1])
+
+
+def _grad(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    query, candidates, bias = kvsall_loss_backward_op(grad, *ctx.saved_tensors, *ctx.options)
+    return query, candidates, bias if ctx.biased else None, *[None] * 7
+
+
+kvsall_loss_op.register_autograd(_grad, setup_context=_save)
+
+
+def _targets(ptr: Tensor, num_entities: int, smoothing: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each query: what an answer's target has above the others', the others' target, and Σ_j t_j log t_j."""
+    # A query without answers has share 0; it only must not divide by 0.
+    count = ptr.diff().clamp_min(1).to(dtype)
+    whole = count * (1 - smoothing) + smoothing
+    extra, elsewhere = (1 - smoothing) / whole, smoothing / num_entities / whole
+    answer = extra + elsewhere
+    entropy = count * torch.xlogy(answer, answer) + (num_entities - count) * torch.xlogy(elsewhere, elsewhere)
+    return extra, elsewhere, entropy
+
+
+def _operands(
+    query: Tensor, candidates: Tensor, bias: Tensor | None, precision: str, block: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, candidates and biases as the products take them.
+
+    Rows of an odd number of bfloat16 would keep the products off their fast paths, so entities are added up to a whole
+    block. They have bias -inf: no softmax sees them.
+    """
+    size = candidates.size(0)
+    if precision == "bfloat16" or query.dtype == torch.bfloat16:
+        query, e = query.bfloat16(), query.new_zeros(size + -size % block, query.size(1), dtype=torch.bfloat16)
+        e[:size] = candidates
+    else:
+        e = candidates
+    b = torch.full(e.shape[:1], -torch.inf, dtype=dtype, device=query.device)
+    b[:size] = 0 if bias is None else bias
+    return query, e, b
+
+
+def _blocks(q: Tensor, e: Tensor, b: Tensor, block: int) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+    """Of each block: where it starts, the products, which may be written over, candidates and biases."""
+    for start in range(0, e.size(0), block):
+        here = slice(start, start + block)
+        yield start, _product(q, e[here].T), e[here], b[here]
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b; of bfloat16 in float32."""
+    if a.dtype != torch.bfloat16:
+        return a @ b
+    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
+
+
+def _steps(backend: str) -> ModuleType:
+    return importlib.import_module(_STEPS[backend])

@@ -1,0 +1,148 @@
+"""Where true answers stand among all entities: filtered ranks, a block of queries at a time."""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_left
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from magna.ops.answers import Answers, check_answers, check_products, check_values, entries
+
+_BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}  # scores of a block
+
+
+class RankCounts(NamedTuple):
+    """How many other entities score higher than each target, and how many the same; int64 [T]."""
+
+    better: Tensor
+    equal: Tensor
+
+
+@torch.no_grad()
+def rank_targets(
+    query: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    query_index: Tensor,
+    target: Tensor,
+    known: Answers | None,
+    *,
+    block: int | None = None,
+) -> RankCounts:
+    """Count the entities above each true answer and those tied with it, the filtered protocol's two numbers.
+
+    The optimistic rank is 1 + better, the pessimistic one 1 + better + equal, the realistic one their mean.
+
+    All scores of a query come from one product, the target's among them, and each unique query is scored once however
+    many targets it has. Entities in `known` do not count. NaN loses: a target that scores NaN is below all others, and
+    another entity that scores NaN is above none and tied with none.
+
+    Args:
+        query: unique queries.
+        candidates: all entities; scores are query @ candidates.T + bias.
+        bias: one number per entity, or None.
+        query_index: which query each target answers.
+        target: the true entities.
+        known: ptr and index of the entities known to be true for each query, in all splits, in increasing order; the
+            target may be among them. None ranks among all entities.
+        block: queries at a time; None takes what fits into a small part of the memory.
+
+    Shapes: query [Q, C], candidates [N, C], bias [N], query_index [T], target [T] → better [T], equal [T].
+
+    >>> query, candidates = torch.ones(1, 1), torch.tensor([[3.0], [2.0], [1.0], [2.0]])
+    >>> known = torch.tensor([0, 2]), torch.tensor([0, 1])
+    >>> rank_targets(query, candidates, None, torch.tensor([0]), torch.tensor([1]), known)
+    RankCounts(better=tensor([0]), equal=tensor([1]))
+    """
+    Q, N, device = query.size(0), candidates.size(0), query.device
+    _check(query, candidates, bias, query_index, target, known)
+    if block is None:
+        block = max(1, _BLOCK_BYTES.get(device.type, 64 << 20) // (query.element_size() * N))
+    elif block < 1:
+        raise ValueError(f"block is {block}; allowed: 1 and above, or None")
+    # Queries with many targets first. Then those of a block that have an r-th target are its first rows, and the r-th
+    # targets of all rows are compared at once without a copy.
+    count = torch.bincount(query_index, minlength=Q)
+    by_count = count.argsort(descending=True, stable=True)
+    place = torch.empty_like(by_count)
+    place[by_count] = torch.arange(Q, device=device)
+    by_place = place[query_index].argsort(stable=True)  # [T]
+    first = torch.cat([count.new_zeros(1), count[by_count].cumsum(0)])  # [Q + 1] of a query's targets, in this order
+    row, column, among_known = _filters(query_index, target, known, place, N)
+    eligible = N - (~among_known).long()
+    if known is not None:
+        eligible -= known[0].diff()[query_index]
+    ends, counts = first.tolist(), count[by_count].tolist()
+    borders = torch.searchsorted(row, torch.arange(0, Q + block, block, device=device)).tolist()
+    better, equal = torch.empty_like(target), torch.empty_like(target)
+    for number, start in enumerate(range(0, Q, block)):
+        stop = min(start + block, Q)
+        here = by_place[ends[start] : ends[stop]]
+        if len(here) == 0:
+            break
+        scores = query[by_count[start:stop]] @ candidates.T  # [block, N]
+        if bias is not None:
+            scores += bias
+        true = scores[place[query_index[here]] - start, target[here]]
+        filtered = slice(borders[number], borders[number + 1])
+        scores[row[filtered] - start, column[filtered]] = torch.nan
+        above, tied = _compare(scores, true, first[start:stop] - ends[start], counts[start:stop])
+        # A target that is not known to be true has been found equal to itself.
+        itself = ~among_known[here] & ~true.isnan()
+        better[here] = torch.where(true.isnan(), eligible[here], above)
+        equal[here] = tied - itself.long()
+    return RankCounts(better, equal)
+
+
+def _compare(scores: Tensor, true: Tensor, first: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
+    """For each target of a block the scores of its row that are above its own, and those that equal it."""
+    above, tied = torch.empty_like(true, dtype=torch.int64), torch.empty_like(true, dtype=torch.int64)
+    # Floating-point numbers are added up faster than truth values, and exactly so far.
+    found = torch.empty_like(scores, dtype=torch.float32 if scores.size(1) < 2**24 else torch.float64)
+    for turn in range(counts[0]):
+        rows = bisect_left(counts, -turn, key=operator.neg)  # those with more targets than that
+        at = first[:rows] + turn
+        limit = true[at, None]
+        above[at] = torch.gt(scores[:rows], limit, out=found[:rows]).sum(1).long()
+        tied[at] = torch.eq(scores[:rows], limit, out=found[:rows]).sum(1).long()
+    return above, tied
+
+
+def _filters(
+    query_index: Tensor, target: Tensor, known: Answers | None, place: Tensor, num_entities: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows and columns of the known answers, by row, and whether each target is among them."""
+    if known is None:
+        none = target.new_empty(0)
+        return none, none, torch.zeros_like(target, dtype=torch.bool)
+    query, entity = entries((known[0], known[1][: int(known[0][-1])]))
+    key, wanted = query * num_entities + entity, query_index * num_entities + target  # increasing
+    position = torch.searchsorted(key, wanted).clamp_max(max(len(key) - 1, 0))
+    among = key[position] == wanted if len(key) else torch.zeros_like(target, dtype=torch.bool)
+    row, order = place[query].sort(stable=True)
+    return row, entity[order], among
+
+
+def _check(
+    query: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    query_index: Tensor,
+    target: Tensor,
+    known: Answers | None,
+) -> None:
+    check_products(query, candidates, bias)
+    for name, tensor, size in (("query_index", query_index, query.size(0)), ("target", target, candidates.size(0))):
+        if tensor.dtype != torch.int64 or tensor.dim() != 1 or tensor.shape != target.shape:
+            allowed = f"torch.int64 [{target.numel()}], one per target"
+            raise ValueError(f"{name} is {tensor.dtype} {list(tensor.shape)}; allowed: {allowed}")
+        if tensor.device != query.device:
+            raise ValueError(f"{name} is on {tensor.device}, query on {query.device}; move one with .to(device)")
+        if tensor.numel() and not (0 <= int(tensor.min()) and int(tensor.max()) < size):
+            raise ValueError(f"{name} has {int(tensor.min())} to {int(tensor.max())}; allowed: 0 to {size - 1}")
+    if known is not None:
+        check_answers("known", known, query.size(0), query.device)
+        check_values("known", known, candidates.size(0))

@@ -1,0 +1,47 @@
+"""Answers as CSV, JSON or Parquet."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+FORMATS = ("csv", "json", "parquet")
+
+
+def file_format(path: str | Path, form: str | None = None) -> str:
+    """`form`, else the ending of a file's name.
+
+    >>> file_format("answers.csv")
+    'csv'
+    """
+    form = form or Path(path).suffix.removeprefix(".").lower()
+    if form not in FORMATS:
+        raise ValueError(f"{path} has format {form or 'none'!r}; allowed: {', '.join(FORMATS)}, by name or --format")
+    return form
+
+
+def write_answers(path: str | Path, form: str | None, columns: dict[str, list[Any]], whole: dict[str, Any]) -> None:
+    """Columns as a table, or everything as JSON; the ending of the name says which where `form` does not."""
+    form = file_format(path, form)
+    if form == "json":
+        Path(path).write_text(json.dumps(whole) + "\n", encoding="utf-8")
+    elif form == "parquet":
+        _write_parquet(Path(path), columns)
+    else:
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            writer.writerows(zip(*columns.values(), strict=True))
+
+
+def _write_parquet(path: Path, columns: dict[str, list[Any]]) -> None:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ValueError(
+            f"Parquet needs pyarrow ({error}); try pip install 'magna[parquet]', or --format csv"
+        ) from error
+    parquet.write_table(pyarrow.table(columns), path)

@@ -1,0 +1,265 @@
+"""Link prediction on one knowledge graph: batches of queries, loss and filtered ranks. No optimiser."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from magna.config import Config, ModelConfig
+from magna.datasets import Answers, KnowledgeGraph, Ranking
+from magna.metrics import Ranks
+from magna.models import LinkPredictor, make_link_predictor
+from magna.ops import kvsall_loss, rank_targets
+
+SIDES = ("head", "tail")
+_RELATION_SMOOTHING = 1e-3
+# The temperature of the scores is looked for among these, on at most so many ranks of validation.
+_TEMPERATURES = [4 ** (step / 10) for step in range(-10, 11)]
+_CALIBRATED = 1024
+_BLOCK = 128  # queries that are scored at a time outside training
+
+
+class LinkPrediction:
+    """KL between the model's distribution over all entities and the smoothed answers of (head, relation) queries.
+
+    The edges that say an answer of the batch are absent in that step, in both directions: what is asked is not told.
+
+    >>> from magna.datasets import load_knowledge_graph
+    >>> config = Config.from_dict({"task": {"name": "link_prediction"}})
+    >>> task = LinkPrediction(load_knowledge_graph("families"), config, torch.device("cpu"))
+    >>> sorted(task.evaluate(task.make_model(ModelConfig(hidden_channels=8)), "valid"))
+    ['hits@1', 'hits@10', 'hits@3', 'mr', 'mrr', 'mrr_optimistic', 'mrr_pessimistic']
+    """
+
+    METRIC = "mrr"
+
+    def __init__(self, graph: KnowledgeGraph, config: Config, device: torch.device):
+        if graph.queries.size(0) == 0:
+            raise ValueError(f"{graph.triples.name} has no train triple; allowed: at least one in each split")
+        self.graph = graph.to(device)
+        self.dataset, self.device = graph.triples.name, device
+        self.typed = config.data.control != "no-types"
+        self.num_nodes, self.num_edges = graph.num_entities, graph.edge_index.size(1)
+        # The same tensors are handed to the model every time, so their sorted `Graph` is built only once.
+        self.edge_index, self.edge_type = self.graph.edge_index, self.graph.edge_type if self.typed else None
+        if config.data.control == "random-graph":
+            self.edge_index = _shuffled(graph).to(device)
+        self._counts = self.graph.answers.counts
+        self._rankings = {split: graph.ranking(split).to(device) for split in ("valid", "test")}
+        self._take(config)
+
+    def _take(self, config: Config) -> None:
+        self.settings, self.precision = config.task, config.train.precision
+        self.batch_size = min(config.task.batch_size, self.graph.queries.size(0))
+        # The most answers that a batch can have.
+        self._capacity = int(self._counts.topk(self.batch_size).values.sum())
+
+    def with_config(self, config: Config) -> LinkPrediction:
+        """The task on the same data with the loss of another config."""
+        other = copy.copy(self)
+        other._take(config)
+        return other
+
+    @property
+    def size(self) -> str:
+        triples = self.graph.triples
+        return (
+            f"{self.num_nodes:,} entities, {self.graph.num_relations} relations, {len(triples.train):,} train triples"
+        )
+
+    @property
+    def data_bytes(self) -> int:
+        """What the data takes on the device; the edges are kept sorted by target and by source."""
+        graph = self.graph
+        parts = [graph.edge_type, graph.edge_query, graph.reverse_query, graph.queries, *graph.answers]
+        for ranking in self._rankings.values():
+            parts += [ranking.queries, ranking.query, ranking.target, ranking.rel_type, *ranking.known]
+        return 4 * self.edge_index.nbytes + sum(part.nbytes for part in parts)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.graph.triples.notes
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """What a run folder keeps: the names behind the rows of the tables."""
+        return {"entities": list(self.graph.triples.entities), "relations": list(self.graph.triples.relations)}
+
+    def make_model(self, config: ModelConfig) -> LinkPredictor:
+        """A fresh model of the right size for this data."""
+        return make_link_predictor(config, self.graph.num_entities, self.graph.num_relations, typed=self.typed)
+
+    @property
+    def num_batches(self) -> int:
+        return -(-self.graph.queries.size(0) // self.batch_size)
+
+    def batches(self, epoch: int = 0, seed: int = 0) -> Iterator[Tensor]:
+        """The training queries by number, each once, in an order that epoch and seed decide alone.
+
+        All batches have one size; -1 stands in the places that are left in the last one.
+        """
+        chance = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+        order = torch.randperm(self.graph.queries.size(0), generator=chance)
+        padded = order.new_full((self.num_batches * self.batch_size,), -1)
+        padded[: len(order)] = order
+        yield from padded.to(self.device).view(-1, self.batch_size)
+
+    def loss(self, model: Any, batch: Tensor, epoch: int | Tensor = 0) -> Tensor:
+        """The loss of a batch of queries by a link predictor, or what stands for one; nothing waits for the device."""
+        used = batch >= 0
+        query = batch.clamp(min=0)
+        head, relation = self.graph.queries[query].unbind(1)
+        count = torch.where(used, self._counts[query], 0)
+        scored = model(self.edge_index, self.edge_type, head, relation, edge_mask=self._not_told(batch))
+        weight = used if self.settings.query_weight == "uniform" else count
+        weight = weight.to(torch.float32)
+        loss = self._answer_loss(scored, query, count, weight)
+        if self.settings.relation_prediction == 0 and self.settings.n3 == 0:
+            return loss
+        # One answer of each query, drawn at random, stands for all of them.
+        drawn = (torch.rand_like(weight) * count).long().clamp(max=(count - 1).clamp(min=0))
+        tail = self.graph.answers.index[self.graph.answers.ptr[query] + drawn]
+        share = weight / weight.sum()
+        if self.settings.relation_prediction > 0:
+            guess = self._relation_loss(model, head, relation, tail)
+            loss = loss + self.settings.relation_prediction * (share * guess).sum()
+        if self.settings.n3 > 0:
+            decoder = model.decoder
+            factors = (scored.states[head], decoder.relation(model.relations()[relation]), scored.states[tail])
+            norms = sum(decoder.magnitude(factor.float()).pow(3).sum(1) for factor in factors)
+            loss = loss + self.settings.n3 * (share * norms).sum()
+        return loss
+
+    def _answer_loss(self, scored: Any, query: Tensor, count: Tensor, weight: Tensor) -> Tensor:
+        ptr = torch.cat([count.new_zeros(1), count.cumsum(0)])
+        # As many places as a batch can fill, so that shapes do not depend on the batch.
+        place = torch.arange(self._capacity, device=query.device)
+        row = torch.searchsorted(ptr, place, right=True).sub_(1).clamp_(max=len(query) - 1)
+        index = self.graph.answers.ptr[query][row] + place - ptr[row]
+        answers = Answers(ptr, self.graph.answers.index[index.clamp_(max=len(self.graph.answers.index) - 1)])
+        # The loss has its own say on the precision of its products.
+        with torch.autocast(query.device.type, enabled=False):
+            return kvsall_loss(
+                scored.query.float(),
+                scored.candidates.float(),
+                scored.bias,
+                answers,
+                label_smoothing=self.settings.label_smoothing,
+                weight=weight,
+                precision="bfloat16" if self.precision == "bfloat16" else "float32",
+                validate=False,
+            )
+
+    def _relation_loss(self, model: LinkPredictor, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
+        """[B]: the relation guessed from the embeddings themselves, as e_h ∘ e_t against each relation's."""
+        entities, relations = model.entity_table, model.relation_table
+        if entities.size(1) != relations.size(1):
+            raise ValueError(
+                f"task.relation_prediction with entities of width {entities.size(1)} and relations of width "
+                f"{relations.size(1)}; allowed: equal widths (model.relation_channels)"
+            )
+        scores = (entities[head] * entities[tail]) @ relations.T
+        return nn.functional.cross_entropy(
+            scores.float(), relation, reduction="none", label_smoothing=_RELATION_SMOOTHING
+        )
+
+    def _not_told(self, batch: Tensor) -> Tensor | None:
+        """[E]: the edges that say no answer of the batch; a self-loop says none."""
+        if not self.settings.mask_answers:
+            return None
+        size = self.graph.queries.size(0)
+        # The last place is for -1: no query, of the batch or of a self-loop.
+        asked = torch.zeros(size + 1, dtype=torch.bool, device=batch.device)
+        asked.index_fill_(0, torch.where(batch < 0, size, batch), True)
+        asked[-1:].fill_(False)
+        return ~(asked[self.graph.edge_query] | asked[self.graph.reverse_query])
+
+    @torch.no_grad()
+    def ranks(self, model: nn.Module, split: str) -> Ranks:
+        """The filtered ranks of a split, rows as in its `Ranking`: all tails, then all heads."""
+        model.eval()
+        ranking = self._rankings[split]
+        scored = model(self.edge_index, self.edge_type, *ranking.queries.unbind(1))
+        return Ranks(
+            *rank_targets(scored.query, scored.candidates, scored.bias, ranking.query, ranking.target, ranking.known)
+        )
+
+    def evaluate(self, model: nn.Module, split: str) -> dict[str, float]:
+        """MRR, mean rank and hits on both sides of `valid` or `test`; ties count half, or as said."""
+        return _metrics(self.ranks(model, split))
+
+    def report(self, model: nn.Module, split: str) -> dict[str, Any]:
+        """The same beside each side and each relation alone."""
+        ranks, ranking = self.ranks(model, split), self._rankings[split]
+        relations = ranks.by(ranking.rel_type.cpu())
+        names = self.graph.triples.relations
+        return {
+            "metrics": _metrics(ranks),
+            **{side: _metrics(ranks.select(_rows(ranking, side))) for side in SIDES},
+            "relations": {names[r]: {"ranks": len(part), **part.metrics()} for r, part in relations.items()},
+        }
+
+    @staticmethod
+    def score(metrics: dict[str, float]) -> tuple[float, float]:
+        """What selection compares, larger is better: MRR, and the mean rank where MRRs are equal."""
+        return metrics["mrr"], -metrics["mr"]
+
+    @torch.no_grad()
+    def calibrate(self, model: nn.Module) -> dict[str, float]:
+        """The temperature with which the softmax of `log_probabilities` gives the answers of validation most."""
+        model.eval()
+        ranking = self._rankings["valid"]
+        rows = torch.linspace(0, len(ranking.query) - 1, min(_CALIBRATED, len(ranking.query))).long().to(self.device)
+        queries, target = ranking.queries[ranking.query[rows]], ranking.target[rows]
+        scored = model(self.edge_index, self.edge_type, *queries.unbind(1))
+        known = self.graph.answers_to(queries.cpu())
+        loss = torch.zeros(len(_TEMPERATURES))
+        for start in range(0, len(rows), _BLOCK):
+            part = slice(start, start + _BLOCK)
+            scores = scored.part(part).scores()
+            told = told_answers(known, part, scores.shape).to(self.device)
+            for i, temperature in enumerate(_TEMPERATURES):
+                probable = log_probabilities(scores / temperature, told)
+                loss[i] -= float(probable.gather(1, target[part, None]).sum())
+        return {"temperature": _TEMPERATURES[int(loss.argmin())]}
+
+
+def told_answers(known: Answers, part: slice, shape: torch.Size) -> Tensor:
+    """[B, N]: the answers of some queries that are known."""
+    counts = known.counts[part]
+    rows = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    first = int(known.ptr[part][0])
+    told = torch.zeros(shape, dtype=torch.bool)
+    told[rows, known.index[first : first + len(rows)]] = True
+    return told
+
+
+def log_probabilities(scores: Tensor, told: Tensor) -> Tensor:
+    """log p of each entity: against all that are not known to be answers, and itself.
+
+    Shapes: scores [B, N], told [B, N] → [B, N].
+    """
+    others = scores.masked_fill(told, -torch.inf).logsumexp(1, keepdim=True)
+    return torch.where(told, scores - torch.logaddexp(others, scores), scores - others)
+
+
+def _metrics(ranks: Ranks) -> dict[str, float]:
+    ties = {f"mrr_{tie}": ranks.metrics(tie)["mrr"] for tie in ("optimistic", "pessimistic")}
+    return ranks.metrics() | ties
+
+
+def _rows(ranking: Ranking, side: str) -> Tensor:
+    return torch.arange(len(ranking.query))[ranking.side(side)]
+
+
+def _shuffled(graph: KnowledgeGraph) -> Tensor:
+    """The edges with the tails of training triples dealt anew: degrees and types stay, what is said is random."""
+    size = len(graph.triples.train)
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(0))
+    head, tail = graph.edge_index[0, :size], graph.edge_index[1, :size][order]
+    edges = torch.stack([torch.cat([head, tail]), torch.cat([tail, head])])
+    return torch.cat([edges, graph.edge_index[:, 2 * size :]], dim=1)

@@ -1,0 +1,41 @@
+"""The studies of knowledge graphs run and leave their records."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def knowledge(monkeypatch: pytest.MonkeyPatch) -> Any:
+    if not BENCHMARKS.is_dir():
+        pytest.skip("benchmarks/ is not part of this install")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("knowledge")
+
+
+def test_loss(knowledge: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knowledge, "ENTITIES", {"small": 100})
+    monkeypatch.setattr(knowledge, "QUERIES", 8)
+    monkeypatch.setattr(knowledge.measure, "LEAST_TURNS", 1)
+    knowledge.loss(["small"], torch.device("cpu"), tmp_path, {})
+    (file,) = tmp_path.glob("loss-*.json")
+    rows = json.loads(file.read_text())["rows"]
+    assert [row["backend"] for row in rows] == ["blocked", "reference"]
+    assert rows[0]["block"] == 64 and all(row["ms"] > 0 for row in rows)
+
+
+def test_ranking(knowledge: Any, tmp_path: Path) -> None:
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text("a\tr\tb\nb\tr\tc\nc\tr\ta\n")
+    knowledge.ranking([str(tmp_path)], torch.device("cpu"), None, tmp_path, {})
+    (file,) = tmp_path.glob("ranking-*.json")
+    (row,) = json.loads(file.read_text())["rows"]
+    assert row["targets"] == 6 and row["entities"] == 3 and row["seconds"] > 0

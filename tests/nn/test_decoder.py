@@ -1,0 +1,105 @@
+"""Each decoder is its formula, and its scores start with a deviation of about 1."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from magna.nn.decoder import DECODERS, ComplEx, ConvE, Decoder, TuckER
+from magna.typing import DecoderName
+
+CHANNELS, RELATION_CHANNELS, ENTITIES, BATCH = 12, 5, 7, 4
+
+
+def _decoder(name: str, relation_channels: int = RELATION_CHANNELS, **options) -> Decoder:
+    torch.manual_seed(0)
+    decoder = DECODERS[name](CHANNELS, relation_channels, ENTITIES, **options)
+    decoder.reset_parameters()
+    return decoder
+
+
+def _inputs(relation_channels: int = RELATION_CHANNELS) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shapes = (BATCH, CHANNELS), (BATCH, relation_channels), (ENTITIES, CHANNELS)
+    head, relation, states = (torch.randn(shape, generator=generator) for shape in shapes)
+    return head, relation, states
+
+
+def _scores(decoder: Decoder, head: Tensor, relation: Tensor, states: Tensor) -> Tensor:
+    scores = decoder.query(head, relation) @ decoder.candidates(states).T
+    bias = decoder.bias()
+    return scores if bias is None else scores + bias
+
+
+def _formula(decoder: Decoder, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
+    """The score of one triple, as its paper has it."""
+    if isinstance(decoder, TuckER):
+        return torch.einsum("kij,k,i,j->", decoder.core, relation, head, tail)
+    relation = relation if decoder.project is None else decoder.project.weight @ relation
+    if isinstance(decoder, ConvE):
+        image = torch.stack([head.view(3, 4), (relation * CHANNELS**0.5).view(3, 4)]).view(1, 1, 6, 4)
+        filtered = F.relu(F.conv2d(image, decoder.filters.weight, decoder.filters.bias))
+        return decoder.out(filtered.flatten()) @ tail
+    if isinstance(decoder, ComplEx):
+        h, r, t = (torch.complex(*part.chunk(2)) for part in (head, relation, tail))
+        return (h * r * t.conj()).sum().real
+    return (head * relation * tail).sum()
+
+
+def test_every_name_has_a_decoder() -> None:
+    assert set(get_args(DecoderName)) == set(DECODERS)
+
+
+@pytest.mark.parametrize("relation_channels", [RELATION_CHANNELS, CHANNELS])
+@pytest.mark.parametrize("name", DECODERS)
+def test_scores_are_the_formula(name: str, relation_channels: int) -> None:
+    decoder = _decoder(name, relation_channels).eval()
+    head, relation, states = _inputs(relation_channels)
+    scores = _scores(decoder, head, relation, states)
+    expected = [_formula(decoder, h, r, t) for h, r in zip(head, relation, strict=True) for t in states]
+    torch.testing.assert_close(scores, torch.stack(expected).view(BATCH, ENTITIES))
+
+
+@pytest.mark.parametrize(("relation_channels", "std"), [(30, 0.1), (30, 2.0), (200, 0.1)])
+@pytest.mark.parametrize("name", DECODERS)
+def test_scores_start_with_a_deviation_of_one(name: str, relation_channels: int, std: float) -> None:
+    torch.manual_seed(0)
+    decoder = DECODERS[name](64, relation_channels, 500, relation_std=std)
+    decoder.reset_parameters()
+    scores = _scores(decoder, torch.randn(200, 64), std * torch.randn(200, relation_channels), torch.randn(500, 64))
+    assert 0.7 < scores.std().item() < 1.3
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_head_and_relation_are_dropped_in_training_and_candidates_are_not(name: str) -> None:
+    decoder = _decoder(name, dropout=0.5)
+    head, relation, states = _inputs()
+    assert not torch.equal(decoder.query(head, relation), decoder.query(head, relation))
+    assert torch.equal(decoder.candidates(states), states)
+    decoder.eval()
+    assert torch.equal(decoder.query(head, relation), decoder.query(head, relation))
+
+
+def test_complex_tells_a_triple_from_its_mirror_image_and_distmult_does_not() -> None:
+    head, relation, states = _inputs()
+    for name, differs in (("complex", True), ("distmult", False)):
+        decoder = _decoder(name).eval()
+        there = _scores(decoder, head[:1], relation[:1], states[:1])
+        back = _scores(decoder, states[:1], relation[:1], head[:1])
+        assert torch.allclose(there, back) != differs
+
+
+def test_the_magnitude_of_complex_numbers_is_their_modulus() -> None:
+    factor = torch.tensor([[3.0, 0.0, 4.0, 2.0]])
+    torch.testing.assert_close(DECODERS["complex"].magnitude(factor), torch.tensor([[5.0, 2.0]]))
+    torch.testing.assert_close(DECODERS["distmult"].magnitude(-factor), factor)
+
+
+@pytest.mark.parametrize(("name", "channels", "text"), [("complex", 5, "an even number"), ("conve", 7, "images of at")])
+def test_widths_that_do_not_fit(name: str, channels: int, text: str) -> None:
+    with pytest.raises(ValueError, match=f"channels is {channels}.*{text}"):
+        DECODERS[name](channels, 4, 9)

@@ -1,0 +1,255 @@
+"""Link prediction: what is asked is not told, the loss is its definition, ranks are those of a plain sort."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from magna.config import Config, ModelConfig, load_recipe
+from magna.datasets import KnowledgeGraph
+from magna.datasets.triples import triples_from
+from magna.nn import LinkPredictor
+from magna.tasks import LinkPrediction, make_task
+from magna.tasks.link_prediction import log_probabilities
+
+ENTITIES, RELATIONS = 40, 3
+MODEL = ModelConfig(hidden_channels=16, heads=4, K=2, num_layers=1, entity_channels=12, final_norm="layer")
+
+
+def _graph(seed: int = 0) -> KnowledgeGraph:
+    generator = torch.Generator().manual_seed(seed)
+    columns = [torch.randint(size, (260,), generator=generator) for size in (ENTITIES, RELATIONS, ENTITIES)]
+    rows = sorted({(f"e{h:02}", f"r{r}", f"e{t:02}") for h, r, t in torch.stack(columns, dim=1).tolist()})
+    order = torch.randperm(len(rows), generator=generator).tolist()
+    shuffled = [rows[i] for i in order]
+    return KnowledgeGraph.from_triples(
+        triples_from("random", {"train": shuffled[60:], "valid": shuffled[:30], "test": shuffled[30:60]})
+    )
+
+
+def _task(control: str = "none", precision: str = "float32", **settings) -> LinkPrediction:
+    tables = {
+        "data": {"control": control},
+        "task": {"name": "link_prediction", "batch_size": 32} | settings,
+        "train": {"precision": precision},
+    }
+    return LinkPrediction(_graph(), Config.from_dict(tables), torch.device("cpu"))
+
+
+def _model(task: LinkPrediction, **changes) -> LinkPredictor:
+    torch.manual_seed(0)
+    return task.make_model(ModelConfig(**(vars(MODEL) | changes))).eval()
+
+
+def _answers(task: LinkPrediction, query: int) -> list[int]:
+    answers = task.graph.answers
+    return answers.index[int(answers.ptr[query]) : int(answers.ptr[query + 1])].tolist()
+
+
+def _scores(task: LinkPrediction, model: LinkPredictor, batch: Tensor, mask: Tensor) -> Tensor:
+    """Of the queries of a batch, on the graph without the edges that are masked."""
+    head, relation = task.graph.queries[batch].unbind(1)
+    return model(task.edge_index[:, mask], task.graph.edge_type[mask], head, relation).scores()
+
+
+def test_an_epoch_asks_every_query_once() -> None:
+    task = _task()
+    batches = list(task.batches(epoch=2, seed=5))
+    assert len(batches) == task.num_batches and {len(batch) for batch in batches} == {32}
+    asked = torch.cat(batches)
+    assert sorted(asked[asked >= 0].tolist()) == list(range(len(task.graph.queries)))
+
+
+def test_the_order_depends_on_epoch_and_seed_alone() -> None:
+    first = torch.stack(list(_task().batches(3, 1)))
+    torch.manual_seed(77)
+    assert torch.equal(first, torch.stack(list(_task().batches(3, 1))))
+    assert not torch.equal(first, torch.stack(list(_task().batches(4, 1))))
+    assert not torch.equal(first, torch.stack(list(_task().batches(3, 2))))
+
+
+def test_no_edge_tells_an_answer_of_the_batch() -> None:
+    task = _task()
+    batch = next(task.batches())
+    kept = task._not_told(batch)
+    assert kept is not None
+    asked = {tuple(query) for query in task.graph.queries[batch].tolist()}
+    source, target = task.edge_index.tolist()
+    for s, t, r, stays in zip(source, target, task.graph.edge_type.tolist(), kept.tolist(), strict=True):
+        inverse = (r + RELATIONS) % (2 * RELATIONS)
+        told = r < 2 * RELATIONS and ((s, r) in asked or (t, inverse) in asked)
+        assert stays != told
+    assert _task(mask_answers=False)._not_told(batch) is None
+
+
+@pytest.mark.parametrize("weighting", ["answers", "uniform"])
+@pytest.mark.parametrize("last", [False, True])
+def test_the_loss_is_its_definition(weighting: str, last: bool) -> None:
+    task = _task(label_smoothing=0.2, query_weight=weighting)
+    model = _model(task)
+    batch = list(task.batches())[-1 if last else 0]
+    assert bool((batch < 0).any()) == last
+    used = batch[batch >= 0]
+    kept = task._not_told(batch)
+    assert kept is not None
+    logs = _scores(task, model, used, kept).log_softmax(1).detach()
+    total, weights = 0.0, 0.0
+    for row, query in enumerate(used.tolist()):
+        answers = _answers(task, query)
+        target = torch.full((ENTITIES,), 0.2 / ENTITIES)
+        target[answers] += 0.8
+        target /= target.sum()
+        weight = len(answers) if weighting == "answers" else 1
+        total += weight * float((target * (target.log() - logs[row])).sum())
+        weights += weight
+    assert task.loss(model, batch).item() == pytest.approx(total / weights, rel=1e-4)
+
+
+def test_one_loss_for_all_batch_sizes() -> None:
+    """Places that are left in a batch change nothing."""
+    task = _task(mask_answers=False)
+    model = _model(task)
+    batch = next(task.batches())
+    padded = torch.cat([batch[:10], batch.new_full((22,), -1)])
+    small = _task(mask_answers=False, batch_size=10)
+    torch.testing.assert_close(task.loss(model, padded), small.loss(model, batch[:10]))
+
+
+def test_guessing_the_relation_and_n3() -> None:
+    plain, task = _task(), _task(relation_prediction=0.5, n3=0.01)
+    model = _model(task)
+    single = [q for q in range(len(task.graph.queries)) if len(_answers(task, q)) == 1][:8]
+    batch = torch.tensor(single + [-1] * 24)
+    head, relation = task.graph.queries[single].unbind(1)
+    tail = torch.tensor([_answers(task, query)[0] for query in single])
+    entities = model.entity_table
+    guess = torch.nn.functional.cross_entropy(
+        (entities[head] * entities[tail]) @ model.relation_table.T, relation, label_smoothing=1e-3
+    )
+    states = model.encode(task.edge_index, task.edge_type, edge_mask=task._not_told(batch))
+    factors = (states[head], model.decoder.relation(model.relation_table[relation]), states[tail])
+    n3 = sum(factor.abs().pow(3).sum() for factor in factors) / len(single)
+    expected = plain.loss(model, batch) + 0.5 * guess + 0.01 * n3
+    torch.testing.assert_close(task.loss(model, batch), expected)
+
+
+def test_guessing_the_relation_needs_equal_widths() -> None:
+    task = _task(relation_prediction=1.0)
+    with pytest.raises(ValueError, match="entities of width 12 and relations of width 6; allowed: equal widths"):
+        task.loss(_model(task, relation_channels=6), next(task.batches()))
+
+
+def test_bfloat16_products_give_nearly_the_same_loss() -> None:
+    task, rough = _task(), _task(precision="bfloat16")
+    model = _model(task)
+    batch = next(task.batches())
+    exact = task.loss(model, batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = rough.loss(model, batch)
+    loss.backward()
+    assert loss.dtype == torch.float32 and 0 < abs(loss.item() - exact.item()) < 0.02
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_ranks_are_those_of_a_plain_sort() -> None:
+    task = _task()
+    model = _model(task)
+    triples = task.graph.triples
+    everything = {tuple(row) for split in ("train", "valid", "test") for row in triples.split(split).tolist()}
+    kept = torch.ones(task.num_edges, dtype=torch.bool)
+    reciprocal: dict[str, list[float]] = {"tail": [], "head": []}
+    for h, r, t in triples.test.tolist():
+        for side, (given, relation, target) in {"tail": (h, r, t), "head": (t, r + RELATIONS, h)}.items():
+            scores = model(
+                task.edge_index[:, kept], task.graph.edge_type[kept], torch.tensor([given]), torch.tensor([relation])
+            ).scores()[0]
+            others = [
+                e
+                for e in range(ENTITIES)
+                if e != target and ((h, r, e) if side == "tail" else (e, r, t)) not in everything
+            ]
+            reciprocal[side].append(1 / (1 + int((scores[others] > scores[target]).sum())))
+    report = task.report(model, "test")
+    for side, values in reciprocal.items():
+        assert report[side]["mrr"] == pytest.approx(sum(values) / len(values))
+    both = reciprocal["tail"] + reciprocal["head"]
+    assert task.evaluate(model, "test") == report["metrics"]
+    assert report["metrics"]["mrr"] == pytest.approx(sum(both) / len(both))
+    assert sum(part["ranks"] for part in report["relations"].values()) == 2 * len(triples.test)
+    assert set(report["relations"]) <= set(triples.relations)
+
+
+def test_a_model_that_says_nothing_is_ranked_in_the_middle() -> None:
+    task = _task()
+    model = _model(task)
+    with torch.no_grad():
+        model.relation_table.zero_()
+    metrics = task.evaluate(model, "valid")
+    assert metrics["mrr_pessimistic"] < metrics["mrr"] < metrics["mrr_optimistic"] == 1.0
+
+
+def test_a_random_graph_keeps_degrees_and_types() -> None:
+    task, random = _task(), _task("random-graph")
+    assert not torch.equal(task.edge_index, random.edge_index)
+    assert torch.equal(task.graph.edge_type, random.graph.edge_type)
+    for row in (0, 1):
+        assert torch.equal(task.edge_index[row].bincount(), random.edge_index[row].bincount())
+    size = len(task.graph.triples.train)
+    assert torch.equal(random.edge_index[:, :size].flip(0), random.edge_index[:, size : 2 * size])
+
+
+def test_without_types() -> None:
+    task = _task("no-types")
+    model = _model(task)
+    assert not model.typed and math.isfinite(task.loss(model, next(task.batches())).item())
+
+
+def test_the_temperature_is_the_one_that_fits_validation() -> None:
+    task = _task()
+    model = _model(task)
+    with torch.no_grad():
+        model.relation_table.mul_(50)  # far too sure of itself
+    assert task.calibrate(model)["temperature"] == pytest.approx(4.0)
+
+
+def test_probabilities_leave_known_answers_out() -> None:
+    scores = torch.tensor([[1.0, 2.0, 3.0]])
+    told = torch.tensor([[False, False, True]])
+    probabilities = log_probabilities(scores, told).exp()
+    torch.testing.assert_close(probabilities[:, :2], scores[:, :2].softmax(1))
+    torch.testing.assert_close(probabilities[0, 2], scores.softmax(1)[0, 2])
+
+
+def test_training_without_triples_is_refused() -> None:
+    triples = triples_from("empty", {"train": [], "valid": [("a", "r", "b")], "test": [("a", "r", "b")]})
+    with pytest.raises(ValueError, match="empty has no train triple"):
+        LinkPrediction(KnowledgeGraph.from_triples(triples), Config(), torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "setting", "text"),
+    [
+        ("families", "data.normalise_features=true", "data.normalise_features is True; link_prediction has no such"),
+        ("families", "data.split=random", "data.split is 'random'; link_prediction has no such"),
+        ("digits", "data.control=no-types", "data.control is 'no-types'; node_classification has no such"),
+    ],
+)
+def test_settings_of_the_other_task_are_refused(recipe: str, setting: str, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        make_task(load_recipe(recipe).with_values([setting]), None, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "setting"), [("families", "task.consistency=1.0"), ("digits", "task.label_smoothing=0.3")]
+)
+def test_losses_of_the_other_task_are_refused(recipe: str, setting: str) -> None:
+    with pytest.raises(ValueError, match="has no such setting"):
+        load_recipe(recipe).with_values([setting])
+
+
+def test_models_that_are_no_link_predictors_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"model\.name is 'gat'; allowed for link prediction: 'magna'"):
+        _task().make_model(ModelConfig(name="gat"))

@@ -1,0 +1,217 @@
+"""A trained link predictor put to use, and the loop around it: training, resuming, ranks again, answers by name."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from magna import train as training
+from magna.answer import Query, evaluate_links, predict_links, read_queries
+from magna.cli import app
+from magna.config import Config, load_recipe
+from magna.predict import evaluate, predict
+
+SETTINGS = [
+    "model.hidden_channels=16",
+    "model.num_layers=1",
+    "model.heads=4",
+    "model.entity_channels=16",
+    "model.K=2",
+    "task.batch_size=64",
+    "train.epochs=6",
+    "train.eval_every=2",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Towns in a ring, each beside the next; the road back is left out now and then."""
+    folder = tmp_path_factory.mktemp("data") / "towns"
+    folder.mkdir()
+    chance = random.Random(0)
+    rows = [(f"town {i:02}", "beside", f"town {(i + 1) % 60:02}") for i in range(60)]
+    rows += [(tail, "behind", head) for head, _, tail in rows]
+    rows += [(f"town {i:02}", "in", f"land {i // 10}") for i in range(60)]
+    chance.shuffle(rows)
+    for split, part in {"train": rows[40:], "valid": rows[:20], "test": rows[20:40]}.items():
+        (folder / f"{split}.tsv").write_text("".join("\t".join(row) + "\n" for row in part))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def config(folder: Path) -> Config:
+    return load_recipe(str(folder)).with_values(SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def run(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "towns"
+    training.train(config, run_dir=path, device="cpu")
+    return path
+
+
+def _train_row(folder: Path) -> tuple[str, str, str]:
+    head, relation, tail = (folder / "train.tsv").read_text().splitlines()[0].split("\t")
+    return head, relation, tail
+
+
+def test_a_folder_of_triples_is_link_prediction(config: Config, folder: Path) -> None:
+    assert config.task.name == "link_prediction" and config.data.name == str(folder) and config.recipe == "towns"
+
+
+def test_the_run_tells_its_story(run: Path, config: Config) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    assert set(summary["test"]) >= {"mr", "mrr", "hits@1", "hits@3", "hits@10"}
+    assert 0.25 <= summary["temperature"] <= 4
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in rows if "valid" in row] == [1, 3, 5]
+    assert len(rows) == config.train.epochs and rows[-1]["loss"] < rows[0]["loss"]
+
+
+def test_ranks_again_are_the_ranks_of_training(run: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    for split in ("valid", "test"):
+        again = evaluate(run, split, device="cpu")
+        assert list(again) == ["task", "dataset", "split", "metrics", "head", "tail", "relations"]
+        assert again["metrics"] == summary[split]
+        mean = (again["head"]["mrr"] + again["tail"]["mrr"]) / 2
+        assert again["metrics"]["mrr"] == pytest.approx(mean)
+    assert evaluate_links(run, "test", device="cpu")["metrics"] == summary["test"]
+
+
+@pytest.mark.parametrize("stop", [1, 4])
+def test_a_stopped_run_ends_as_if_it_had_never_stopped(
+    run: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+
+    def kill(epoch: training.Epoch) -> None:
+        if epoch.number == stop:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        training.train(config, run_dir=tmp_path / "run", device="cpu", on_epoch=kill)
+    torch.manual_seed(123)  # a new process would have another state
+    training.train(config, run_dir=tmp_path / "run", device="cpu", resume=True)
+    for name in ("metrics.jsonl", "model/model.safetensors", "model/config.json", "config.toml", "schema.json"):
+        assert (tmp_path / "run" / name).read_bytes() == (run / name).read_bytes()
+
+
+def test_the_best_tails_and_heads(run: Path, folder: Path) -> None:
+    head, relation, tail = _train_row(folder)
+    found = predict_links(run, [Query(head, relation, None), Query(None, relation, tail)], top=66, device="cpu")
+    tails, heads = ([answer.entity for answer in answers] for answers in found.answers)
+    assert len(tails) == len(heads) == 66 and tail in tails and head in heads
+    for answers in found.answers:
+        scores = [answer.score for answer in answers]
+        assert scores == sorted(scores, reverse=True)
+        # A softmax over those that are not known.
+        assert sum(answer.probability for answer in answers if not answer.known) == pytest.approx(1)
+    assert next(answer for answer in found.answers[0] if answer.entity == tail).known
+    assert next(answer for answer in found.answers[1] if answer.entity == head).known
+
+
+def test_files_hold_what_is_printed(run: Path, folder: Path, tmp_path: Path) -> None:
+    head, relation, tail = _train_row(folder)
+    (tmp_path / "queries.tsv").write_text(f"head\trelation\ttail\n{head}\t{relation}\t?\n\n\t{relation}\t{tail}\n")
+    queries = read_queries(tmp_path / "queries.tsv")
+    assert queries == [Query(head, relation, None), Query(None, relation, tail)]
+    (tmp_path / "queries.csv").write_text(f'"{head}",{relation}\n')
+    assert read_queries(tmp_path / "queries.csv") == queries[:1]
+    found = predict_links(run, queries, top=3, device="cpu")
+    found.write(tmp_path / "answers.csv")
+    with (tmp_path / "answers.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6 and [row["rank"] for row in rows] == ["1", "2", "3"] * 2
+    assert rows[0]["head"] == head and rows[3]["tail"] == tail
+    found.write(tmp_path / "answers.json")
+    assert json.loads((tmp_path / "answers.json").read_text()) == found.to_dict()
+
+
+def test_new_triples_are_heard_without_training(run: Path, tmp_path: Path) -> None:
+    query = Query("town 05", "in", None)
+    (tmp_path / "new.tsv").write_text("town 05\tbeside\ttown 40\ntown 05\tin\tland 4\n")
+    before, after = (
+        predict_links(run, [query], top=66, new_triples=new, device="cpu").answers[0]
+        for new in (None, tmp_path / "new.tsv")
+    )
+    known = {answer.entity: answer.known for answer in after}
+    assert known["land 4"] and not {answer.entity: answer.known for answer in before}["land 4"]
+    assert [answer.score for answer in before] != [answer.score for answer in after]
+
+
+def test_seeds_train_one_after_the_other(config: Config, tmp_path: Path) -> None:
+    result = training.train(config, run_dir=tmp_path / "run", seeds=2, device="cpu", together=True)
+    assert [run["seed"] for run in result["runs"]] == [0, 1]
+    assert result["runs"][0]["test"] != result["runs"][1]["test"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--head", "town 5", "--relation", "in"], "did you mean|nearest|town 05"),
+        (["--head", "town 05", "--relation", "inn"], "in"),
+        (["--head", "town 05"], "--relation is missing"),
+        (["--relation", "in"], "neither head nor tail"),
+        (["--head", "town 05", "--tail", "land 0", "--relation", "in"], "both head and tail"),
+        (["--node", "3"], "is a run of link prediction"),
+        (["--node", "3", "--relation", "in"], "nodes and links are asked for at once"),
+    ],
+)
+def test_a_wrong_question_is_one_line(run: Path, arguments: list[str], text: str) -> None:
+    result = CliRunner().invoke(app, ["predict", str(run), "--device", "cpu", *arguments])
+    assert result.exit_code == 2 and len(result.stderr.splitlines()) == 1
+    assert any(part in result.stderr for part in text.split("|"))
+
+
+def test_the_commands(run: Path, tmp_path: Path) -> None:
+    def call(*arguments: str) -> str:
+        result = CliRunner().invoke(app, [*arguments, "--device", "cpu"])
+        assert result.exit_code == 0, result.stderr
+        return result.stdout
+
+    assert "town" in call("predict", str(run), "--tail", "land 0", "--relation", "in", "--top", "4")
+    answer = json.loads(call("predict", str(run), "--head", "town 05", "--relation", "in", "--top", "2", "--json"))
+    assert [len(query["answers"]) for query in answer["queries"]] == [2]
+    out = tmp_path / "answers.csv"
+    assert "5 answers in" in call(
+        "predict", str(run), "--head", "town 05", "--relation", "in", "--top", "5", "--out", str(out)
+    )
+    assert "the heads: " in call("evaluate", str(run))
+    assert json.loads(call("evaluate", str(run), "--split", "valid", "--json"))["split"] == "valid"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a\tb\tc\td\n", "line 1 has 4 columns"),
+        ("a\tr\tb\n", "line 1: a query for 'r' has both head and tail"),
+        ("a\tr\t?\n?\t\tb\n", "line 2 has no relation"),
+    ],
+)
+def test_files_of_queries_say_where_they_are_wrong(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "queries.tsv").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_queries(tmp_path / "queries.tsv")
+
+
+def test_other_data_than_that_of_training_is_refused(run: Path, config: Config, folder: Path) -> None:
+    train = folder / "train.tsv"
+    before = train.read_text()
+    try:
+        train.write_text(before + "a new town\tin\tland 0\n")
+        with pytest.raises(ValueError, match="towns has other entities or relations than the run was trained on"):
+            predict_links(run, [Query("town 05", "in", None)], device="cpu")
+    finally:
+        train.write_text(before)
+
+
+def test_labels_are_not_asked_of_a_link_predictor(run: Path) -> None:
+    with pytest.raises(ValueError, match="is a run of link prediction"):
+        predict(run, device="cpu")
