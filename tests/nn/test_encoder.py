@@ -78,6 +78,7 @@ def test_renaming_nodes_commutes_with_the_model(x, graph):
 
 
 DROPOUTS: dict[str, Any] = {
+    "node_dropout": 0.1,
     "embed_dropout": 0.1,
     "classifier_dropout": 0.1,
     "input_dropout": 0.2,

@@ -190,7 +190,9 @@ def _load_pyg(path: Path, name: str, like: Schema | None) -> NodeData:
         raise ValueError(f"{path} holds {type(stored).__name__}; allowed: one torch_geometric.data.Data")
     try:
         data = NodeData.from_pyg(stored, name)
-    except (AttributeError, KeyError, TypeError) as error:
+    except ValueError:
+        raise
+    except Exception as error:  # a damaged object fails in any way as well
         raise ValueError(f"{path} holds a damaged Data ({error}); allowed: one with edge_index, x and y") from None
     relations = None if data.num_relations is None else tuple(map(str, range(data.num_relations)))
     if like is None:
