@@ -14,7 +14,7 @@ from magna.bench.comparison import BUSY_CORES
 def update() -> None:
     """Write each table between its markers in the document."""
     text = ledger.DOCS.read_text()
-    for name, table in (("kernels", kernels()), ("scaling", scaling()), ("memory", memory())):
+    for name, table in (("kernels", kernels()), ("epochs", epochs()), ("scaling", scaling()), ("memory", memory())):
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         text, found = re.subn(f"{begin}.*?{end}", lambda _, t=f"{begin}\n{table}\n{end}": t, text, flags=re.DOTALL)
         assert found == 1, f"{ledger.DOCS} has no place for the {name} table"
@@ -53,6 +53,27 @@ def _remarks(row: dict[str, str]) -> str:
     if busy > BUSY_CORES:
         remarks.append(f"{busy:.1f} cores busy with something else")
     return f" [{'; '.join(remarks)}]" if remarks else ""
+
+
+def epochs() -> str:
+    header = ["recipe", "settings", "model", "ms", "PyG, ms", "share of PyG's", "scores differ by"]
+    parts = []
+    for record in ledger.read_json("epoch"):
+        rows = record["rows"]
+        body = [
+            [
+                row["recipe"],
+                " ".join(row["settings"]) or "its own",
+                row["model"],
+                _digits(row["ms"]),
+                _digits(row["peer_ms"]),
+                f"{row['share']:.2f}",
+                f"{row['difference']:.0e}",
+            ]
+            for row in rows
+        ]
+        parts.append(_titled(rows[-1]["device"], _stamps(rows), header, body))
+    return "\n\n".join(parts)
 
 
 def scaling() -> str:
