@@ -187,3 +187,12 @@ def test_others_may_read_a_run(tmp_path: Path) -> None:
         os.umask(before)
     for path in (tmp_path / "run").rglob("*"):
         assert path.stat().st_mode & 0o044 == 0o044, path
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    with RunFolder(tmp_path).alone(), pytest.raises(ValueError, match="is being trained by another process"):  # noqa: SIM117
+        with RunFolder(tmp_path).alone():
+            pass
+    with RunFolder(tmp_path).alone():
+        pass

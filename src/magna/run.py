@@ -68,6 +68,25 @@ class RunFolder:
     def exists(self) -> bool:
         return (self.path / "config.toml").is_file()
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Train in this folder while no other process does; the lock goes with the process, however it ends."""
+        try:
+            import fcntl
+        except ImportError:  # not on Windows
+            yield
+            return
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(folder)
+            raise ValueError(f"{self.path} is being trained by another process; try another --run-dir") from None
+        try:
+            yield
+        finally:
+            os.close(folder)
+
     def check_format(self) -> None:
         """Refuse a folder that a newer magna has written in a form this one does not know."""
         environment = self._read("environment.json") or {}

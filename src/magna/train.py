@@ -147,8 +147,9 @@ def _run(
     if not goes_on:
         # Only now: settings that give no model leave no folder behind.
         run = RunFolder.create(folder, config, fabric.device, task.schema)
-    progress = fit(config, task, fabric, network, on_epoch, run)
-    return _finish(run, config, task, network, progress)
+    with run.alone():
+        progress = fit(config, task, fabric, network, on_epoch, run)
+        return _finish(run, config, task, network, progress)
 
 
 def fit(

@@ -33,16 +33,20 @@ def test_records_are_appended_and_read_back(study, tmp_path, monkeypatch):
 def test_tables_are_written_between_their_markers(study, tmp_path, monkeypatch):
     ledger, tables = study("ledger"), study("tables")
     document = tmp_path / "benchmarks.md"
-    places = "".join(f"<!-- {name}: begin -->old<!-- {name}: end -->\n" for name in ("kernels", "scaling", "memory"))
+    names = ("kernels", "epochs", "scaling", "memory")
+    places = "".join(f"<!-- {name}: begin -->old<!-- {name}: end -->\n" for name in names)
     document.write_text(f"before\n{places}after\n")
     stamp = {"device": "some", "date": "2026-01-02 03:04", "commit": "abc", "torch": "2", "pyg": "2"}
     rows = [{"graph": "cora", "variant": "save", "K": 2, "peak_bytes": 5_000_000}]
     (tmp_path / "memory-some.json").write_text(json.dumps(stamp | {"rows": rows}))
+    epoch = {"recipe": "cora-paper", "settings": [], "model": "6 × 512", "ms": 5, "peer_ms": 10, "share": 0.5}
+    (tmp_path / "epoch-some.json").write_text(json.dumps({"rows": [stamp | epoch | {"difference": 1e-6}]}))
     monkeypatch.setattr(ledger, "RECORDS", tmp_path)
     monkeypatch.setattr(ledger, "DOCS", document)
     tables.update()
     text = document.read_text()
     assert "old" not in text
     assert "| cora | save | 5 |" in text
+    assert "| cora-paper | its own | 6 × 512 | 5 | 10 | 0.50 | 1e-06 |" in text
     assert text.startswith("before\n")
     assert text.endswith("after\n")
