@@ -47,6 +47,6 @@ def test_tables_are_written_between_their_markers(study, tmp_path, monkeypatch):
     text = document.read_text()
     assert "old" not in text
     assert "| cora | save | 5 |" in text
-    assert "| cora-paper | its own | 6 × 512 | 5 | 10 | 0.50 | 1e-06 |" in text
+    assert "| cora-paper | its own | 6 × 512 | 5.00 | 10.0 | 0.50 | 1e-06 |" in text
     assert text.startswith("before\n")
     assert text.endswith("after\n")
