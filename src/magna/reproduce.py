@@ -17,7 +17,7 @@ from magna.config import REPORT_SEEDS, Config
 from magna.experiments import Cell, cells, same_training
 from magna.metrics import spread
 from magna.published import DATASETS
-from magna.run import environment, pick_device
+from magna.run import environment, pick_device, write_whole
 from magna.tasks import NodeClassification, make_task
 from magna.trials import TrialResult, structure, train_trials
 
@@ -195,8 +195,5 @@ def _git(*arguments: str, cwd: Path) -> str:
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:
-    """Write beside and rename, so that a cell is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    part.replace(path)
+    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+    write_whole(path, text.encode(), again="the same command")

@@ -47,11 +47,11 @@ class RunFolder:
             run.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError, PermissionError) as error:
             raise ValueError(f"{run.path} cannot be made ({error.strerror}); try another --run-dir") from error
-        _write(run.path / "environment.json", _json({"format": FORMAT, **environment(device)}))
+        write_whole(run.path / "environment.json", _json({"format": FORMAT, **environment(device)}))
         if schema is not None:
-            _write(run.path / "schema.json", _json(schema))
+            write_whole(run.path / "schema.json", _json(schema))
         # Last: where it is, the folder holds a run.
-        _write(run.path / "config.toml", config.to_toml().encode())
+        write_whole(run.path / "config.toml", config.to_toml().encode())
         return run
 
     @staticmethod
@@ -148,12 +148,12 @@ class RunFolder:
         """Forget the lines after an epoch: they were written after the checkpoint that the run goes on from."""
         file = self.path / "metrics.jsonl"
         lines = file.read_bytes().splitlines(keepends=True) if file.is_file() else []
-        _write(file, b"".join(lines[:epochs]))
+        write_whole(file, b"".join(lines[:epochs]))
 
     def save_checkpoint(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """One file, renamed into place: the checkpoint is whole at any moment."""
         content = safetensors.torch.save(dict(tensors), {"state": json.dumps(state)})
-        _write(self.path / "checkpoint" / "state.safetensors", content)
+        write_whole(self.path / "checkpoint" / "state.safetensors", content)
 
     def has_begun(self) -> bool:
         """Whether there is something to go on from: a checkpoint, or the end of the run."""
@@ -182,7 +182,7 @@ class RunFolder:
             shutil.copymode(part / "config.json", part / "model.safetensors")
             shutil.rmtree(whole, ignore_errors=True)
             os.replace(part, whole)
-        _write(self.path / "summary.json", _json(summary))
+        write_whole(self.path / "summary.json", _json(summary))
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -216,10 +216,10 @@ def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=2) + "\n").encode()
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Write beside and rename, so that a file is there whole or not at all."""
+def write_whole(path: Path, content: bytes, again: str = "--resume") -> None:
+    """Write beside and rename, so that a file is there whole or not at all; `again` is how to go on after an error."""
     part = path.with_name(f".{path.name}.part")
-    with _writing(path):
+    with _writing(path, again):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with part.open("wb") as file:
@@ -233,11 +233,11 @@ def _write(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _writing(path: Path, again: str = "--resume") -> Iterator[None]:
     """A disk that is full, or a folder that may not be written, says which file and what to do."""
     try:
         yield
     except (OSError, safetensors.SafetensorError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
-        message = f"{path} could not be written ({reason}); what was there before is kept: make room, then --resume"
+        message = f"{path} could not be written ({reason}); what was there before is kept: make room, then {again}"
         raise OSError(getattr(error, "errno", None), message) from error

@@ -108,7 +108,7 @@ def train_trials(
 
 def batch_size_for(trials: int) -> int:
     """The size of a batch of so many trials on a GPU: kernels are compiled for a number of heads, so that only a few
-    sizes are used; the places that are left repeat the last trial.
+    sizes are used; the places that are left repeat the first trial.
 
     >>> [batch_size_for(trials) for trials in (1, 5, 9, 20, 100)]
     [1, 5, 10, 20, 112]

@@ -83,6 +83,7 @@ class Decoder(nn.Module):
         return self.join(self.dropout(head), self.dropout(self.relation(relation)))
 
     def join(self, head: Tensor, relation: Tensor) -> Tensor:
+        """How a head and a relation become a query: each decoder's own."""
         raise NotImplementedError
 
     def candidates(self, states: Tensor) -> Tensor:
