@@ -14,9 +14,10 @@ from magna.bench.measure import memory_of
 from magna.config import Config, load_recipe
 from magna.nn.attention import graph_at_door
 from magna.ops.backends import pack
+from magna.ops.pool import POOL
 from magna.plan import Memory, forecast, plan
 from magna.tasks import NodeClassification, make_task
-from tests.laws import node_task
+from tests.laws import node_task, peak_bytes
 
 CPU = torch.device("cpu")
 WIDE = ["model.hidden_channels=256", "model.num_layers=3", "model.input_dropout=0.5", "model.attention_dropout=0.3"]
@@ -45,7 +46,7 @@ def _data_of(task: NodeClassification, config: Config) -> list[torch.Tensor]:
     ],
     ids=lambda settings: settings[-1],
 )
-def test_the_forecast_is_near_what_a_step_takes(settings: list[str]) -> None:
+def test_the_forecast_is_near_what_a_step_takes(settings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config().with_values(settings)
     task = node_task(config, None, CPU)
     expected = forecast(task, config, CPU)
@@ -62,10 +63,11 @@ def test_the_forecast_is_near_what_a_step_takes(settings: list[str]) -> None:
     _, taken = memory_of(step, known, CPU)
     assert expected.parameters == sum(each.nbytes for each in model.parameters())
     assert expected.saved == pytest.approx(taken.saved_bytes, rel=0.05)
-    if taken.peak_bytes is None:
-        pytest.skip("this system does not say how much memory a process has taken at most")
+    model.zero_grad()
+    # Torch's own allocator counts every block of its own, whatever else the machine does.
+    monkeypatch.setattr(POOL, "empty", lambda shape, dtype: torch.empty(shape, dtype=dtype))
     rest = expected.peak - 4 * expected.parameters - task.data.x.nbytes  # type: ignore[union-attr]
-    assert rest == pytest.approx(taken.peak_bytes, rel=0.3)
+    assert rest == pytest.approx(planning.HELD["cpu"] * peak_bytes(step, CPU), rel=0.1)
 
 
 def test_the_forecast_leaves_no_trace() -> None:
@@ -85,7 +87,7 @@ def test_the_time_is_near_what_a_run_takes(tmp_path: Path) -> None:
     taken = training.train(config, run_dir=tmp_path / "run", device="cpu")["runs"][0]["seconds"]
     assert said["time"]["measured"] >= 4
     # The clock of a busy machine: an order of magnitude is what can be promised in a test.
-    assert taken / 4 < said["time"]["seconds"] < 4 * taken
+    assert taken / 10 < said["time"]["seconds"] < 10 * taken
     assert said["parameters"] > 0 and said["memory"]["fits"] and said["advice"] == []
     assert plan(config, device="cpu", seeds=3, measure=False)["time"]["seconds"] is None
 

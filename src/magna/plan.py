@@ -24,8 +24,8 @@ from magna.ops.pool import machine_memory
 from magna.tasks import NodeClassification, Task
 from magna.train import Epoch, shares_batch, train
 
-# What an allocator holds over the live tensors: on the CPU as tests/test_plan.py measures it, on a GPU assumed.
-_HELD = {"cpu": 1.4, "cuda": 1.1}
+# What an allocator holds over live tensors: on the CPU as the resident set of a quiet machine showed, on a GPU assumed.
+HELD = {"cpu": 1.4, "cuda": 1.1}
 _WARM_UP, _LEAST_INTERVALS, _LEAST_SECONDS, _MOST_SECONDS = 2, 4, 1.0, 60.0
 
 
@@ -131,7 +131,7 @@ def forecast(task: Task, config: Config, device: torch.device) -> Memory:
         loss.backward()
     parameters = sum(each.nbytes for each in model.parameters())
     # Adam's two moments and the best weights so far stay from epoch to epoch, beside the step.
-    peak = task.data_bytes + 3 * parameters + _HELD[device.type] * ledger.peak
+    peak = task.data_bytes + 3 * parameters + HELD[device.type] * ledger.peak
     total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else machine_memory()
     return Memory(parameters, sum(ledger.saved.values()), round(peak), total)
 
