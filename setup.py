@@ -8,7 +8,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 FOLDER = "src/magna/ops/kernels"
-SOURCES = [f"{FOLDER}/{name}.cpp" for name in ("diffusion", "edges")]
+SOURCES = [f"{FOLDER}/{name}.cpp" for name in ("diffusion", "edges", "nodes")]
 DETECTION = f"{FOLDER}/isa.cpp"
 HEADERS = [f"{FOLDER}/{name}.h" for name in ("api", "draw", "rows", "vectors")]
 FLAGS = ["-std=c++17", "-O3", "-g0", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fno-exceptions", "-Wno-psabi"]

@@ -1,21 +1,29 @@
-"""What knowledge graphs add: the loss over all entities, and the ranks of a test set."""
+"""What knowledge graphs add: a training step, the loss over all entities, and the ranks of a test set."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import ledger
 import torch
+from lightning.fabric import Fabric
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from magna.bench import measure
+from magna.capture import matmul_precision, own_stream
+from magna.config import load_recipe
 from magna.datasets.knowledge import load_knowledge_graph
 from magna.metrics import Ranks
 from magna.ops import kvsall_loss, rank_targets
 from magna.ops.kvsall import LossBackend, Precision, choose_block
+from magna.tasks import LinkPrediction, make_task
+from magna.train import fit
 
 Record = dict[str, Any]
 
@@ -23,7 +31,8 @@ ENTITIES = {"fb15k-237": 14_541, "wn18rr": 40_943}
 QUERIES, CHANNELS, ANSWERS = 4096, 512, 4
 # On the CPU bfloat16 is float32 rounded: it costs more there and is not measured.
 PRECISIONS: dict[str, list[Precision]] = {"cpu": ["float32"], "cuda": ["float32", "bfloat16"]}
-BLOCKS = {"cpu": [None], "cuda": [None, 2048, 4096, 8192, 16384]}
+EPOCHS = 6  # that a step is timed in
+BLOCKS = {"cpu": [None], "cuda": [None, 1024, 2048, 4096, 8192, 16384]}
 
 
 def loss(names: Iterable[str], device: torch.device, out: Path, stamped: Record) -> Record:
@@ -55,6 +64,42 @@ def loss(names: Iterable[str], device: torch.device, out: Path, stamped: Record)
             print(f"{name:10} {backend:9} {precision:8} block {block}: {timing.ms:9.3f} ms {megabytes}", flush=True)
             del step, run
     return record
+
+
+def steps(names: Iterable[str], device: torch.device, data_dir: str | None, out: Path, stamped: Record) -> Record:
+    """Milliseconds of a training step of a recipe, in the loop that trains it; the floor is that of its products."""
+    path = out / f"step-{ledger.slug(device)}.json"
+    record = stamped | {"rows": []}
+    fabric = Fabric(accelerator=device.type, devices=1)
+    for name in names:
+        config = load_recipe(name).with_values([f"train.epochs={EPOCHS}", f"train.eval_every={EPOCHS}"])
+        task = make_task(config, data_dir, fabric.device)
+        assert isinstance(task, LinkPrediction)
+        ends: list[float] = []
+        with own_stream(fabric.device), matmul_precision(config.train.precision):
+            network = task.make_model(config.model).to(fabric.device)
+            flops = _flops(task, network)
+            fit(config, task, fabric, network, lambda epoch, ends=ends: ends.append(time.perf_counter()))
+        # The first epoch began with capturing the step, the last ended with an evaluation.
+        took = [end - begin for begin, end in pairwise(ends[:-1])]
+        ms = 1000 * median(took) / task.num_batches
+        row = {"recipe": name, "ms": ms, "steps": task.num_batches * len(took), "batch": task.batch_size}
+        row |= {"tflop": flops / 1e12, "tflops": flops / ms / 1e9}
+        if device.type == "cuda":
+            row["peak_bytes"] = torch.cuda.max_memory_allocated(device)
+        record["rows"].append(row)
+        ledger.write_json(path, record)
+        print(f"{name:10} {ms:9.3f} ms a step, {row['tflops']:.1f} TFLOP/s", flush=True)
+    return record
+
+
+def _flops(task: LinkPrediction, network: Any) -> int:
+    with FlopCounterMode(display=False) as counter:
+        task.loss(network.train(), next(task.batches())).backward()
+    network.zero_grad()
+    # The counter does not see into the loss: the scores twice, and the gradients of queries and candidates.
+    scored = 2 * task.batch_size * task.num_nodes * network.decoder.channels
+    return counter.get_total_flops() + 4 * scored
 
 
 def _loss_step(

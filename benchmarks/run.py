@@ -4,6 +4,7 @@
     python benchmarks/run.py scaling                     time over edges and hops, with fitted exponents
     python benchmarks/run.py memory                      peak memory over hops
     python benchmarks/run.py epoch                       an epoch of the paper's Cora model beside PyG's
+    python benchmarks/run.py step                        a training step on a knowledge graph
     python benchmarks/run.py loss                        the loss over all entities, time and memory
     python benchmarks/run.py ranking                     the ranks of whole test sets
     python benchmarks/run.py table                       put the records into docs/benchmarks.md
@@ -43,6 +44,8 @@ def main() -> None:
         studies.scaling(device, arguments.out, stamped)
     elif arguments.study == "epoch":
         studies.epochs(arguments.recipe, arguments.set, device, arguments.data_dir, arguments.out, stamped)
+    elif arguments.study == "step":
+        knowledge.steps(arguments.recipe, device, arguments.data_dir, arguments.out, stamped)
     elif arguments.study == "loss":
         knowledge.loss(arguments.graph, device, arguments.out, stamped)
     elif arguments.study == "ranking":
@@ -71,6 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     epoch.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings other than the recipe's")
     memory = commands.add_parser("memory", parents=[shared, data])
     memory.add_argument("--graph", nargs="+", default=["fb15k-237", "ogbn-arxiv"], choices=list(SHAPES))
+    step = commands.add_parser("step", parents=[shared, data])
+    step.add_argument("--recipe", nargs="+", default=list(knowledge.ENTITIES))
     for name, parents in (("loss", [shared]), ("ranking", [shared, data])):
         study = commands.add_parser(name, parents=parents)
         study.add_argument("--graph", nargs="+", default=list(knowledge.ENTITIES), choices=list(knowledge.ENTITIES))

@@ -39,3 +39,13 @@ def test_ranking(knowledge: Any, tmp_path: Path) -> None:
     (file,) = tmp_path.glob("ranking-*.json")
     (row,) = json.loads(file.read_text())["rows"]
     assert row["targets"] == 6 and row["entities"] == 3 and row["seconds"] > 0
+
+
+def test_steps(knowledge: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knowledge, "EPOCHS", 3)
+    knowledge.steps(["families"], torch.device("cpu"), None, tmp_path, {})
+    (file,) = tmp_path.glob("step-*.json")
+    (row,) = json.loads(file.read_text())["rows"]
+    assert row["recipe"] == "families" and row["ms"] > 0
+    # At least the four products of the loss.
+    assert row["tflop"] * 1e12 > 8 * row["batch"] * 64 * knowledge.load_knowledge_graph("families").num_entities

@@ -20,6 +20,9 @@ from magna.ops.edges import (
     edge_scores_op,
     edge_softmax_backward_op,
     edge_softmax_op,
+    head_scores_backward_op,
+    head_scores_op,
+    kept_edges_op,
     top_k_mask_op,
 )
 from magna.ops.exact import solve_backward_op, solve_op
@@ -56,6 +59,9 @@ def op_samples(fused: Backend) -> Iterator[tuple[CustomOpDef, tuple]]:
         yield diffuse_backward_op, (p.grad, p.x, attention, p.theta, states, seed, *rates, *packed, save, fused)
     yield solve_op, (*learn(p.x, attention, alpha), *packed, 1e-3, fused)
     yield solve_backward_op, (p.grad, p.x, p.x, attention, alpha, *packed, 1e-3, fused)
+    yield head_scores_op, (*learn(p.x[None], p.x[:1]), True, fused)
+    yield head_scores_backward_op, (nodes[None], p.x[None], p.x[:1], True, fused)
+    yield kept_edges_op, (rate, seed, None, True, *packed, fused)
     yield edge_softmax_op, (*learn(p.scores), *packed, fused)
     yield edge_softmax_backward_op, (p.scores, attention, *packed, fused)
     yield top_k_mask_op, (p.scores, 2, *packed, fused)

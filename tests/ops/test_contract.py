@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from magna.graph import Graph
-from magna.ops import attention_diffusion, attention_matrix, edge_scores, edge_softmax
+from magna.ops import attention_diffusion, attention_matrix, edge_scores, edge_softmax, head_scores
 from magna.ops.backends import MODULES, choose, why_not
 from magna.typing import Backend, Memory
 from tests.laws import (
@@ -298,6 +298,55 @@ def test_edge_scores(fused: Backend, calls: Counter, typed: bool, slope: float) 
         found = scores_with_grads(fused, graph, 3, typed, slope)
         assert calls[fused, "edge_scores"] == 1 and calls[fused, "segment_sum"] == (3 if typed else 2)
         same(found, scores_with_grads("reference", graph, 3, typed, slope))
+
+
+def node_scores_with_grads(backend: Backend, x: Tensor, vector: Tensor, tanh: bool) -> Results:
+    leaves = {"x": x.clone().requires_grad_(), "vector": vector.clone().requires_grad_()}
+    out = head_scores(*leaves.values(), tanh=tanh, backend=backend)
+    out.backward(uniform(*out.shape, seed=3).to(out))
+    return {"out": out.detach()} | {name: gradient(leaf) for name, leaf in leaves.items()}
+
+
+@pytest.mark.parametrize("tanh", [True, False])
+@pytest.mark.parametrize("shape", [(0, 2, 3), (1, 1, 1), (5, 3, 7), (130, 2, 8), (3, 1, 65), (300, 1, 20)])
+def test_node_scores_of_odd_sizes(fused: Backend, calls: Counter, shape: tuple[int, int, int], tanh: bool) -> None:
+    x, vector = (
+        uniform(*size, seed=i, low=-3, high=3).to(device_of(fused)) for i, size in enumerate((shape, shape[1:]))
+    )
+    found = node_scores_with_grads(fused, x, vector, tanh)
+    assert calls[fused, "head_scores"] == calls[fused, "head_scores_backward"] == 1
+    same(found, node_scores_with_grads("reference", x, vector, tanh))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_error_budget_of_node_scores(fused: Backend, dtype: torch.dtype) -> None:
+    device = device_of(fused)
+    x, vector = uniform(300, 2, 16, seed=0, low=-3, high=3).to(device, dtype), uniform(2, 16, seed=1).to(device)
+    truth = node_scores_with_grads("reference", x.double(), vector, True)
+    plain = node_scores_with_grads("reference", x, vector.float(), True)
+    found = node_scores_with_grads(fused, x, vector.float(), True)
+    assert found["x"].dtype == dtype and found["out"].dtype == found["vector"].dtype == torch.float32
+    within_budget(found, plain, truth, times=4)
+
+
+def test_node_scores_of_extreme_features(fused: Backend) -> None:
+    x = torch.tensor([-torch.inf, -1e30, -100.0, 0.0, 1e-6, 100.0, torch.inf, torch.nan]).to(device_of(fused))
+    out = head_scores(x.view(-1, 1, 1), torch.ones(1, 1, device=x.device), backend=fused).flatten()
+    torch.testing.assert_close(out, x.tanh(), equal_nan=True, rtol=0, atol=2e-7)
+
+
+@pytest.mark.parametrize("pairs", ["pairs", "edges", "numbers"])
+def test_the_same_edges_are_left_out(fused: Backend, calls: Counter, pairs: str) -> None:
+    for graph in odd_graphs(70 if interpreted(fused) else 5000).values():
+        graph = graph.to(device_of(fused))
+        number = torch.arange(graph.num_edges, device=graph.device) // 3
+        given = {"pairs": True, "edges": False, "numbers": number}[pairs]
+        options: Options = {"edge_dropout": torch.tensor([0.2, 0.7]), "edge_pairs": given, "seed": 11}
+        scores = torch.zeros(graph.num_edges, 2, device=graph.device)
+        calls.clear()
+        kept = edge_softmax(scores, graph, backend=fused, **options) > 0
+        assert calls[fused, "kept_edges"] == 1
+        assert torch.equal(kept, edge_softmax(scores, graph, backend="reference", **options) > 0)
 
 
 BUDGETED: dict[str, Options] = {

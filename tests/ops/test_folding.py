@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from magna.graph import Graph
-from magna.ops import attention_diffusion, backends, dropout, edge_scores, edge_softmax
+from magna.ops import attention_diffusion, backends, dropout, edge_scores, edge_softmax, head_scores
 from magna.typing import Backend
 
 TRIALS, HEADS, WIDTH = 3, 2, 5
@@ -46,6 +46,34 @@ def test_scores_softmax_and_hops_of_each_trial(graph: Graph, backend: Backend, t
         for part, own in zip(stacked, alone, strict=True):
             assert part.grad is not None
             torch.testing.assert_close(part.grad[trial], own.grad)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("axes", [(0, 0), (None, 0), (1, None)])
+def test_node_scores_of_each_trial(backend: Backend, axes: tuple[int | None, int | None]) -> None:
+    shapes = [(7, HEADS, WIDTH), (HEADS, WIDTH)]
+    inputs = [
+        draw(*shape).requires_grad_() if axis is None else draw(TRIALS, *shape).movedim(0, axis).requires_grad_()
+        for shape, axis in zip(shapes, axes, strict=True)
+    ]
+    outs = {}
+    for name in (backend, "reference"):
+        out = torch.vmap(lambda x, vector: head_scores(x, vector, backend=name), in_dims=axes)(*inputs)  # noqa: B023
+        outs[name] = (out, *torch.autograd.grad(out.square().sum(), inputs))
+    torch.testing.assert_close(outs[backend], outs["reference"])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_each_trial_leaves_out_edges_at_its_own_rate(graph: Graph, backend: Backend) -> None:
+    scores, seed = torch.zeros(30, HEADS), torch.tensor([5])
+
+    def kept(rate: Tensor, backend: Backend) -> Tensor:
+        return edge_softmax(scores, graph, edge_dropout=rate, seed=seed, backend=backend, validate=False) > 0
+
+    rates = torch.tensor([0.1, 0.5, 0.9])
+    together = torch.vmap(lambda rate: kept(rate, backend))(rates)
+    for trial, rate in enumerate(rates):
+        assert torch.equal(together[trial], kept(rate, "reference"))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

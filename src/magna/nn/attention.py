@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from magna.graph import Graph, as_graph
 from magna.nn.initial import attention_gain, fill_linear, fill_matrix, fill_vector
 from magna.nn.norm import make_norm
-from magna.ops import edge_scores
+from magna.ops import edge_scores, head_scores
 from magna.typing import Backend, Init, Norm, Projection, one_of
 
 
@@ -150,13 +150,9 @@ class EdgeAttention(nn.Module):
 
     def scores(self, source: Tensor, target: Tensor, graph: Graph, relation: Tensor | None = None) -> Tensor:
         """The scores of the edges from the projected nodes."""
-        if self.tanh:
-            shared = target is source
-            source = source.tanh()
-            target = source if shared else target.tanh()
         return edge_scores(
-            _dot(source, self.source_vector),
-            _dot(target, self.target_vector),
+            self._dot(source, self.source_vector),
+            self._dot(target, self.target_vector),
             graph,
             self._relation_scores(relation),
             negative_slope=self.negative_slope,
@@ -177,14 +173,11 @@ class EdgeAttention(nn.Module):
                 f"relation has shape {list(relation.shape)}; allowed: {[self.num_relations, self.relation_channels]}"
             )
         projected = self.relation(self.relation_norm(relation)).unflatten(-1, (self.heads, -1))
-        return _dot(projected.tanh() if self.tanh else projected, self.relation_vector)
+        return self._dot(projected, self.relation_vector)
+
+    def _dot(self, projected: Tensor, vector: Tensor) -> Tensor:
+        return head_scores(projected, vector, tanh=self.tanh, backend=self.backend)
 
     def extra_repr(self) -> str:
         typed = "" if self.num_relations is None else f", num_relations={self.num_relations}"
         return f"{self.in_channels}, {self.head_channels}, heads={self.heads}{typed}"
-
-
-def _dot(projected: Tensor, vector: Tensor) -> Tensor:
-    # Summed in float32 also where features are bfloat16: the softmax needs the digits.
-    dtype = torch.float64 if projected.dtype == torch.float64 else torch.float32
-    return (projected * vector).sum(-1, dtype=dtype)  # [N, H]

@@ -14,7 +14,14 @@ from magna.ops.answers import Answers, check_answers, check_products, check_valu
 from magna.ops.backends import choose, pack
 from magna.ops.checks import Rate
 from magna.ops.diffusion import diffuse_op
-from magna.ops.edges import dropout_op, edge_scores_op, edge_softmax_op, top_k_mask_op
+from magna.ops.edges import (
+    dropout_op,
+    edge_scores_op,
+    edge_softmax_op,
+    head_scores_op,
+    kept_edges_op,
+    top_k_mask_op,
+)
 from magna.ops.exact import attention_matrix, diffused_attention, solve_op
 from magna.ops.kvsall import (
     LossBackend,
@@ -25,7 +32,6 @@ from magna.ops.kvsall import (
     kvsall_loss_op,
 )
 from magna.ops.pool import machine_memory
-from magna.ops.random import EDGE_STREAM, keep
 from magna.ops.ranking import RankCounts, rank_targets
 from magna.ops.weights import geometric_weights, hops_for, truncation_error
 from magna.typing import Backend, Memory, Mode, one_of
@@ -39,11 +45,34 @@ __all__ = [
     "edge_scores",
     "edge_softmax",
     "geometric_weights",
+    "head_scores",
     "hops_for",
     "kvsall_loss",
     "rank_targets",
     "truncation_error",
 ]
+
+
+def head_scores(x: Tensor, vector: Tensor, *, tanh: bool = True, backend: Backend = "auto") -> Tensor:
+    """The dot products of Eq. 1, one per node and head: Σ_c v_hc tanh(x_nhc), without storing the tanh.
+
+    Summed in float32 also where features are bfloat16: the softmax needs the digits.
+
+    Args:
+        x: projected features, float64, float32 or bfloat16.
+        vector: the attention vector v.
+        tanh: False leaves the tanh out, as GAT does.
+
+    Shapes: x [N, H, C], vector [H, C] → [N, H], float64 with float64 features, else float32.
+
+    >>> head_scores(torch.ones(1, 1, 2), torch.tensor([[1.0, 2.0]]), tanh=False).tolist()
+    [[3.0]]
+    """
+    vector = vector.to(_accumulator(x.dtype))
+    chosen = choose(backend, x.device)
+    if chosen == "reference":
+        return reference.head_scores(x, vector, tanh)
+    return head_scores_op(x[None], vector[None], tanh, chosen)[0]
 
 
 def edge_scores(
@@ -126,7 +155,12 @@ def edge_softmax(
     if checks.active("edge_dropout", edge_dropout, scores.size(1), validate):
         checks.pairs(edge_pairs, graph)
         rate = _rates(edge_dropout, scores.size(1), scores.device)
-        keeps.append(_kept_edges(rate, edge_pairs, checks.seed(seed, "edge_dropout", scores.device), graph))
+        drawn = checks.seed(seed, "edge_dropout", scores.device)
+        numbers, paired = (edge_pairs, False) if isinstance(edge_pairs, Tensor) else (None, edge_pairs)
+        if chosen == "reference":
+            keeps.append(reference.kept_edges(rate, drawn, numbers, paired, graph))
+        else:
+            keeps.append(kept_edges_op(rate, drawn, numbers, paired, *pack(graph), chosen))
     absent = None
     if keeps:
         absent = ~keeps[0] if len(keeps) == 1 else ~(keeps[0] & keeps[1])
@@ -142,18 +176,6 @@ def edge_softmax(
     if chosen == "reference":
         return reference.edge_softmax(scores, graph)
     return edge_softmax_op(scores.contiguous(), *pack(graph), chosen)
-
-
-def _kept_edges(rate: Tensor, pairs: bool | Tensor, seed: Tensor, graph: Graph) -> Tensor:
-    source, target = graph.source, graph.target
-    if isinstance(pairs, Tensor):
-        entry = pairs
-    elif pairs:
-        entry = torch.minimum(source, target) * graph.num_nodes + torch.maximum(source, target)
-    else:
-        entry = torch.arange(graph.num_edges, device=graph.device)
-    kept = keep(seed, EDGE_STREAM, entry[:, None], rate)
-    return kept | (source == target)[:, None]
 
 
 def attention_diffusion(

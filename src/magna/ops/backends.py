@@ -23,8 +23,11 @@ from magna.typing import Backend, one_of
 MODULES = {"cpu": "magna.ops.cpu_kernels", "triton": "magna.ops.triton_kernels"}
 KERNELS = (
     "empty",  # empty(shape, like) -> an uninitialised tensor of the dtype and device of another
+    "head_scores",  # head_scores(x [G, N, H, C], vector [G, H, C], tanh) -> [G, N, H]
+    "head_scores_backward",  # with the gradient first -> those of x and of the vector
     "edge_scores",
     "segment_sum",
+    "kept_edges",
     "edge_softmax",
     "edge_softmax_backward",
     "top_k_mask",

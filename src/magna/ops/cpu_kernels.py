@@ -19,6 +19,7 @@ from magna.graph import Graph, Segments
 from magna.ops.backends import Draw
 from magna.ops.pool import POOL
 from magna.ops.random import DENSE_STREAM
+from magna.ops.reference import kept_edges as kept_edges  # a few passes over the edges: not worth a kernel here
 
 Kernel = Callable[..., None]
 
@@ -26,6 +27,8 @@ _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _ROWS: list[Any] = [_POINTER] * 3 + [_INT] * 2
 _DRAW: list[Any] = [_POINTER] * 3 + [_INT] * 4
 _ARGUMENTS: dict[str, list[Any]] = {
+    "head_scores": [_POINTER] * 3 + [_INT] * 6,
+    "head_scores_backward": [_POINTER] * 5 + [_INT] * 6,
     "edge_scores": [_POINTER] * 6 + [_INT, _INT, _FLOAT, _INT],
     "segment_sum": [_POINTER] * 2 + _ROWS + [_POINTER, _INT, _FLOAT, _INT],
     "edge_softmax": [_POINTER] + _ROWS + [_POINTER] * 3 + [_INT] * 2,
@@ -40,7 +43,8 @@ _ARGUMENTS: dict[str, list[Any]] = {
 ISAS = ("baseline", "avx2", "avx512")
 _FEATURES = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16"}
 _SCORES = {torch.float32: "f32", torch.float64: "f64"}
-_ON_FEATURES = ("dropout", "hop", "hop_backward", "hop_dropout")
+_ON_FEATURES = ("head_scores", "head_scores_backward", "dropout", "hop", "hop_backward", "hop_dropout")
+_CHUNK = 256  # nodes, as in kernels/nodes.cpp
 
 
 def load(path: Path) -> tuple[dict[tuple[str, torch.dtype], Kernel], str]:
@@ -80,6 +84,31 @@ def why_not(device: torch.device) -> str | None:
 
 def empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
     return POOL.empty(shape, like.dtype)
+
+
+def head_scores(x: Tensor, vector: Tensor, tanh: bool) -> Tensor:
+    out = vector.new_empty(x.shape[:3])
+    _kernel("head_scores", x)(
+        x.data_ptr(), vector.data_ptr(), out.data_ptr(), *x.shape, int(tanh), torch.get_num_threads()
+    )
+    return out
+
+
+def head_scores_backward(grad: Tensor, x: Tensor, vector: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
+    groups, nodes, heads, width = x.shape
+    grad_x = empty(x.shape, x)
+    partial = vector.new_empty(groups, -(-nodes // _CHUNK), heads, width)
+    _kernel("head_scores_backward", x)(
+        grad.data_ptr(),
+        x.data_ptr(),
+        vector.data_ptr(),
+        grad_x.data_ptr(),
+        partial.data_ptr(),
+        *x.shape,
+        int(tanh),
+        torch.get_num_threads(),
+    )
+    return grad_x, partial.sum(1)
 
 
 def edge_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: Graph, negative_slope: float) -> Tensor:

@@ -10,6 +10,38 @@ from torch import Tensor
 from magna.ops.backends import fused_op, kernels, unpack
 
 
+@fused_op("magna::head_scores")
+def head_scores_op(x: Tensor, vector: Tensor, tanh: bool, backend: str) -> Tensor:
+    return kernels(backend).head_scores(x.contiguous(), vector.contiguous(), tanh)
+
+
+@head_scores_op.register_fake
+def _(x, vector, tanh, backend):
+    return vector.new_empty(x.shape[:3])
+
+
+@fused_op("magna::head_scores_backward")
+def head_scores_backward_op(grad: Tensor, x: Tensor, vector: Tensor, tanh: bool, backend: str) -> tuple[Tensor, Tensor]:
+    return kernels(backend).head_scores_backward(grad.contiguous(), x.contiguous(), vector.contiguous(), tanh)
+
+
+@head_scores_backward_op.register_fake
+def _(grad, x, vector, tanh, backend):
+    return x.new_empty(x.shape), vector.new_empty(vector.shape)
+
+
+def _head_scores_save(ctx, inputs, output):
+    x, vector, ctx.tanh, ctx.backend = inputs
+    ctx.save_for_backward(x, vector)
+
+
+def _head_scores_grad(ctx, grad):
+    return *head_scores_backward_op(grad, *ctx.saved_tensors, ctx.tanh, ctx.backend), None, None
+
+
+head_scores_op.register_autograd(_head_scores_grad, setup_context=_head_scores_save)
+
+
 @fused_op("magna::edge_scores")
 def edge_scores_op(
     source: Tensor,
@@ -61,6 +93,24 @@ def _edge_scores_grad(ctx, grad):
 
 
 edge_scores_op.register_autograd(_edge_scores_grad, setup_context=_edge_scores_save)
+
+
+@fused_op("magna::kept_edges")
+def kept_edges_op(
+    rate: Tensor,
+    seed: Tensor,
+    pairs: Tensor | None,
+    paired: bool,
+    graph: Sequence[Tensor],
+    sizes: Sequence[int],
+    backend: str,
+) -> Tensor:
+    return kernels(backend).kept_edges(rate, seed, pairs, paired, unpack(graph, sizes))
+
+
+@kept_edges_op.register_fake
+def _(rate, seed, pairs, paired, graph, sizes, backend):
+    return rate.new_empty(graph[0].size(1), rate.size(0), dtype=torch.bool)
 
 
 @fused_op("magna::edge_softmax")

@@ -12,7 +12,14 @@ from typing import Any
 from torch import Tensor
 
 from magna.ops.diffusion import diffuse_op
-from magna.ops.edges import dropout_op, edge_scores_op, edge_softmax_op, top_k_mask_op
+from magna.ops.edges import (
+    dropout_op,
+    edge_scores_op,
+    edge_softmax_op,
+    head_scores_op,
+    kept_edges_op,
+    top_k_mask_op,
+)
 from magna.ops.exact import solve_op
 
 
@@ -52,6 +59,22 @@ def _per_edge_or_node(op: Any, folded: Sequence[int]) -> None:
 _per_edge_or_node(edge_scores_op, (0, 1, 2))
 _per_edge_or_node(edge_softmax_op, (0,))
 _per_edge_or_node(top_k_mask_op, (0,))
+
+
+@head_scores_op.register_vmap
+def _(info, axes, x, vector, *rest):
+    # Trials are groups: nothing has to move.
+    stacked = [
+        _repeat(tensor, info.batch_size, 0) if axis is None else tensor.movedim(axis, 0)
+        for tensor, axis in zip((x, vector), axes[:2], strict=True)
+    ]
+    return head_scores_op(*(tensor.flatten(0, 1) for tensor in stacked), *rest).unflatten(0, (info.batch_size, -1)), 0
+
+
+@kept_edges_op.register_vmap
+def _(info, axes, rate, seed, *rest):
+    kept = kept_edges_op(_fold(rate, axes[0], info.batch_size, 0), _one(seed, axes[1]), *rest)
+    return _unfold(kept, info.batch_size, 1), 1
 
 
 @diffuse_op.register_vmap

@@ -11,7 +11,15 @@ from torch.nn.functional import leaky_relu, normalize
 
 from magna.graph import Graph
 from magna.ops.answers import Answers, entries, shares
-from magna.ops.random import DENSE_STREAM, attention_stream, dropout_factor, feature_stream
+from magna.ops.random import DENSE_STREAM, EDGE_STREAM, attention_stream, dropout_factor, feature_stream, keep
+
+
+def head_scores(x: Tensor, vector: Tensor, tanh: bool) -> Tensor:
+    """The dot products of Eq. 1, one per node and head: Σ_c v_hc tanh(x_nhc), summed in float32 at least.
+
+    Shapes: x [N, H, C], vector [H, C] → [N, H].
+    """
+    return ((x.tanh() if tanh else x) * vector).sum(-1, dtype=vector.dtype)
 
 
 def edge_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: Graph, negative_slope: float) -> Tensor:
@@ -24,6 +32,22 @@ def edge_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: 
         assert graph.edge_type is not None
         total = total + relation[graph.edge_type]
     return leaky_relu(total, negative_slope)
+
+
+def kept_edges(rate: Tensor, seed: Tensor, pairs: Tensor | None, paired: bool, graph: Graph) -> Tensor:
+    """bool: the edges that edge dropout leaves, each with probability 1 - rate; self-loops all stay.
+
+    Edges with the same number in `pairs` share their fate; where there are no numbers and with `paired`, those between
+    the same two nodes.
+
+    Shapes: rate [H], pairs [E] → [E, H].
+    """
+    source, target = graph.source, graph.target
+    if pairs is None and paired:
+        pairs = torch.minimum(source, target) * graph.num_nodes + torch.maximum(source, target)
+    elif pairs is None:
+        pairs = torch.arange(graph.num_edges, device=graph.device)
+    return keep(seed, EDGE_STREAM, pairs[:, None], rate) | (source == target)[:, None]
 
 
 def edge_softmax(scores: Tensor, graph: Graph) -> Tensor:

@@ -1,4 +1,4 @@
-"""Scores, softmax and top-k over the edges of each node on the GPU, cut into pieces as the hops are.
+"""Sums, softmax and top-k over the edges of each node on the GPU, cut into pieces as the hops are.
 
 All per-edge tensors are in the caller's order and reached through `Segments.order`; the softmax does without where the
 edges are sorted by target already.
@@ -11,32 +11,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from magna.graph import Graph, Segments
+from magna.graph import PIECE_EDGES, Graph, Segments
 from magna.ops.triton_hops import accumulator
 
 _EDGES = 32  # edges that a program looks at in one step
+_HUB_SCORES = 4096  # scores in one step where a program alone looks through a hub
 _HEADS = 32  # heads of a program at most
 _ROWS = 4  # short rows that a program of the softmax takes at once
 _ROW_EDGES = 8  # edges of each in one step
-
-
-@triton.jit
-def _edge_scores_kernel(
-    source_ptr, target_ptr, relation_ptr, edge_index_ptr, edge_type_ptr, out_ptr, num_edges,
-    SLOPE: tl.constexpr, H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, TYPED: tl.constexpr,
-):  # fmt: skip
-    e = tl.program_id(0).to(tl.int64) * BE + tl.arange(0, BE)
-    h = tl.program_id(1) * HB + tl.arange(0, HB)
-    live = (e < num_edges)[:, None] & (h < H)[None, :]
-    source = tl.load(edge_index_ptr + e, mask=e < num_edges, other=0)
-    target = tl.load(edge_index_ptr + num_edges + e, mask=e < num_edges, other=0)
-    total = tl.load(source_ptr + source[:, None] * H + h[None, :], mask=live, other=0.0)
-    total += tl.load(target_ptr + target[:, None] * H + h[None, :], mask=live, other=0.0)
-    if TYPED:
-        kind = tl.load(edge_type_ptr + e, mask=e < num_edges, other=0)
-        total += tl.load(relation_ptr + kind[:, None] * H + h[None, :], mask=live, other=0.0)
-    total = tl.where(total > 0, total, total * SLOPE)
-    tl.store(out_ptr + e[:, None] * H + h[None, :], total, mask=live)
 
 
 @triton.jit
@@ -260,14 +242,25 @@ def _softmax_backward_finish_kernel(
 
 @triton.jit
 def _top_k_kernel(
-    scores_ptr, out_ptr, ptr_ptr, order_ptr, k,
+    scores_ptr, out_ptr, ptr_ptr, order_ptr, hubs_ptr, k,
+    PIECE: tl.constexpr, HUBS: tl.constexpr,
     H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """Lower the bar to the next distinct score until k edges stand at or above it."""
+    """Lower the bar to the next distinct score until k edges stand at or above it.
+
+    All rows but those of hubs, which are longer than a piece; or the hubs alone, with many more edges at once.
+    """
     row = tl.program_id(0)
+    if HUBS:
+        row = tl.load(hubs_ptr + row * 3)
+        if row < 0:
+            return
     h = tl.program_id(1) * HB + tl.arange(0, HB)
     begin = tl.load(ptr_ptr + row)
     end = tl.load(ptr_ptr + row + 1)
+    if not HUBS:
+        if end - begin > PIECE:
+            return
     bar = tl.full([HB], float("inf"), dtype=ACC)
     above = tl.zeros([HB], dtype=tl.int32)
     if end - begin <= k:
@@ -295,31 +288,20 @@ def _top_k_kernel(
         tl.store(out_ptr + where, (score >= bar[None, :]).to(tl.int8), mask=live)
 
 
-def _blocks(heads: int) -> tuple[dict, int]:
+def blocks(heads: int, edges: int = _EDGES, num_warps: int = 1) -> tuple[dict, int]:
+    """How a program covers edges and heads, and how many programs share the heads."""
     group = min(_HEADS, triton.next_power_of_2(heads))
-    return {"H": heads, "HB": group, "BE": _EDGES, "num_warps": 1}, triton.cdiv(heads, group)
+    return {"H": heads, "HB": group, "BE": edges, "num_warps": num_warps}, triton.cdiv(heads, group)
 
 
 def empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
     return like.new_empty(shape)
 
 
-def edge_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: Graph, negative_slope: float) -> Tensor:
-    out = source.new_empty(graph.num_edges, source.size(1))
-    options, groups = _blocks(source.size(1))
-    options |= {"BE": 128, "num_warps": 4, "TYPED": relation is not None}
-    if out.numel():
-        _edge_scores_kernel[(triton.cdiv(graph.num_edges, 128), groups)](
-            source, target, relation, graph.edge_index.contiguous(), graph.edge_type, out, graph.num_edges,
-            SLOPE=negative_slope, **options,
-        )  # fmt: skip
-    return out
-
-
 def segment_sum(grad: Tensor, scores: Tensor, negative_slope: float, segments: Segments) -> Tensor:
     out = grad.new_empty(segments.ptr.numel() - 1, grad.size(1))
     partial = grad.new_empty(segments.num_slots, grad.size(1))
-    options, groups = _blocks(grad.size(1))
+    options, groups = blocks(grad.size(1))
     options["ACC"] = accumulator(grad.dtype)
     if out.numel():
         _segment_sum_kernel[(segments.pieces.size(0), groups)](
@@ -335,7 +317,7 @@ def edge_softmax(scores: Tensor, graph: Graph) -> Tensor:
     if out.numel() == 0:
         return out
     partial = scores.new_empty(rows.num_slots, 2, scores.size(1))
-    options, groups = _blocks(scores.size(1))
+    options, groups = blocks(scores.size(1))
     acc = accumulator(scores.dtype)
     count = rows.pieces.size(0)
     _softmax_kernel[(triton.cdiv(count, _ROWS), groups)](
@@ -355,7 +337,7 @@ def edge_softmax_backward(grad: Tensor, attention: Tensor, graph: Graph) -> Tens
     if out.numel() == 0:
         return out
     partial = grad.new_empty(rows.num_slots, grad.size(1))
-    options, groups = _blocks(grad.size(1))
+    options, groups = blocks(grad.size(1))
     acc = accumulator(grad.dtype)
     count = rows.pieces.size(0)
     _softmax_backward_kernel[(triton.cdiv(count, _ROWS), groups)](
@@ -372,11 +354,14 @@ def edge_softmax_backward(grad: Tensor, attention: Tensor, graph: Graph) -> Tens
 
 
 def top_k_mask(scores: Tensor, k: int, graph: Graph) -> Tensor:
-    out = torch.empty_like(scores, dtype=torch.bool)
-    options, groups = _blocks(scores.size(1))
-    if out.numel():
-        _top_k_kernel[(graph.num_nodes, groups)](
-            scores, out.view(torch.int8), graph.rowptr, graph.by_target.order, k,
-            ACC=accumulator(scores.dtype), **options,
-        )  # fmt: skip
+    out, rows = torch.empty_like(scores, dtype=torch.bool), graph.by_target
+    if out.numel() == 0:
+        return out
+    given = scores, out.view(torch.int8), rows.ptr, rows.order, rows.hubs, k
+    same = {"PIECE": PIECE_EDGES, "ACC": accumulator(scores.dtype)}
+    options, groups = blocks(scores.size(1))
+    _top_k_kernel[(graph.num_nodes, groups)](*given, HUBS=False, **same, **options)
+    if rows.hubs.size(0):
+        options, groups = blocks(scores.size(1), edges=_HUB_SCORES // options["HB"], num_warps=8)
+        _top_k_kernel[(rows.hubs.size(0), groups)](*given, HUBS=True, **same, **options)
     return out

@@ -7,7 +7,6 @@ import os
 import torch
 
 from magna.ops.triton_edges import (
-    edge_scores,
     edge_softmax,
     edge_softmax_backward,
     empty,
@@ -15,6 +14,7 @@ from magna.ops.triton_edges import (
     top_k_mask,
 )
 from magna.ops.triton_hops import dropout, hop, hop_backward, hop_dropout, take_rows
+from magna.ops.triton_scores import edge_scores, head_scores, head_scores_backward, kept_edges
 
 __all__ = [
     "dropout",
@@ -22,9 +22,12 @@ __all__ = [
     "edge_softmax",
     "edge_softmax_backward",
     "empty",
+    "head_scores",
+    "head_scores_backward",
     "hop",
     "hop_backward",
     "hop_dropout",
+    "kept_edges",
     "segment_sum",
     "take_rows",
     "top_k_mask",
