@@ -1,8 +1,9 @@
-"""Fixtures: each backend where it can run, and a record of which one ran."""
+"""Fixtures: the same chance for every test, each backend where it can run, and a record of which one ran."""
 
 from __future__ import annotations
 
 import os
+import random
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,13 @@ if not torch.cuda.is_available():
 
 from magna.ops.backends import KERNELS, MODULES, kernels, why_not
 from tests.laws import device_of
+
+
+@pytest.fixture(autouse=True)
+def same_chance() -> None:
+    """What a test draws depends neither on the tests before it nor on the day."""
+    torch.manual_seed(0)
+    random.seed(0)
 
 
 def _where_it_runs(backend: str) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -44,8 +44,13 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_help_is_quick_and_does_not_load_torch() -> None:
     code = "import sys, magna.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-    # Processor time, not the clock: the promise is about the program, not about what else the machine does.
-    assert min(_processor_seconds([sys.executable, "-m", "magna", "--help"]) for _ in range(3)) < 0.5
+    # Processor time, not the clock: the promise is about the program, not about what else the machine does. A slow
+    # machine is one where the packages that draw the help take long by themselves.
+    ours, theirs = (
+        min(_processor_seconds([sys.executable, *arguments]) for _ in range(3))
+        for arguments in (["-m", "magna", "--help"], ["-c", "import typer, rich.console, rich.table"])
+    )
+    assert ours < max(0.5, 4 * theirs)
 
 
 def test_the_first_run_is_quick() -> None:
@@ -54,8 +59,9 @@ def test_the_first_run_is_quick() -> None:
 
 
 def _processor_seconds(command: list[str]) -> float:
+    """Of all threads together, on two cores."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run(command, check=True, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "2"})
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -186,11 +192,19 @@ def test_predict_prints_a_table_or_everything(
 def test_plan_says_memory_and_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert _magna(monkeypatch, "plan", *FAST, "--seeds", "2") == 0
     out = capsys.readouterr().out
-    assert "peak memory" in out and ", fits into" in out and "60 epochs × 2 seeds" in out
+    assert "peak memory" in out and ", fits into" in out and "evaluations, " in out and "for each of 2 seeds" in out
+    assert "measured: the median of" in out
     assert _magna(monkeypatch, "plan", *FAST, "--no-measure", "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert result["time"]["seconds"] is None and result["memory"]["fits"]
     assert list(Path().iterdir()) == []  # nothing is left behind
+    monkeypatch.setattr("magna.plan.MOST_SECONDS", 0.0)
+    monkeypatch.setattr("magna.plan._SLOW_STEP", 0.0)
+    assert _magna(monkeypatch, "plan", *FAST) == 0
+    out = capsys.readouterr().out
+    assert "evaluations, counted like a step" in out and "measured: one step and no evaluation" in out
+    assert _magna(monkeypatch, "plan", *FAST, "--no-measure") == 0
+    assert "time: not measured" in capsys.readouterr().out
 
 
 def test_seeds_together_from_the_command_line(
@@ -235,6 +249,24 @@ def full_from_the_third_epoch(config, epoch):
     return rate(config, epoch)
 train.cosine_lr = full_from_the_third_epoch
 """
+# A process that stops itself does so at the same moment on every machine.
+AFTER_THE_TENTH_ROW = """
+log = run.RunFolder.log
+def log_and_stop(self, *rows):
+    log(self, *rows)
+    if rows[0]["epoch"] == 9:
+        os.kill(os.getpid(), signal.{})
+run.RunFolder.log = log_and_stop
+"""
+INSIDE_A_CHECKPOINT = """
+replace, checkpoints = os.replace, []
+def replace_or_stop(part, whole):
+    checkpoints.extend([whole] * (whole.name == "state.safetensors"))
+    if len(checkpoints) == 10:
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(part, whole)
+os.replace = replace_or_stop
+"""
 KILLED_AT_THE_END = """
 run.RunFolder.finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -261,27 +293,20 @@ def _goes_on_bit_for_bit(monkeypatch: pytest.MonkeyPatch, whole: Path) -> None:
         assert (Path("run") / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_a_killed_run_goes_on_bit_for_bit(monkeypatch: pytest.MonkeyPatch, never_stopped: Path) -> None:
-    process, metrics = _start(""), Path("run/metrics.jsonl")
-    deadline = time.monotonic() + 120
-    while not (metrics.is_file() and len(metrics.read_bytes().splitlines()) >= 10):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.001)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    _goes_on_bit_for_bit(monkeypatch, never_stopped)
-
-
-def test_a_run_killed_at_its_last_save_goes_on(monkeypatch: pytest.MonkeyPatch, never_stopped: Path) -> None:
-    process = _start(KILLED_AT_THE_END)
-    process.communicate(timeout=120)
+@pytest.mark.parametrize(
+    "code", [AFTER_THE_TENTH_ROW.format("SIGKILL"), INSIDE_A_CHECKPOINT, KILLED_AT_THE_END], ids=["row", "save", "end"]
+)
+def test_a_killed_run_goes_on_bit_for_bit(monkeypatch: pytest.MonkeyPatch, never_stopped: Path, code: str) -> None:
+    process = _start(code)
+    process.communicate(timeout=600)
     assert process.returncode == -signal.SIGKILL
     _goes_on_bit_for_bit(monkeypatch, never_stopped)
+    assert not list(Path("run").rglob(".*"))
 
 
 def test_a_full_disk_is_one_line_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch, never_stopped: Path) -> None:
     process = _start(FULL_DISK)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == 1
     assert "state.safetensors could not be written (File too large)" in err.splitlines()[-1]
     assert "Traceback" not in err and not list(Path("run").rglob(".*"))
@@ -291,11 +316,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(monkeypatch: pytest.MonkeyP
 
 
 def test_an_interrupt_is_one_line() -> None:
-    process, metrics = _start(""), Path("run/metrics.jsonl")
-    while not metrics.is_file():
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
+    process = _start(AFTER_THE_TENTH_ROW.format("SIGINT"))
+    _, err = process.communicate(timeout=600)
     assert process.returncode == 1
     assert err.splitlines()[-1].startswith("magna: stopped; a training run goes on with --resume")

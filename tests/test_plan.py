@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from magna.nn.attention import graph_at_door
 from magna.ops.backends import pack
 from magna.ops.pool import POOL
 from magna.plan import Memory, forecast, plan
-from magna.tasks import NodeClassification, make_task
+from magna.tasks import LinkPrediction, NodeClassification, make_task
 from tests.laws import node_task, peak_bytes
 
 CPU = torch.device("cpu")
@@ -81,28 +83,75 @@ def test_the_forecast_leaves_no_trace() -> None:
     assert type(task.scores(model)) is torch.Tensor  # no tensor without memory was kept for later
 
 
-def test_the_time_is_near_what_a_run_takes(tmp_path: Path) -> None:
-    config = Config().with_values(["train.epochs=40"])
-    said = plan(config, device="cpu")
-    taken = training.train(config, run_dir=tmp_path / "run", device="cpu")["runs"][0]["seconds"]
-    assert said["time"]["measured"] >= 4
-    # The clock of a busy machine: an order of magnitude is what can be promised in a test.
-    assert taken / 10 < said["time"]["seconds"] < 10 * taken
-    assert said["parameters"] > 0 and said["memory"]["fits"] and said["advice"] == []
-    assert plan(config, device="cpu", seeds=3, measure=False)["time"]["seconds"] is None
+class Clock:
+    """Moved by work alone: a second for the loss of a batch, a quarter for an evaluation."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        for task in (NodeClassification, LinkPrediction):
+            monkeypatch.setattr(task, "loss", self._counted(task.loss, 1.0))
+            monkeypatch.setattr(task, "evaluate", self._counted(task.evaluate, 0.25))
+        monkeypatch.setattr(planning, "time", self)
+
+    def _counted(self, work: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+        def counted(*arguments: Any) -> Any:
+            self.now += seconds
+            return work(*arguments)
+
+        return counted
+
+    def perf_counter(self) -> float:
+        return self.now
 
 
-def test_the_time_of_several_seeds() -> None:
+@pytest.mark.parametrize(
+    ("recipe", "settings", "seeds"),
+    [
+        ("digits", ["model.hidden_channels=16", "train.epochs=12"], 2),
+        ("digits", ["model.hidden_channels=16", "train.epochs=11", "train.eval_every=4"], 1),
+        ("families", ["model.hidden_channels=16", "task.batch_size=2048", "train.epochs=5", "train.eval_every=2"], 1),
+    ],
+)
+def test_the_time_is_what_a_run_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, settings: list[str], seeds: int
+) -> None:
+    config = load_recipe(recipe).with_values(settings)
+    clock = Clock(monkeypatch)
+    said = plan(config, device="cpu", seeds=seeds)["time"]
+    begin = clock.now
+    training.train(config, run_dir=tmp_path / "run", device="cpu", seeds=seeds)
+    assert said["seconds"] == clock.now - begin
+    assert (said["step_seconds"], said["evaluation_seconds"]) == (1.0, 0.25)
+    assert said["epoch_seconds"] == said["steps"] and said["measured"] == 4
+
+
+def test_the_time_of_seeds_together(monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config().with_values(["train.epochs=40", "model.hidden_channels=16"])
-    turn, together = (plan(config, device="cpu", seeds=2, together=way) for way in (False, True))
-    assert turn["time"]["seconds"] == pytest.approx(turn["time"]["epoch_seconds"] * 40 * 2)
-    assert together["together"] and together["time"]["measured"] == 3  # reports come every ten epochs
-    assert together["time"]["seconds"] == pytest.approx(together["time"]["epoch_seconds"] * 40)
+    Clock(monkeypatch)
+    said = plan(config, device="cpu", seeds=3, together=True)
+    assert said["together"] and said["time"]["turns"] == 1
+    assert (said["time"]["step_seconds"], said["time"]["seconds"]) == (1.0, 40.0)
+    monkeypatch.setattr("magna.trials._batch_size", lambda *_: 2)
+    assert plan(config, device="cpu", seeds=3, together=True)["time"]["seconds"] == 2 * 40.0
+
+
+def test_a_slow_step_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_recipe("families").with_values(["model.hidden_channels=16", "train.epochs=4", "train.eval_every=2"])
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(planning, "MOST_SECONDS", 0.5)
+    monkeypatch.setattr(planning, "_SLOW_STEP", 0.5)
+    without = plan(config, device="cpu", measure=False)["time"]
+    assert without["seconds"] is None and without["measured"] == 0
+    memory_alone = clock.now
+    said = plan(config, device="cpu")["time"]
+    assert clock.now - 2 * memory_alone == 1
+    assert said["measured"] == 1 and said["steps"] > 1 and said["evaluation_seconds"] is None
+    assert said["seconds"] == 4 * said["steps"] + 4  # evaluations are counted like steps
 
 
 def test_a_run_that_does_not_fit_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "machine_memory", lambda: 30_000_000)
-    monkeypatch.setattr(training, "_run", lambda *_: pytest.fail("it was started"))
+    monkeypatch.setattr(planning, "fit", lambda *_: pytest.fail("it was started"))
     said = plan(Config(), device="cpu")
     assert not said["memory"]["fits"] and said["time"]["seconds"] is None
     assert [line.split(":")[0] for line in said["advice"]] == [

@@ -11,7 +11,7 @@ from magna.models import Model, make_link_predictor, make_model
 # Features and classes.
 SIZES = {"digits": (64, 10), "cora": (1433, 7), "citeseer": (3703, 6), "pubmed": (500, 3), "ogbn-arxiv": (128, 40)}
 # Entities and relations.
-GRAPHS = {"families": (1560, 11), "wn18rr": (40943, 11), "fb15k-237": (14541, 237)}
+GRAPHS = {"families": (1560, 16), "wn18rr": (40943, 11), "fb15k-237": (14541, 237)}
 TABLES = ("cora-paper", "citeseer-paper", "pubmed-paper", "arxiv-paper")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,10 +13,11 @@ import pytest
 import torch
 
 from magna import cli, experiments, reproduce, tables
+from magna.cell_file import is_done
 from magna.config import SEARCH_SEEDS, Config, load_recipe
-from magna.experiments import Cell, cells
-from magna.models import make_model
-from magna.published import DATASETS
+from magna.experiments import EXPERIMENTS, Cell, Experiment, cells
+from magna.models import make_link_predictor, make_model
+from magna.published import GRAPHS
 from magna.trials import TrialResult, structure
 
 ROOT = Path(__file__).parents[1]
@@ -54,14 +54,39 @@ def test_ablations_are_those_of_the_paper() -> None:
     assert found["No Diffusion"].diffusion is False
 
 
-@pytest.mark.parametrize("dataset", DATASETS)
-@pytest.mark.parametrize("name", experiments.EXPERIMENTS)
+@pytest.mark.parametrize(
+    ("name", "dataset"),
+    [(name, dataset) for name, found in EXPERIMENTS.items() for dataset in (*found.datasets, *found.also)],
+)
 def test_every_cell_has_a_model_and_a_file_of_its_own(name: str, dataset: str) -> None:
     found = cells(name, [dataset])
     assert len({cell.path for cell in found}) == len(found)
+    configs = [cell.config for cell in found]
     with torch.device("meta"):
-        for model in {cell.config.model for cell in found}:
-            make_model(model, 10, 3)
+        for config in [*configs, *(config.with_values(EXPERIMENTS[name].quick) for config in configs)]:
+            if config.task.name == "link_prediction":
+                make_link_predictor(config.model, 500, 200, typed=config.data.control != "no-types")
+            else:
+                make_model(config.model, 10, 3)
+
+
+@pytest.mark.parametrize("dataset", GRAPHS)
+def test_table_3_has_the_recipes_and_every_control(dataset: str) -> None:
+    found = {cell.row: cell for cell in cells("table3", [dataset])}
+    assert list(found) == [*experiments.TABLE_3, *experiments.CONTROLS]
+    tuned = found["MAGNA, tuned"].config
+    assert found["DistMult"].config.model.num_layers == 0
+    same_budget = ("epochs", "eval_every", "patience", "precision")
+    assert all(getattr(found["DistMult"].config.train, key) == getattr(tuned.train, key) for key in same_budget)
+    for row in experiments.CONTROLS:
+        assert found[row].config == tuned.with_values(found[row].changes) != tuned
+    assert found["No propagation"].config.model.K == 0 and not found["One hop of attention"].config.model.diffusion
+    assert {found[row].config.data.control for row in experiments.CONTROLS} == {"none", "random-graph", "no-types"}
+
+
+def test_embedded_families_have_the_controls_alone_and_only_where_asked_for() -> None:
+    assert [cell.row for cell in cells("table3", ["families"])] == ["MAGNA, tuned", *experiments.CONTROLS]
+    assert {cell.dataset for cell in cells("table3")} == set(GRAPHS)
 
 
 def test_a_switch_changes_one_thing_and_something() -> None:
@@ -86,8 +111,10 @@ def test_random_splits_have_a_cell_for_each_model_and_split() -> None:
 def test_an_unknown_table_or_data_set_is_named() -> None:
     with pytest.raises(ValueError, match="table is 'table9'; allowed: table1, ablations"):
         cells("table9")
-    with pytest.raises(ValueError, match="data set is 'digits'; allowed: cora, citeseer, pubmed"):
+    with pytest.raises(ValueError, match="data set is 'digits'; allowed for table1: cora, citeseer, pubmed"):
         cells("table1", ["digits"])
+    with pytest.raises(ValueError, match="data set is 'cora'; allowed for table3: wn18rr, fb15k-237, families"):
+        cells("table3", ["cora"])
 
 
 def test_cells_of_one_structure_train_together_and_leave_a_file_each(
@@ -116,17 +143,6 @@ def test_what_is_done_is_not_trained_again(trained: list[list[Config]], tmp_path
     assert [config.model.diffusion for batch in trained for config in batch] == [False, False]
 
 
-def test_a_cell_with_other_settings_or_fewer_seeds_is_trained_again(tmp_path: Path, trained: list[Any]) -> None:
-    (cell, *_) = cells("table1", ["cora"])
-    reproduce.reproduce("table1", out=tmp_path, seeds=2, datasets=["cora"], device="cpu")
-    path = tmp_path / cell.path
-    assert reproduce.is_done(path, cell.config, 2)
-    assert not reproduce.is_done(path, cell.config, 3)
-    assert not reproduce.is_done(path, cell.config.with_values(["model.alpha=0.77"]), 2)
-    path.write_text("{")
-    assert not reproduce.is_done(path, cell.config, 2)
-
-
 def test_a_stop_between_two_batches_keeps_what_is_done(
     trained: list[list[Config]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +164,7 @@ def test_a_stop_between_two_batches_keeps_what_is_done(
 def test_quick_is_few_epochs(trained: list[list[Config]], tmp_path: Path) -> None:
     result = reproduce.reproduce("table1", out=tmp_path, quick=True, datasets=["cora"], device="cpu")
     assert result["seeds"] == reproduce.QUICK_SEEDS
-    assert {config.train.epochs for batch in trained for config in batch} == {reproduce.QUICK_EPOCHS}
+    assert {config.train.epochs for batch in trained for config in batch} == {3}
 
 
 def test_seeds_are_report_seeds(tmp_path: Path) -> None:
@@ -164,7 +180,7 @@ def test_a_table_is_trained_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyP
         yield Cell("table1", dataset, "MAGNA, tuned", magna)
         yield Cell("table1", dataset, "MAGNA, paper", magna.with_values(["model.alpha=0.5"]))
 
-    monkeypatch.setitem(experiments.EXPERIMENTS, "table1", digits)
+    monkeypatch.setitem(EXPERIMENTS, "table1", Experiment(digits))
     lines: list[str] = []
     result = reproduce.reproduce("table1", out=tmp_path, seeds=2, datasets=["cora"], device="cpu", say=lines.append)
     assert result["trained"] == 2
@@ -176,10 +192,10 @@ def test_a_table_is_trained_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_committed_results_are_those_of_the_recipes() -> None:
     results = ROOT / "results"
-    known = {cell.path: cell for name in experiments.EXPERIMENTS for cell in cells(name)}
+    known = {cell.path: cell for name, e in EXPERIMENTS.items() for cell in cells(name, [*e.datasets, *e.also])}
     there = [str(file.relative_to(results)) for file in results.glob("*/**/*.json")]
     assert set(there) <= set(known), "a file that belongs to no table"
-    old = [path for path in there if not reproduce.is_done(results / path, known[path].config, 1)]
+    old = [path for path in there if not is_done(results / path, known[path].config, 1)]
     assert old == [], "run magna reproduce again"
 
 
@@ -208,11 +224,5 @@ def test_the_command_prints_the_table(
 def test_a_wrong_name_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert _magna(monkeypatch, "reproduce", "table9", "--device", "cpu") == 2
     assert capsys.readouterr().err == (
-        "magna: table is 'table9'; allowed: table1, ablations, switches, random-splits\n"
+        "magna: table is 'table9'; allowed: table1, ablations, switches, random-splits, table3\n"
     )
-
-
-def test_the_commit_of_another_repository_is_not_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    monkeypatch.setattr(reproduce, "__file__", str(tmp_path / "reproduce.py"))
-    assert reproduce._commit() is None

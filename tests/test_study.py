@@ -13,7 +13,7 @@ pytest.importorskip("optuna", reason="Optuna is not installed (magna[search])")
 
 from magna import study as study_module
 from magna.config import Range
-from magna.study import FINISHED, Study, safe
+from magna.study import Study, refusal, safe
 
 SPACE = {
     "model.K": Range(2, 10),
@@ -83,29 +83,66 @@ def test_given_up_trials_are_drawn_again_or_not() -> None:
     assert study.ask().params not in (again.params, never.params)
 
 
+def test_a_refused_trial_counts_and_is_not_drawn_again() -> None:
+    study = Study(IN_MEMORY, "test", SPACE, {})
+    refused, given_up = study.ask(), study.ask()
+    study.refuse(refused, "heads is 3")
+    study.give_up([given_up], again=False)
+    assert [(trial.number, refusal(trial)) for trial in study.finished()] == [(0, "heads is 3")]
+    assert study.trials("FAIL") == study.trials() and study.best() == []
+    assert study.ask().params not in (refused.params, given_up.params)
+
+
+def test_a_trial_that_ends_while_trials_are_counted_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = Study(IN_MEMORY, "test", SPACE, {})
+    trial, trials = study.ask(), study.trials
+
+    def ends_after_a_look(*states: str) -> list:
+        found = trials(*states)
+        study.complete(trial, 0.5, {})
+        return found
+
+    monkeypatch.setattr(study, "trials", ends_after_a_look)
+    assert sum(study.counts()) == 1
+
+
+def _make_older(study: Study) -> None:
+    """As if much time had gone by since the last heartbeats."""
+    with study._storage.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE trial_heartbeats SET heartbeat = datetime(heartbeat, '-2 hours')")
+
+
+def _heartbeats(study: Study) -> list[str]:
+    with study._storage.engine.begin() as connection:
+        return [row[0] for row in connection.exec_driver_sql("SELECT heartbeat FROM trial_heartbeats")]
+
+
 def test_a_killed_process_loses_its_trials_and_a_living_one_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study_module, "HEARTBEAT_SECONDS", 1)
-    monkeypatch.setattr(study_module, "GRACE_SECONDS", 2)
+    monkeypatch.setattr(study_module, "GRACE_SECONDS", 3600)
     study = _study(tmp_path)
     code = f"""
 import sys, time
 from pathlib import Path
 from magna import study
-study.HEARTBEAT_SECONDS, study.GRACE_SECONDS = 1, 2
+study.HEARTBEAT_SECONDS = 1
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from tests.test_study import _study
 mine = _study(Path({str(tmp_path)!r}))
 trials = [mine.ask() for _ in range(2)]
 with mine.alive(trials):
     print("ready", flush=True)
-    time.sleep(600)
+    time.sleep(6000)
 """
     other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout is not None and other.stdout.readline() == "ready\n"
-        time.sleep(3.5)  # longer than the grace: only its heartbeats keep it
+        _make_older(study)
+        old = _heartbeats(study)
+        while set(_heartbeats(study)) & set(old):  # until it has been heard of again
+            assert other.poll() is None
+            time.sleep(0.1)
         study.take_over()
         running = study.trials("RUNNING")
         assert len(running) == 2
@@ -114,22 +151,20 @@ with mine.alive(trials):
         other.wait()
     study.take_over()
     assert len(study.trials("RUNNING")) == 2  # nobody can know so soon
-    deadline = time.monotonic() + 20
-    while study.trials("RUNNING"):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-        study.take_over()
+    _make_older(study)
+    study.take_over()
+    assert len(study.trials("RUNNING")) == 0
     assert [study.ask().params for _ in range(2)] == [trial.params for trial in running]
 
 
 def test_a_trial_that_never_began_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study_module, "GRACE_SECONDS", 1)
     study = _study(tmp_path)
     with pytest.warns(UserWarning, match="Heartbeat"):
         study._study.ask()
+    monkeypatch.setattr(study_module, "GRACE_SECONDS", 3600)
     study.take_over()
     assert len(study.trials("RUNNING")) == 1
-    time.sleep(1.1)
+    monkeypatch.setattr(study_module, "GRACE_SECONDS", -3600)
     study.take_over()
     assert len(study.trials("RUNNING")) == 0
 
@@ -140,7 +175,7 @@ def test_a_process_that_slept_too_long_harms_nothing(tmp_path: Path) -> None:
     other._study.tell(trial.number, state=other._optuna.trial.TrialState.FAIL)
     study.report(trial, 0.3, 5)
     study.complete(trial, 0.5, {"epochs": 5})
-    assert study.trials(*FINISHED) == []
+    assert study.finished() == []
 
 
 @pytest.mark.parametrize(

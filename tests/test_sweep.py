@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ import pytest
 pytest.importorskip("optuna", reason="Optuna is not installed (magna[search])")
 
 import torch
+from rich.console import Console
 
 from magna import cli, sweep
-from magna.config import Config, load_recipe
+from magna.config import Config, ModelConfig, load_recipe
 from magna.study import Study
 from magna.sweep import Plan, goes_on, without
 from magna.tasks import NodeClassification
@@ -49,7 +52,7 @@ class Trainer:
         self.configs += configs
         final = [config.model.alpha / 2 + self.noise.get(config.train.seed, 0.0) for config in configs]
         epochs, stopped = [config.train.epochs for config in configs], set()
-        for epoch in range(report_every, max(epochs) + 1, report_every):
+        for epoch in range(report_every, max(epochs, default=0) + 1, report_every):
             running = [i for i in range(len(configs)) if i not in stopped]
             if on_report is not None:
                 for i in on_report(epoch, running, [final[i] * epoch / epochs[i] for i in running]):
@@ -73,6 +76,9 @@ def task(monkeypatch: pytest.MonkeyPatch) -> None:
     class Task:
         dataset, METRIC = "toy", "accuracy"
 
+        def make_model(self, model: ModelConfig) -> None:
+            pass
+
     monkeypatch.setattr(sweep, "make_task", lambda *_: Task())
 
 
@@ -86,7 +92,7 @@ def test_it_goes_on_to_the_number_of_trials(tmp_path: Path, trainer: Trainer, ta
     assert len(trainer.configs) == 3
     assert {config.train.seed for config in trainer.configs} == {1000}
     result = _sweep(tmp_path, trials=7, batch=3)
-    assert result["states"] == {"complete": 7, "pruned": 0, "fail": 0}
+    assert result["states"] == {"complete": 7, "pruned": 0, "refused": 0, "fail": 0}
     assert len({config.model.alpha for config in trainer.configs}) == 7
     assert all(config.model.K == config.model.top_k for config in trainer.configs)
     assert _sweep(tmp_path, trials=7) == result
@@ -158,7 +164,7 @@ def test_stopped_by_hand_the_settings_are_kept(tmp_path: Path, trainer: Trainer,
         _sweep(tmp_path)
     trainer.fails = None
     result = _sweep(tmp_path)
-    assert result["states"] == {"complete": 4, "pruned": 0, "fail": 4}
+    assert result["states"] == {"complete": 4, "pruned": 0, "refused": 0, "fail": 4}
     rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
     assert [row["params"] for row in rows[:4]] == [row["params"] for row in rows[4:]]
 
@@ -168,7 +174,71 @@ def test_an_error_is_passed_on_and_leaves_no_running_trial(tmp_path: Path, train
     with pytest.raises(ValueError, match="heads is 3"):
         _sweep(tmp_path)
     trainer.fails = None
-    assert _sweep(tmp_path)["states"] == {"complete": 4, "pruned": 0, "fail": 4}
+    assert _sweep(tmp_path)["states"] == {"complete": 4, "pruned": 0, "refused": 0, "fail": 4}
+
+
+# Each value is allowed, but not every two of them.
+CLASHING = Config.from_dict(
+    BASE.to_dict()
+    | {
+        "train": {"epochs": 16, "patience": 400},
+        "search": {"train.eval_every": [1, 300], "train.patience": [100, 400], "model.alpha": {"low": 0.1, "high": 1}},
+    }
+)
+
+
+def test_settings_that_do_not_go_together_are_refused_and_the_search_goes_on(
+    tmp_path: Path, trainer: Trainer, task: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = _sweep(tmp_path, CLASHING, trials=12, batch=5)
+    states = result["states"]
+    assert states["refused"] > 0 and states["complete"] == 12 - states["refused"] == len(trainer.configs)
+    assert states["fail"] == 0 and "eval_every is 300; allowed: up to train.patience, 100" in result["refused"]
+    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    for row in rows:
+        clash = (row["params"]["train.eval_every"], row["params"]["train.patience"]) == (300, 100)
+        assert (row["state"], row["refused"]) == (("refused", result["refused"]) if clash else ("complete", None))
+    # They are counted and not tried again.
+    assert _sweep(tmp_path, CLASHING, trials=12) == result
+    assert len(trainer.configs) == states["complete"]
+    sweep.show(result, Console(width=200))
+    said = f"{states['refused']} of 12 trials could not be built: train.eval_every is 300"
+    assert said in capsys.readouterr().out
+    assert f"beside {states['refused']} that could not be built" in (tmp_path / "out" / "best.toml").read_text()
+
+
+def test_where_no_settings_give_a_model_the_error_says_why(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    clashing = replace(CLASHING, search={"train.eval_every": [300], "train.patience": [100]})
+    for trials in (3, 4):
+        with pytest.raises(ValueError, match=f"^{trials} of {trials} trials could not be built: train.eval_every is"):
+            _sweep(tmp_path, clashing, trials=trials)
+    assert trainer.configs == [] and not (tmp_path / "out" / "best.toml").exists()
+
+
+def test_a_model_that_cannot_be_built_is_refused(tmp_path: Path) -> None:
+    config = load_recipe("digits").with_values(
+        ["model.hidden_channels=8", "model.num_layers=1", "model.K=2", "train.epochs=2"]
+    )
+    result = _sweep(tmp_path, replace(config, search={"model.heads": [2, 3], "model.alpha": [0.1, 0.2]}), trials=8)
+    assert result["states"]["refused"] > 0 and result["states"]["complete"] == 8 - result["states"]["refused"]
+    assert "heads is 3; allowed: heads that divide" in result["refused"]
+
+
+def test_a_full_disk_keeps_the_files_of_the_last_call(
+    tmp_path: Path, trainer: Trainer, task: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _sweep(tmp_path, trials=2)
+    files = {name: (tmp_path / "out" / name).read_bytes() for name in ("best.toml", "trials.csv", "trials.json")}
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match=r"trials.csv could not be written .* make room, then the same command"):
+        _sweep(tmp_path, trials=3)
+    monkeypatch.undo()
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in files} == files
+    assert not list((tmp_path / "out").glob(".*part"))
 
 
 def test_it_waits_for_the_trials_of_another_process(
@@ -302,4 +372,10 @@ def test_link_predictors_are_searched_one_after_the_other(tmp_path: Path) -> Non
     assert result["task"] == "link_prediction" and result["states"]["complete"] == 3
     assert 0 < result["best"]["value"] <= 1 and result["best"]["confirmed"] is not None
     best = Config.from_toml(tmp_path / "out" / "best.toml")
+    clashing = replace(
+        config, search={"task.relation_prediction": [1.0], "model.relation_channels": [config.model.entity_channels, 7]}
+    )
+    result = _sweep(tmp_path / "clash", clashing, trials=4)
+    assert result["states"]["refused"] == 4 - result["states"]["complete"] > 0
+    assert "relations of width 7; allowed: equal widths" in result["refused"]
     assert "validation MRR" in best.source.settings and best.task.name == "link_prediction"

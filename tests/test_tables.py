@@ -8,9 +8,20 @@ from pathlib import Path
 import pytest
 
 from magna import experiments, published, tables
+from magna.config import load_recipe
 from magna.report import PAGES, with_tables
 
 ROOT = Path(__file__).parents[1]
+
+
+def put_links(results: Path, row: str, mrrs: list[float], dataset: str = "wn18rr", device: str = "cpu") -> None:
+    file = results / "table3" / dataset / f"{row}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    ranks = {"hits@1": 0.4, "hits@3": 0.5, "hits@10": 0.6}
+    runs = [{"test": {"mr": 2000 + 100 * i, "mrr": mrr, **ranks}, "device": device} for i, mrr in enumerate(mrrs)]
+    changes = [] if row in experiments.TABLE_3 else ["model.K=0"]
+    record = {"row": row, "dataset": dataset, "recipe": dataset, "changes": changes, "split": None, "runs": runs}
+    file.write_text(json.dumps(record | {"environment": {"device": "another"}}))
 
 
 def put(results: Path, path: str, row: str, accuracies: list[float], split: int | None = None) -> None:
@@ -21,7 +32,7 @@ def put(results: Path, path: str, row: str, accuracies: list[float], split: int 
     file.write_text(json.dumps(record))
 
 
-@pytest.mark.parametrize("name", ["table1", "ablations", "switches", "random-splits"])
+@pytest.mark.parametrize("name", [*experiments.EXPERIMENTS, "controls", "links"])
 def test_without_results_there_are_dashes(name: str, tmp_path: Path) -> None:
     table = tables.make_table(name, tmp_path)
     assert all(len(row) == len(table.header) for row in table.rows)
@@ -73,6 +84,56 @@ def test_random_splits_are_compared_split_by_split(tmp_path: Path) -> None:
     assert rows[0][:3] == ["Cora", "MAGNA", "81.5 ± 1.3"]
     assert rows[1] == ["Cora", "GAT", "79.4 ± 0.4", "+2.1 ± 0.5", "0.018", "0.12", "82.2 ± 1.4"]
     assert rows[2][3:6] == ["—", "—", "—"]
+
+
+def test_table_3_has_ours_and_theirs_of_each_graph(tmp_path: Path) -> None:
+    put_links(tmp_path, "MAGNA, tuned", [0.501, 0.503])
+    put_links(tmp_path, "No propagation", [0.45])
+    put_links(tmp_path, "MAGNA, tuned", [0.4], "families")
+    table = tables.make_table("table3", tmp_path)
+    assert table.header == ["data", "model", "MR", "MRR", "H@1", "H@3", "H@10", "source"]
+    rows = {(row[0], row[1]): row[2:] for row in table.rows}
+    assert rows["WN18RR", "MAGNA, tuned (ours)"] == [
+        *("2050 ± 71", ".502 ± .001", ".400", ".500", ".600"),
+        "ours, 2 seeds, cpu",
+    ]
+    assert rows["WN18RR", "No propagation (ours)"][:2] == ["2000", ".450"]
+    assert rows["WN18RR", "DistMult (ours)"] == [*["—"] * 5, "not yet measured"]
+    paper = ["2545", ".502", ".459", ".519", ".589", "MAGNA paper, Table 3"]
+    assert rows["WN18RR", "MAGNA + DistMult, the paper"] == paper
+    assert rows["WN18RR", "TransE"][:5] == ["3384", ".226", "—", "—", ".501"]
+    assert ("WN18RR", "R-GCN") not in rows, "the paper has no figure of it"
+    assert [row for row in rows if row[0] == "families"] == [("families", "MAGNA, tuned (ours)")]
+    assert not [row for row in rows if row[0] == "FB15k-237"], "nothing of it is recorded"
+
+
+def test_controls_show_what_is_left_of_the_gain(tmp_path: Path) -> None:
+    put_links(tmp_path, "MAGNA, tuned", [0.50, 0.51])
+    put_links(tmp_path, "No propagation", [0.45, 0.46])
+    put_links(tmp_path, "DistMult", [0.44])
+    assert tables.make_table("controls", tmp_path).rows == [
+        ["WN18RR", "MAGNA, tuned", "recipe `wn18rr`", ".505 ± .007", ""],
+        ["WN18RR", "No propagation", "`model.K=0`", ".455 ± .007", "**−.050 ± .007**"],
+        ["WN18RR", "DistMult", "recipe `wn18rr`", ".440", "−.065"],
+    ]
+
+
+def test_the_short_table_of_link_prediction(tmp_path: Path) -> None:
+    put_links(tmp_path, "MAGNA, tuned", [0.36, 0.37], "fb15k-237", device="NVIDIA H200")
+    table = tables.make_table("links", tmp_path)
+    assert table.header[1:-1] == ["WN18RR MRR", "WN18RR H@10", "FB15k-237 MRR", "FB15k-237 H@10"]
+    assert table.rows[0] == ["MAGNA, tuned (ours)", "—", "—", ".365 ± .007", ".600", "ours, 2 seeds, NVIDIA H200"]
+    assert table.rows[-1] == ["MAGNA + DistMult, the paper", ".502", ".589", ".369", ".563", "MAGNA paper, Table 3"]
+
+
+def test_published_ranks_are_numbers() -> None:
+    assert len(published.TABLE_3) == 15
+    for row in (*published.TABLE_3, *published.LINKS_ELSEWHERE):
+        for (_, metric), figure in row.figures.items():
+            assert 100 < float(figure) < 6000 if metric == "mr" else 0 < float(figure) < 1
+    for dataset in published.GRAPHS:
+        paper = float(published.MAGNA_LINKS_PAPER.figures[dataset, "mrr"])
+        assert load_recipe(dataset).expected.paper == paper
 
 
 def test_every_row_of_ours_has_theirs() -> None:

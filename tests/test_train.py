@@ -257,6 +257,26 @@ def test_seeds_that_train_together_leave_the_same_files(tmp_path: Path) -> None:
         training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=True)
 
 
+def test_seeds_together_train_alone_in_their_folders(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    config = Config.from_dict(SMALL).with_values(["train.epochs=20"])
+    busy = []
+
+    def another(_: training.Epoch) -> None:
+        for seed in (0, 1):
+            with pytest.raises(ValueError, match=f"seed-{seed} is being trained by another process"):
+                training.train(config.with_seed(seed), run_dir=tmp_path / f"seed-{seed}", device="cpu", resume=True)
+        with pytest.raises(ValueError, match="seed-0 is being trained by another process"):
+            training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=True, resume=True)
+        busy.append(True)
+
+    training.train(config, run_dir=tmp_path, seeds=2, device="cpu", together=True, on_epoch=another)
+    assert busy == [True, True]
+    # Afterwards the folders are free, the one that the refused call had made too.
+    finished = training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=True, resume=True)
+    assert [run["epochs"] for run in finished["runs"]] == [20, 20, 20]
+
+
 def test_seeds_together_with_a_loss_that_is_not_finite(tmp_path: Path) -> None:
     config = Config.from_dict(SMALL).with_values(["train.lr=1e30", "train.clip=0", "train.epochs=3"])
     with pytest.raises(RuntimeError, match=r"smaller train\.lr"):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from magna.config import Config, load_recipe
-from magna.published import DATASETS
+from magna.config import Config, load_recipe, recipe_names
+from magna.published import DATASETS, GRAPHS
 
 NUM_SPLITS = 10
 
@@ -39,6 +40,13 @@ TABLE_1 = {
     "GAT": "{}-gat",
     "Diff-GCN": "{}-diff-gcn",
 }
+# "DistMult" is the decoder alone, with settings of its own; what data has no recipe for is left out.
+TABLE_3 = {
+    "MAGNA, tuned": "{}",
+    "MAGNA, paper": "{}-paper",
+    "MAGNA, official": "{}-official",
+    "DistMult": "{}-distmult",
+}
 RANDOM_SPLITS = {"MAGNA": "{}", "GAT": "{}-gat", "Diff-GCN": "{}-diff-gcn"}
 
 # The four ablations of the paper's Table 1.
@@ -47,6 +55,14 @@ ABLATIONS = {
     "No Diffusion": ("model.diffusion=false",),
     "No Feed-Forward": ("model.feed_forward=false",),
     "No (LayerNorm + Feed-Forward)": ("model.norm=none", "model.final_norm=none", "model.feed_forward=false"),
+}
+
+# What a gain of link prediction must not survive.
+CONTROLS = {
+    "No propagation": ("model.K=0",),
+    "Random graph": ("data.control=random-graph",),
+    "One hop of attention": ("model.diffusion=false",),
+    "No relation types": ("data.control=no-types",),
 }
 
 # One step away from the tuned recipe along each difference between the paper and its authors' code, and along what this
@@ -121,9 +137,9 @@ _IDLE: dict[str, Callable[[Config], bool]] = {
 }
 
 
-def base(dataset: str) -> Cell:
-    """The tuned recipe: a row of Table 1, and what ablations and switches are compared with."""
-    return Cell("table1", dataset, "MAGNA, tuned", load_recipe(dataset))
+def base(dataset: str, table: str = "table1") -> Cell:
+    """The tuned recipe: a row of Table 1 or 3, and what ablations, switches and controls are compared with."""
+    return Cell(table, dataset, "MAGNA, tuned", load_recipe(dataset))
 
 
 def table1(dataset: str) -> Iterator[Cell]:
@@ -132,13 +148,17 @@ def table1(dataset: str) -> Iterator[Cell]:
 
 
 def ablations(dataset: str) -> Iterator[Cell]:
-    """A part that the recipe lacks already cannot be taken away."""
     start = base(dataset)
     yield start
-    for row, changes in ABLATIONS.items():
-        cell = changed(start, "ablations", row, changes)
-        if not same_training(cell.config, start.config):
-            yield cell
+    yield from without(start, "ablations", ABLATIONS)
+
+
+def table3(dataset: str) -> Iterator[Cell]:
+    """The recipes of a knowledge graph, and the tuned one under each control."""
+    for row, recipe in TABLE_3.items():
+        if recipe.format(dataset) in recipe_names():
+            yield Cell("table3", dataset, row, load_recipe(recipe.format(dataset)))
+    yield from without(base(dataset, "table3"), "table3", CONTROLS)
 
 
 def switches(dataset: str) -> Iterator[Cell]:
@@ -159,6 +179,14 @@ def random_splits(dataset: str) -> Iterator[Cell]:
             yield Cell("random-splits", dataset, row, on_split, split=split)
 
 
+def without(start: Cell, table: str, parts: Mapping[str, tuple[str, ...]]) -> Iterator[Cell]:
+    """The cell less each part; one that the recipe lacks already cannot be taken away."""
+    for row, changes in parts.items():
+        cell = changed(start, table, row, changes)
+        if not same_training(cell.config, start.config):
+            yield cell
+
+
 def changed(cell: Cell, table: str, row: str, changes: tuple[str, ...]) -> Cell:
     """The cell with some settings replaced."""
     return replace(cell, table=table, row=row, config=cell.config.with_values(changes), changes=changes)
@@ -169,23 +197,41 @@ def same_training(one: Config, other: Config) -> bool:
     return all(getattr(one, part) == getattr(other, part) for part in ("data", "model", "task", "train"))
 
 
-EXPERIMENTS: dict[str, Callable[[str], Iterator[Cell]]] = {
-    "table1": table1,
-    "ablations": ablations,
-    "switches": switches,
-    "random-splits": random_splits,
+class Experiment(NamedTuple):
+    cells: Callable[[str], Iterator[Cell]]
+    datasets: tuple[str, ...] = DATASETS
+    also: tuple[str, ...] = ()  # data that the paper does not have: trained where it is asked for
+    seeds: int = 20  # report seeds of a cell
+    quick: tuple[str, ...] = ("train.epochs=3",)
+
+
+EXPERIMENTS = {
+    "table1": Experiment(table1),
+    "ablations": Experiment(ablations),
+    "switches": Experiment(switches),
+    "random-splits": Experiment(random_splits, seeds=10),
+    "table3": Experiment(
+        table3,
+        tuple(GRAPHS),
+        also=("families",),
+        seeds=3,
+        quick=("train.epochs=1", "model.hidden_channels=16", "model.entity_channels=16", "model.heads=2"),
+    ),
 }
 
 
-def cells(name: str, datasets: Sequence[str] = DATASETS) -> list[Cell]:
-    """Every cell of a table.
+def cells(name: str, datasets: Sequence[str] | None = None) -> list[Cell]:
+    """Every cell of a table, on all of the paper's data sets or on some.
 
     >>> len(cells("random-splits", []))
     0
     """
     if name not in EXPERIMENTS:
         raise ValueError(f"table is {name!r}; allowed: {', '.join(EXPERIMENTS)}")
-    for dataset in datasets:
-        if dataset not in DATASETS:
-            raise ValueError(f"data set is {dataset!r}; allowed: {', '.join(DATASETS)}")
-    return [cell for dataset in datasets for cell in EXPERIMENTS[name](dataset)]
+    experiment = EXPERIMENTS[name]
+    allowed = (*experiment.datasets, *experiment.also)
+    for dataset in datasets or ():
+        if dataset not in allowed:
+            raise ValueError(f"data set is {dataset!r}; allowed for {name}: {', '.join(allowed)}")
+    chosen = experiment.datasets if datasets is None else datasets
+    return [cell for dataset in chosen for cell in experiment.cells(dataset)]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
+
+from magna.whole import write_whole
 
 FORMATS = ("csv", "json", "parquet")
 
@@ -26,17 +29,19 @@ def write_answers(path: str | Path, form: str | None, columns: dict[str, list[An
     """Columns as a table, or everything as JSON; the ending of the name says which where `form` does not."""
     form = file_format(path, form)
     if form == "json":
-        Path(path).write_text(json.dumps(whole) + "\n", encoding="utf-8")
+        content = (json.dumps(whole) + "\n").encode()
     elif form == "parquet":
-        _write_parquet(Path(path), columns)
+        content = _parquet(columns)
     else:
-        with Path(path).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(columns)
-            writer.writerows(zip(*columns.values(), strict=True))
+        table = io.StringIO(newline="")
+        writer = csv.writer(table)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+        content = table.getvalue().encode()
+    write_whole(Path(path), content, again="the same command")
 
 
-def _write_parquet(path: Path, columns: dict[str, list[Any]]) -> None:
+def _parquet(columns: dict[str, list[Any]]) -> bytes:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -44,4 +49,6 @@ def _write_parquet(path: Path, columns: dict[str, list[Any]]) -> None:
         raise ValueError(
             f"Parquet needs pyarrow ({error}); try pip install 'magna[parquet]', or --format csv"
         ) from error
-    parquet.write_table(pyarrow.table(columns), path)
+    file = io.BytesIO()
+    parquet.write_table(pyarrow.table(columns), file)
+    return file.getvalue()

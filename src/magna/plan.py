@@ -1,32 +1,38 @@
-"""What a run will need, before it starts: memory by tracing one step without memory, time by a few real epochs."""
+"""What a run will need, before it starts: memory by tracing one step without memory, time by a few real steps."""
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from lightning.fabric import Fabric
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from magna.capture import step_precision
+from magna.capture import matmul_precision, own_stream, step_precision
 from magna.config import Config, ModelConfig
 from magna.ops.pool import machine_memory
-from magna.tasks import NodeClassification, Task
-from magna.train import Epoch, shares_batch, train
+from magna.run import pick_device
+from magna.tasks import NodeClassification, Task, make_task
+from magna.train import fit, shares_batch
+from magna.trials import train_trials
 
 # What an allocator holds over live tensors: on the CPU as the resident set of a quiet machine showed, on a GPU assumed.
 HELD = {"cpu": 1.4, "cuda": 1.1}
-_WARM_UP, _LEAST_INTERVALS, _LEAST_SECONDS, _MOST_SECONDS = 2, 4, 1.0, 60.0
+# Steps are watched for a second at least, and none is begun after this time; evaluations likewise.
+MOST_SECONDS = 10.0
+# A step that took longer than this leaves no time for an evaluation.
+_SLOW_STEP = 40.0
+_WARM_UP, _LEAST, _LEAST_SECONDS = 2, 4, 1.0
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,16 @@ class Memory:
         return self.peak <= 0.9 * self.device
 
 
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of what a run does again and again."""
+
+    measured: int = 0  # steps
+    step: float | None = None  # of seeds that share a batch: of all of them, evaluation included
+    evaluation: float | None = None  # not measured: counted like a step, which takes longer
+    turns: int = 1  # trainings one after the other
+
+
 def plan(
     config: Config,
     *,
@@ -55,55 +71,90 @@ def plan(
     """Memory and time of `magna train` with this config; what `magna plan --json` prints.
 
     Memory is a forecast: one step of the real model on the real graph is traced on tensors that have a shape but no
-    memory. Time is measured: the loop itself runs for a few epochs in a folder that is thrown away, and early stopping
-    is left out. Where the run would not fit, or with `measure=False`, there is no time. Of seeds that train together as
-    many share a batch as there is memory; the forecast is that of one.
+    memory. Time is measured: the loop itself runs for a few steps, then a few evaluations, and early stopping is left
+    out. Where the run would not fit, or with `measure=False`, there is no time. Of seeds that train together as many
+    share a batch as there is memory; the forecast is that of one.
     """
     if seeds < 1:
         raise ValueError(f"seeds is {seeds}; allowed: 1 or more")
-    found: dict[str, Any] = {}
-    clock = _Clock()
-
-    def on_start(task: Task, where: torch.device) -> None:
-        memory = forecast(task, config, where)
-        found.update(
-            task=config.task.name,
-            dataset=task.dataset,
-            recipe=config.recipe,
-            device=where.type,
-            nodes=task.num_nodes,
-            edges=task.num_edges,
-            together=isinstance(task, NodeClassification) and shares_batch(seeds, where, together),
-            parameters=memory.parameters // 4,
-            memory=asdict(memory) | {"fits": memory.fits},
-            advice=[] if memory.fits else _advice(task, config, where),
-        )
-        if not (measure and memory.fits):
-            raise _Enough
-
-    with tempfile.TemporaryDirectory(prefix="magna-plan-") as folder:
-        run_dir = Path(folder) / "run"
-        with contextlib.suppress(_Enough):
-            train(
-                config,
-                run_dir=run_dir,
-                seeds=seeds,
-                data_dir=data_dir,
-                device=device,
-                together=together,
-                on_start=on_start,
-                on_epoch=clock,
-            )
-    seconds = clock.seconds()
-    turns = 1 if found["together"] else seeds
-    found["time"] = {
-        "measured": len(clock.intervals),
-        "epoch_seconds": seconds,
-        "epochs": config.train.epochs,
-        "seeds": seeds,
-        "seconds": None if seconds is None else seconds * config.train.epochs * turns,
+    where = torch.device(pick_device(device))
+    task = make_task(config, data_dir, where)
+    memory = forecast(task, config, where)
+    share = isinstance(task, NodeClassification) and shares_batch(seeds, where, together)
+    pace = Pace()
+    if measure and memory.fits:
+        pace = _pace_together(config, task, seeds) if share else _pace_in_turn(config, task, seeds)
+    return {
+        "task": config.task.name,
+        "dataset": task.dataset,
+        "recipe": config.recipe,
+        "device": where.type,
+        "nodes": task.num_nodes,
+        "edges": task.num_edges,
+        "together": share,
+        "parameters": memory.parameters // 4,
+        "memory": asdict(memory) | {"fits": memory.fits},
+        "advice": [] if memory.fits else _advice(task, config, where),
+        "time": _time(config, task.num_batches, seeds, pace),
     }
-    return found
+
+
+def _time(config: Config, steps: int, seeds: int, pace: Pace) -> dict[str, Any]:
+    """What a pace means for the whole run, if it does not stop early."""
+    epochs, epoch, whole = config.train.epochs, None, None
+    # On the way, and of the chosen weights on validation and test.
+    evaluations = -(-epochs // config.train.eval_every) + 2
+    if pace.step is not None:
+        epoch, evaluation = steps * pace.step, pace.step if pace.evaluation is None else pace.evaluation
+        whole = pace.turns * (epochs * epoch + evaluations * evaluation)
+    return {
+        "measured": pace.measured,
+        "step_seconds": pace.step,
+        "steps": steps,
+        "epoch_seconds": epoch,
+        "epochs": epochs,
+        "evaluation_seconds": pace.evaluation,
+        "evaluations": evaluations,
+        "seeds": seeds,
+        "turns": pace.turns,
+        "seconds": whole,
+    }
+
+
+def _pace_in_turn(config: Config, task: Task, seeds: int) -> Pace:
+    """Of seeds one after the other: steps as the loop takes them, then evaluations."""
+    watched: Any = _Watched(task)
+    with own_stream(task.device), matmul_precision(config.train.precision):
+        torch.manual_seed(config.train.seed)
+        network = task.make_model(config.model).to(task.device)
+        with suppress(_Enough):
+            fit(config, watched, Fabric(accelerator=task.device.type, devices=1), network, lambda epoch: None)
+        steps, evaluations = watched.steps, _Laps(task.device)
+        while steps.typical < _SLOW_STEP and not evaluations.enough:
+            evaluations.start()
+            task.evaluate(network, "valid")
+            evaluations.stop()
+    return Pace(steps.counted, steps.typical, evaluations.typical if evaluations.counted else None, seeds)
+
+
+def _pace_together(config: Config, task: Task, seeds: int) -> Pace:
+    """Of seeds that share a batch, in as many batches as memory asks for."""
+    assert isinstance(task, NodeClassification)
+    epochs, sizes = _Laps(task.device), []
+
+    def on_report(number: int, which: list[int], best: list[float]) -> Collection[int]:
+        epochs.stop()
+        sizes.append(len(which))
+        if epochs.enough:
+            raise _Enough
+        epochs.start()
+        return ()
+
+    epochs.start()
+    with suppress(_Enough):
+        configs = [config.with_seed(config.train.seed + number) for number in range(seeds)]
+        train_trials(configs, task, report_every=1, on_report=on_report)
+    return Pace(epochs.counted, epochs.typical, 0.0, turns=-(-seeds // sizes[0]))
 
 
 def forecast(task: Task, config: Config, device: torch.device) -> Memory:
@@ -154,29 +205,56 @@ class _Enough(Exception):
     """All that was to be measured has been measured."""
 
 
-class _Clock:
-    """Seconds of an epoch; stops the loop when it has seen enough of them."""
+class _Laps:
+    """Seconds of something that is done again and again, until enough has been seen."""
 
-    def __init__(self) -> None:
-        self.intervals: list[float] = []
-        self._begin = self._last = 0.0
-        self._number = 0
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._begin = device, time.perf_counter()
+        self._seconds: list[float] = []
 
-    def __call__(self, epoch: Epoch) -> None:
-        now = time.perf_counter()
-        if self._number < _WARM_UP:
-            self._begin = now
-        else:
-            # Seeds that train together report every few epochs.
-            self.intervals.append((now - self._last) / (epoch.number - self._number))
-        self._last, self._number = now, epoch.number
-        spent = now - self._begin
-        enough = spent >= _LEAST_SECONDS and len(self.intervals) >= _LEAST_INTERVALS
-        if enough or spent > _MOST_SECONDS or epoch.number == epoch.of:
-            raise _Enough
+    def start(self) -> None:
+        self._last = time.perf_counter()
 
-    def seconds(self) -> float | None:
-        return median(self.intervals) if self.intervals else None
+    def stop(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self._seconds.append(time.perf_counter() - self._last)
+
+    @property
+    def enough(self) -> bool:
+        spent = time.perf_counter() - self._begin
+        return spent >= MOST_SECONDS or (spent >= _LEAST_SECONDS and len(self._seconds) >= _WARM_UP + _LEAST)
+
+    @property
+    def counted(self) -> int:
+        return len(self._after_warm_up)
+
+    @property
+    def typical(self) -> float:
+        return median(self._after_warm_up)
+
+    @property
+    def _after_warm_up(self) -> list[float]:
+        return self._seconds[_WARM_UP:] or self._seconds[-1:]
+
+
+class _Watched:
+    """A task whose steps are timed, and which ends the loop when enough of them have been seen."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self.steps = _Laps(task.device)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def batches(self, epoch: int = 0, seed: int = 0) -> Iterator[Tensor]:
+        for batch in self._task.batches(epoch, seed):
+            self.steps.start()
+            yield batch
+            self.steps.stop()
+            if self.steps.enough:
+                raise _Enough
 
 
 class _Ledger(TorchDispatchMode):

@@ -1,4 +1,4 @@
-"""Numbers that others published: accuracy in percent with its standard deviation where one was given."""
+"""Numbers that others published: accuracy in percent, with its deviation where one was given, and filtered ranks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 DATASETS = ("cora", "citeseer", "pubmed")
+GRAPHS = {"wn18rr": "WN18RR", "fb15k-237": "FB15k-237"}  # name → as it is written
+LINK_METRICS = {"mr": "MR", "mrr": "MRR", "hits@1": "H@1", "hits@3": "H@3", "hits@10": "H@10"}
 
 
 class Figure(NamedTuple):
@@ -65,3 +67,58 @@ RANDOM_SPLITS = {
         _row("Diff-GCN", _RANDOM_SPLITS, (83.6, 1.8), (71.7, 1.1), (79.6, 2.5)),
     )
 }
+
+
+class LinkRow(NamedTuple):
+    """One line of somebody's table of link prediction; figures are kept as they were printed."""
+
+    model: str
+    source: str
+    figures: Mapping[tuple[str, str], str]  # (data set, metric) → figure; what was not given is missing
+
+
+def _links(model: str, source: str, *figures: str) -> LinkRow:
+    """`figures`: one text for each data set, MR, MRR, H@1, H@3 and H@10 with blanks between them."""
+    found = {
+        (dataset, metric): figure
+        for dataset, text in zip(GRAPHS, figures, strict=True)
+        for metric, figure in zip(LINK_METRICS, text.split(), strict=True)
+        if figure != "-"
+    }
+    return LinkRow(model, source, found)
+
+
+_TABLE_3 = "MAGNA paper, Table 3"
+
+DISTMULT_PAPER = _links("DistMult", _TABLE_3, "5110 .43 .39 .44 .49", "254 .241 .155 .263 .419")
+MAGNA_LINKS_PAPER = _links(
+    "MAGNA + DistMult, the paper", _TABLE_3, "2545 .502 .459 .519 .589", "138 .369 .275 .409 .563"
+)
+
+TABLE_3 = (
+    _links("TransE", _TABLE_3, "3384 .226 - - .501", "357 .294 - - .465"),
+    _links("RotatE", _TABLE_3, "3340 .476 .428 .492 .571", "177 .338 .241 .375 .533"),
+    _links("OTE", _TABLE_3, "- .491 .442 .511 .583", "- .361 .267 .396 .550"),
+    _links("ROTH", _TABLE_3, "- .496 .449 .514 .586", "- .344 .246 .380 .535"),
+    _links("ComplEx", _TABLE_3, "5261 .44 .41 .46 .51", "339 .247 .158 .275 .428"),
+    _links("QuatE", _TABLE_3, "2314 .488 .438 .508 .582", "- .366 .271 .401 .556"),
+    _links("CoKE", _TABLE_3, "- .475 .437 .490 .552", "- .361 .269 .398 .547"),
+    _links("ConvE", _TABLE_3, "4187 .43 .40 .44 .52", "244 .325 .237 .356 .501"),
+    DISTMULT_PAPER,
+    _links("TuckER", _TABLE_3, "- .470 .443 .482 .526", "- .358 .266 .392 .544"),
+    _links("AutoSF", _TABLE_3, "- .490 .451 - .567", "- .360 .267 - .552"),
+    _links("R-GCN", _TABLE_3, "- - - - -", "- .249 .151 .264 .417"),
+    _links("SACN", _TABLE_3, "- .47 .43 .48 .54", "- .35 .26 .39 .54"),
+    _links("A2N", _TABLE_3, "- .45 .42 .46 .51", "- .317 .232 .348 .486"),
+    MAGNA_LINKS_PAPER,
+)
+
+# What the paper's table lacks.
+LINKS_ELSEWHERE = (
+    _links("DistMult, tuned", "LibKGE, Ruffinelli et al. 2020", "- .452 .413 .466 .530", "- .343 .250 .378 .531"),
+    _links("ComplEx-N3", "Lacroix et al. 2018", "- .48 - - -", "- .37 .27 - .56"),
+    _links("ComplEx-N3 + relation prediction", "Chen et al. 2021", "- .488 .443 - .578", "- .388 .298 - .568"),
+    _links("RESCAL-DURA", "Zhang et al. 2020", "- .498 .455 - .577", "- .371 .276 - .560"),
+    _links("CompGCN", "Vashishth et al. 2020", "- .479 .443 - .546", "- .355 .264 - .535"),
+    _links("NBFNet", "Zhu et al. 2021", "- .551 .496 - .661", "- .416 .322 - .602"),
+)

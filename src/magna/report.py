@@ -16,8 +16,8 @@ OUR_BACKENDS = ("cpu", "triton")
 PEER = "pyg"
 # The tables of each page, each between its markers.
 PAGES = {
-    "README.md": ("training", "table1", "speed"),
-    "docs/reproduction.md": ("table1", "ablations", "switches", "random-splits"),
+    "README.md": ("training", "table1", "links", "speed"),
+    "docs/reproduction.md": ("table1", "ablations", "switches", "random-splits", "table3", "controls"),
 }
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from magna import __version__
 from magna.config import Config
 from magna.models import Model, model_class
+from magna.whole import forget_parts, make_folder, write_whole, writing
 
 # Grows when an older magna could no longer read a run folder; folders of smaller numbers stay readable.
 FORMAT = 1
@@ -43,10 +44,7 @@ class RunFolder:
         run = RunFolder(path)
         if run.exists():
             raise ValueError(f"{run.path} holds a run already; try --resume to go on with it, or another --run-dir")
-        try:
-            run.path.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError, PermissionError) as error:
-            raise ValueError(f"{run.path} cannot be made ({error.strerror}); try another --run-dir") from error
+        make_folder(run.path, "--run-dir")
         write_whole(run.path / "environment.json", _json({"format": FORMAT, **environment(device)}))
         if schema is not None:
             write_whole(run.path / "schema.json", _json(schema))
@@ -60,8 +58,8 @@ class RunFolder:
         run = RunFolder(path)
         if not run.exists():
             inside = sorted(child.parent.name for child in run.path.glob("*/config.toml"))
-            hint = f"; try one of the runs inside: {', '.join(inside)}" if inside else ""
-            raise ValueError(f"{run.path} holds no run (no config.toml){hint}")
+            hint = f"one of the runs inside: {', '.join(inside)}" if inside else "a folder that magna train has left"
+            raise ValueError(f"{run.path} holds no run (no config.toml); try {hint}")
         run.check_format()
         return run
 
@@ -83,6 +81,7 @@ class RunFolder:
             os.close(folder)
             raise ValueError(f"{self.path} is being trained by another process; try another --run-dir") from None
         try:
+            forget_parts(self.path)
             yield
         finally:
             os.close(folder)
@@ -128,7 +127,7 @@ class RunFolder:
     def log(self, *rows: Mapping[str, Any]) -> None:
         """Add a line to `metrics.jsonl` for each row."""
         path = self.path / "metrics.jsonl"
-        with _writing(path), path.open("a", encoding="utf-8") as file:
+        with writing(path), path.open("a", encoding="utf-8") as file:
             file.write("".join(json.dumps(row) + "\n" for row in rows))
 
     def _read(self, name: str) -> dict[str, Any] | None:
@@ -175,9 +174,12 @@ class RunFolder:
     def finish(self, model: Model, summary: Mapping[str, Any]) -> None:
         """Save the model, then the summary."""
         part, whole = self.path / ".model.part", self.path / "model"
-        with _writing(whole):
+        with writing(whole):
             shutil.rmtree(part, ignore_errors=True)
-            model.save_pretrained(part)
+            try:
+                model.save_pretrained(part)
+            except safetensors.SafetensorError as error:  # what it makes of a full disk
+                raise OSError(str(error)) from error
             # Safetensors keeps its file to the owner; whoever may read the others may read this one.
             shutil.copymode(part / "config.json", part / "model.safetensors")
             shutil.rmtree(whole, ignore_errors=True)
@@ -214,30 +216,3 @@ def package_version(package: str) -> str | None:
 
 def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=2) + "\n").encode()
-
-
-def write_whole(path: Path, content: bytes, again: str = "--resume") -> None:
-    """Write beside and rename, so that a file is there whole or not at all; `again` is how to go on after an error."""
-    part = path.with_name(f".{path.name}.part")
-    with _writing(path, again):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with part.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-
-
-@contextmanager
-def _writing(path: Path, again: str = "--resume") -> Iterator[None]:
-    """A disk that is full, or a folder that may not be written, says which file and what to do."""
-    try:
-        yield
-    except (OSError, safetensors.SafetensorError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or str(error)
-        message = f"{path} could not be written ({reason}); what was there before is kept: make room, then {again}"
-        raise OSError(getattr(error, "errno", None), message) from error

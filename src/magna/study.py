@@ -26,7 +26,6 @@ Sampler = Literal["random", "tpe"]
 # A trial whose process has not been heard of for so long is given up and drawn again.
 HEARTBEAT_SECONDS, GRACE_SECONDS = 10, 45
 FEWEST_TO_COMPARE = 10
-FINISHED = ("COMPLETE", "PRUNED")
 
 
 class Study:
@@ -73,6 +72,15 @@ class Study:
         found = self._study.get_trials(deepcopy=False)
         return [trial for trial in found if not states or trial.state.name in states]
 
+    def finished(self) -> list[FrozenTrial]:
+        """The trials that need no further work: complete, stopped early or refused."""
+        return [trial for trial in self.trials() if is_finished(trial)]
+
+    def counts(self) -> tuple[int, int]:
+        """How many trials are finished and how many are being run, at one and the same moment."""
+        trials = self.trials()
+        return sum(map(is_finished, trials)), sum(trial.state.name == "RUNNING" for trial in trials)
+
     def best(self) -> list[FrozenTrial]:
         """The complete trials, best first."""
         return sorted(self.trials("COMPLETE"), key=lambda trial: (-(trial.value or 0.0), trial.number))
@@ -113,6 +121,12 @@ class Study:
     def prune(self, trial: Trial, record: Mapping[str, Any]) -> None:
         """Stopped early; its value is what it had reported last."""
         self._tell(trial, "PRUNED", record)
+
+    def refuse(self, trial: Trial, reason: str) -> None:
+        """Settings that give no model; they are not asked for again."""
+        with self._unless_taken_over():
+            trial.set_user_attr("refused", reason)
+        self._tell(trial, "FAIL", {})
 
     def give_up(self, trials: Iterable[Trial], again: bool) -> None:
         """Trials that did not come to an end; `again`: their settings will be asked for again."""
@@ -206,6 +220,15 @@ class Study:
     def _unless_taken_over(self) -> suppress:
         # A process that slept too long finds its trials given up; another one has run their settings.
         return suppress(self._optuna.exceptions.UpdateFinishedTrialError)
+
+
+def is_finished(trial: FrozenTrial) -> bool:
+    return trial.state.name in ("COMPLETE", "PRUNED") or refusal(trial) is not None
+
+
+def refusal(trial: FrozenTrial) -> str | None:
+    """Why the settings of a trial gave no model; None where they did."""
+    return trial.user_attrs.get("refused")
 
 
 def safe(url: str) -> str:

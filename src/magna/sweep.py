@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import io
 import json
 import math
 import statistics
@@ -17,10 +18,11 @@ import torch
 
 from magna.config import SEARCH_SEEDS, Config, ExpectedConfig, SourceConfig, split_key
 from magna.run import pick_device
-from magna.study import FINISHED, GRACE_SECONDS, Sampler, Study, safe
+from magna.study import GRACE_SECONDS, Sampler, Study, refusal, safe
 from magna.tasks import LinkPrediction, Task, make_task
 from magna.trials import OnReport, TrialResult, train_trials
 from magna.turns import train_in_turn
+from magna.whole import make_folder, write_whole
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
+STATES = ("complete", "pruned", "refused", "fail")
 # A trial reports this often on its way. After a quarter and after half of it only the better half goes on.
 REPORTS, RUNGS = 8, (2, 4)
 FEWEST_PEERS = 8  # fewer than these are no measure for a trial
@@ -40,7 +43,8 @@ class Plan:
     """How to search.
 
     Args:
-        trials: finished trials in total, those of earlier calls and of other machines included.
+        trials: finished trials in total, those of earlier calls and of other machines included; settings that give no
+            model are among them.
         sampler: "random", or "tpe", which learns from the trials so far.
         seed: of the sampler.
         seeds_per_trial: each setting is trained with so many search seeds; their mean counts.
@@ -97,7 +101,7 @@ def sweep(
         raise ValueError(f"recipe {config.recipe} has nothing to search; try a recipe with a [search] table")
     where = torch.device(pick_device(device))
     task = make_task(config, data_dir, where)
-    folder = _folder(out)
+    folder = make_folder(out, "--out")
     url = storage or f"sqlite:///{folder / 'study.db'}"
     study = Study(
         url,
@@ -109,7 +113,7 @@ def sweep(
     )
     # Trials of link prediction share no batch: the next one may learn from the last.
     batch = 1 if isinstance(task, LinkPrediction) else plan.batch or BATCH[plan.sampler][where.type]
-    there = len(study.trials(*FINISHED))
+    there = len(study.finished())
     say(f"{task.dataset} on {where.type}: {there} of {plan.trials} trials are there · {safe(url)}")
     _search(config, plan, task, study, batch, say)
     _confirm(config, plan, task, study, batch, say)
@@ -118,6 +122,10 @@ def sweep(
     confirmed = {number: held["valid"] for number, held in study.confirmed.items() if held["seeds"] == seeds}
     rows = [_row(trial, confirmed.get(trial.number)) for trial in study.trials()]
     ranked = sorted((row for row in rows if row["state"] == "complete"), key=_rank, reverse=True)
+    states = {state: sum(row["state"] == state for row in rows) for state in STATES}
+    refused = next((row["refused"] for row in rows if row["refused"] is not None), None)
+    if states["refused"] and states["refused"] == len(study.finished()):
+        raise ValueError(f"{_count_refused(states, refused)}; try other settings, with another --out")
     if not ranked:
         raise RuntimeError(f"no trial of {config.recipe} came to its end; try more --trials")
     result = {
@@ -130,7 +138,8 @@ def sweep(
         "sampler": plan.sampler,
         "search_seeds": list(plan.search_seeds),
         "confirm_seeds": seeds,
-        "states": {state: sum(row["state"] == state for row in rows) for state in ("complete", "pruned", "fail")},
+        "states": states,
+        "refused": refused,
         "seconds": sum(row["seconds"] for row in rows),
         "best": ranked[0],
         "top": ranked[:top],
@@ -156,11 +165,12 @@ def without(config: Config, fixed: Collection[str]) -> Config:
 
 def best_recipe(config: Config, plan: Plan, result: Mapping[str, Any]) -> Config:
     """The recipe with the settings that the search chose, and the story of the choice."""
-    best, states = result["best"], result["states"]
+    best, states, refused = result["best"], result["states"], result["states"]["refused"]
     metric = "MRR" if config.task.name == "link_prediction" else "accuracy"
     story = (
         f"magna sweep {config.recipe}, {datetime.date.today().isoformat()}, on {result['device']}: "
-        f"{states['complete'] + states['pruned']} trials ({states['pruned']} of them stopped early) drawn by the "
+        f"{states['complete'] + states['pruned']} trials ({states['pruned']} of them stopped early"
+        f"{f', beside {refused} that could not be built' if refused else ''}) drawn by the "
         f"{plan.sampler} sampler with seed {plan.seed} from the space under [search], trained with search "
         f"{_seeds(plan.search_seeds)}. Trial {best['number']}, validation {metric} {best['value']:.4f}"
     )
@@ -171,7 +181,8 @@ def best_recipe(config: Config, plan: Plan, result: Mapping[str, Any]) -> Config
         )
     story += ". No test label took part. What was not searched is as in the recipe."
     return replace(
-        config.with_settings(best["params"]),
+        _chosen(config, best["params"]),
+        search=config.search,
         recipe=f"{config.recipe}-best",
         source=SourceConfig(story),
         expected=ExpectedConfig(paper=config.expected.paper),
@@ -198,12 +209,14 @@ def show(result: Mapping[str, Any], console: Console) -> None:
         name += f" +{len(tied)}" if tied else ""
         table.add_row(name, *(_brief(row["params"][key]) for row in top), "" if weight is None else f"{weight:.2f}")
     console.print(table)
-    console.print(
+    lines = [
         f"{states['pruned']} trials were stopped early, {states['fail']} failed; weight: share of a setting in the "
-        f"differences\nall trials: {result['out']}/trials.csv\ntrain the best: magna train {result['out']}/best.toml",
-        highlight=False,
-        soft_wrap=True,
-    )
+        "differences",
+        *([_count_refused(states, result["refused"])] if states["refused"] else []),
+        f"all trials: {result['out']}/trials.csv",
+        f"train the best: magna train {result['out']}/best.toml",
+    ]
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 def _search(config: Config, plan: Plan, task: Task, study: Study, batch: int, say: Say) -> None:
@@ -211,7 +224,7 @@ def _search(config: Config, plan: Plan, task: Task, study: Study, batch: int, sa
     waiting = False
     while True:
         study.take_over()
-        finished, elsewhere = len(study.trials(*FINISHED)), len(study.trials("RUNNING"))
+        finished, elsewhere = study.counts()
         left = plan.trials - finished - elsewhere
         if left > 0:
             waiting = False
@@ -233,7 +246,11 @@ def _run_batch(config: Config, plan: Plan, task: Task, study: Study, count: int,
         with study.alive(trials):
             given_up = len(study.trials("WAITING"))
             for place in range(count):
-                trials.append(study.ask(new=place >= given_up))
+                trial = study.ask(new=place >= given_up)
+                if (reason := _refusal(config, trial.params, task)) is None:
+                    trials.append(trial)
+                else:
+                    study.refuse(trial, reason)
             # Every run of a trial stands beside the others of that trial, as `_Watch` expects.
             configs = _with_seeds(config, (trial.params for trial in trials), plan.search_seeds)
             every = max(1, round(config.train.epochs / REPORTS))
@@ -253,7 +270,7 @@ def _run_batch(config: Config, plan: Plan, task: Task, study: Study, count: int,
             study.prune(trial, record)
         else:
             study.complete(trial, statistics.fmean(valid), record)
-    finished, best = len(study.trials(*FINISHED)), study.best()
+    finished, best = len(study.finished()), study.best()
     so_far = f"best {100 * (best[0].value or 0):.1f} % (trial {best[0].number}) · " if best else ""
     say(f"{finished}/{plan.trials} trials · {so_far}{len(trials)} in {time.monotonic() - started:.1f} s")
 
@@ -321,6 +338,18 @@ def _confirm(config: Config, plan: Plan, task: Task, study: Study, batch: int, s
             study.confirm(trial.number, seeds, [run.valid[task.METRIC] for run in runs])
 
 
+def _refusal(config: Config, settings: Mapping[str, Any], task: Task) -> str | None:
+    """Why settings give no model; None where they do."""
+    try:
+        one = _chosen(config, settings)
+        task = task.with_config(one) if isinstance(task, LinkPrediction) else task
+        with torch.device("meta"):  # takes no memory, draws no number
+            task.make_model(one.model)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def _train(
     configs: Sequence[Config], task: Task, report_every: int = 25, on_report: OnReport | None = None
 ) -> list[TrialResult]:
@@ -330,7 +359,12 @@ def _train(
 
 
 def _with_seeds(config: Config, settings: Iterable[Mapping[str, Any]], seeds: Sequence[int]) -> list[Config]:
-    return [one.with_seed(seed) for one in map(config.with_settings, settings) for seed in seeds]
+    return [one.with_seed(seed) for one in (_chosen(config, each) for each in settings) for seed in seeds]
+
+
+def _chosen(config: Config, settings: Mapping[str, Any]) -> Config:
+    """One point of a space; it is no matter whether the others would go together with it."""
+    return replace(config, search={}).with_settings(settings)
 
 
 def _by_trial(results: Sequence[TrialResult], runs_per_trial: int) -> list[Sequence[TrialResult]]:
@@ -338,14 +372,15 @@ def _by_trial(results: Sequence[TrialResult], runs_per_trial: int) -> list[Seque
 
 
 def _row(trial: FrozenTrial, confirmed: Sequence[float] | None) -> dict[str, Any]:
-    record = trial.user_attrs.get("record", {})
+    record, refused = trial.user_attrs.get("record", {}), refusal(trial)
     return {
         "number": trial.number,
-        "state": trial.state.name.lower(),
+        "state": trial.state.name.lower() if refused is None else "refused",
         "value": trial.value,
         "confirmed": statistics.fmean(confirmed) if confirmed else None,
         "epochs": record.get("epochs", 0),
         "seconds": record.get("seconds", 0.0),
+        "refused": refused,
         "params": trial.params,
     }
 
@@ -361,24 +396,24 @@ def _comparable(config: Config, plan: Plan) -> dict[str, Any]:
     return settings | {"seeds-per-trial": plan.seeds_per_trial}
 
 
-def _folder(out: str | Path) -> Path:
-    folder = Path(out)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError, PermissionError) as error:
-        raise ValueError(f"{folder} cannot be made ({error.strerror}); try another --out") from error
-    return folder
-
-
 def _write(folder: Path, best: Config, rows: list[dict[str, Any]], result: Mapping[str, Any]) -> None:
-    (folder / "best.toml").write_text(best.to_toml(), encoding="utf-8")
-    (folder / "trials.json").write_text(json.dumps({**result, "trials": rows}, indent=1) + "\n", encoding="utf-8")
     flat = [{key: value for key, value in row.items() if key != "params"} | row["params"] for row in rows]
-    columns = list(dict.fromkeys(key for row in flat for key in row))
-    with (folder / "trials.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(flat)
+    table = io.StringIO(newline="")
+    writer = csv.DictWriter(table, list(dict.fromkeys(key for row in flat for key in row)))
+    writer.writeheader()
+    writer.writerows(flat)
+    texts = {
+        "trials.csv": table.getvalue(),
+        "trials.json": json.dumps({**result, "trials": rows}, indent=1) + "\n",
+        "best.toml": best.to_toml(),
+    }
+    for name, text in texts.items():
+        write_whole(folder / name, text.encode(), again="the same command")
+
+
+def _count_refused(states: Mapping[str, int], reason: str | None) -> str:
+    finished = sum(states[state] for state in STATES if state != "fail")
+    return f"{states['refused']} of {finished} trials could not be built: {reason}"
 
 
 def _seeds(seeds: Sequence[int]) -> str:

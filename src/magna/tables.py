@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from magna import published
-from magna.experiments import ABLATIONS, RANDOM_SPLITS, SWITCHES, TABLE_1
+from magna.experiments import ABLATIONS, CONTROLS, RANDOM_SPLITS, SWITCHES, TABLE_1, TABLE_3
 from magna.metrics import Spread, difference, paired_test, spread
-from magna.published import DATASETS
+from magna.published import DATASETS, GRAPHS, LINK_METRICS, LinkRow
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,7 +33,8 @@ class Table(NamedTuple):
         """On a terminal: no marks of Markdown, and a figure stays in one piece."""
         from rich import box, table
 
-        shown = table.Table(*self.header, box=box.SIMPLE_HEAD, pad_edge=False)
+        columns = [table.Column(name, overflow="fold") for name in self.header]
+        shown = table.Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
         for row in self.rows:
             shown.add_row(*(text.replace("**", "").replace("`", "").replace(" ± ", "\u00a0±\u00a0") for text in row))
         console.print(shown)
@@ -106,11 +107,60 @@ def random_splits(results: Path) -> Table:
     return Table(header, rows)
 
 
+def table3(results: Path) -> Table:
+    """Filtered ranks on each knowledge graph that was trained on: our recipes and controls, then what was published."""
+    ours = read_cells(results, "table3")
+    rows = []
+    for dataset in _recorded_graphs(ours):
+        for row in (*TABLE_3, *CONTROLS):
+            cells = ours.get((row, dataset), [])
+            if cells or dataset in GRAPHS:
+                figures = [_ranked(cells, metric, dispersed=metric in ("mr", "mrr")) for metric in LINK_METRICS]
+                rows.append([_written(dataset), f"{row} (ours)", *figures, _origin(cells)])
+        for theirs in (*published.TABLE_3, *published.LINKS_ELSEWHERE):
+            figures = [_theirs(theirs, dataset, metric) for metric in LINK_METRICS]
+            if set(figures) != {EMPTY}:
+                rows.append([_written(dataset), theirs.model, *figures, theirs.source])
+    return Table(["data", "model", *LINK_METRICS.values(), "source"], rows)
+
+
+def controls(results: Path) -> Table:
+    """What is left of the tuned model's MRR under each control, and without an encoder."""
+    ours = read_cells(results, "table3")
+    rows = []
+    for dataset in _recorded_graphs(ours):
+        whole = _metric_over_seeds(ours.get(("MAGNA, tuned", dataset), []), "mrr")
+        for row in ("MAGNA, tuned", *CONTROLS, "DistMult"):
+            if cells := ours.get((row, dataset)):
+                part = _metric_over_seeds(cells, "mrr")
+                by = "" if row == "MAGNA, tuned" else _short(_difference(part, whole, digits=3))
+                change = " ".join(f"`{change}`" for change in cells[0]["changes"]) or f"recipe `{cells[0]['recipe']}`"
+                rows.append([_written(dataset), row, change, _ranked(cells, "mrr", dispersed=True), by])
+    return Table(["data", "model", "setting", "MRR", "difference"], rows)
+
+
+def links(results: Path) -> Table:
+    """Table 3 in short: two metrics, and of what was published the rows to compare with."""
+    ours, metrics = read_cells(results, "table3"), ("mrr", "hits@10")
+    rows = []
+    for row in (*TABLE_3, *CONTROLS):
+        found = {dataset: ours.get((row, dataset), []) for dataset in GRAPHS}
+        figures = [_ranked(found[d], metric, dispersed=metric == "mrr") for d in GRAPHS for metric in metrics]
+        rows.append([f"{row} (ours)", *figures, _origin([cell for cells in found.values() for cell in cells])])
+    for theirs in (published.DISTMULT_PAPER, *published.LINKS_ELSEWHERE, published.MAGNA_LINKS_PAPER):
+        rows.append([theirs.model, *(_theirs(theirs, d, metric) for d in GRAPHS for metric in metrics), theirs.source])
+    heads = [f"{name} {LINK_METRICS[metric]}" for name in GRAPHS.values() for metric in metrics]
+    return Table(["filtered ranks", *heads, "source"], rows)
+
+
 _TABLES: dict[str, Callable[[Path], Table]] = {
     "table1": table1,
     "ablations": ablations,
     "switches": switches,
     "random-splits": random_splits,
+    "table3": table3,
+    "controls": controls,
+    "links": links,
 }
 
 
@@ -132,6 +182,10 @@ def _over_seeds(records: Records, row: str, dataset: str) -> Spread | None:
     return spread(_accuracies(cells[0])) if cells else None
 
 
+def _metric_over_seeds(cells: Sequence[dict[str, Any]], metric: str) -> Spread | None:
+    return spread([run["test"][metric] for run in cells[0]["runs"]]) if cells else None
+
+
 def _by_split(records: Records, row: str, dataset: str) -> dict[int, float]:
     """Split → mean over its seeds."""
     return {cell["split"]: spread(_accuracies(cell)).mean for cell in records.get((row, dataset), [])}
@@ -144,18 +198,47 @@ def _figure(found: Spread | None) -> str:
     return f"{found.mean:.1f}" if found.size == 1 else f"{found.mean:.1f} ± {found.std:.1f}"
 
 
-def _signed(number: float) -> str:
-    return f"{number:+.1f}".replace("-", "−")
+def _ranked(cells: Sequence[dict[str, Any]], metric: str, *, dispersed: bool) -> str:
+    """Mean and, where it is to be seen, deviation of a metric of link prediction over the seeds of a cell."""
+    found = _metric_over_seeds(cells, metric)
+    if found is None:
+        return EMPTY
+    digits = 0 if metric == "mr" else 3
+    mean, std = f"{found.mean:.{digits}f}", f"{found.std:.{digits}f}"
+    return _short(mean if found.size == 1 or not dispersed else f"{mean} ± {std}")
 
 
-def _difference(part: Spread | None, whole: Spread | None) -> str:
+def _theirs(row: LinkRow, dataset: str, metric: str) -> str:
+    return row.figures.get((dataset, metric), EMPTY)
+
+
+def _recorded_graphs(records: Records) -> list[str]:
+    """Those of the paper first."""
+    found = {dataset for _, dataset in records}
+    return [*(dataset for dataset in GRAPHS if dataset in found), *sorted(found - GRAPHS.keys())]
+
+
+def _written(dataset: str) -> str:
+    return GRAPHS.get(dataset, dataset)
+
+
+def _short(text: str) -> str:
+    """Shares without the zero before the point, as the field writes them."""
+    return text.replace("0.", ".")
+
+
+def _signed(number: float, digits: int = 1) -> str:
+    return f"{number:+.{digits}f}".replace("-", "−")
+
+
+def _difference(part: Spread | None, whole: Spread | None, digits: int = 1) -> str:
     """With its standard error, which single runs do not have; bold where it is clear."""
     if part is None or whole is None:
         return EMPTY
     by, error = difference(part, whole)
     if min(part.size, whole.size) < 2:
-        return _signed(by)
-    words = f"{_signed(by)} ± {error:.1f}"
+        return _signed(by, digits)
+    words = f"{_signed(by, digits)} ± {error:.{digits}f}"
     return f"**{words}**" if abs(by) > CLEAR * error else words
 
 
@@ -178,5 +261,5 @@ def _origin(found: Sequence[dict[str, Any]]) -> str:
         return "not yet measured"
     seeds = dict.fromkeys(len(cell["runs"]) for cell in found)
     words = f"{' or '.join(map(str, seeds))} {'seed' if max(seeds) == 1 else 'seeds'}"
-    devices = dict.fromkeys(cell["environment"]["device"] for cell in found)
+    devices = dict.fromkeys(run.get("device", cell["environment"]["device"]) for cell in found for run in cell["runs"])
     return f"ours, {words}, {' or '.join(devices)}"

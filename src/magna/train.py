@@ -7,7 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -251,19 +251,33 @@ def _run_together(
         runs[index] = RunFolder(folders[index])
         if not (resume and runs[index].exists()):
             RunFolder.create(folders[index], configs[index], task.device, task.schema)
+    with ExitStack() as locks:
+        for run in runs.values():
+            locks.enter_context(run.alone())
+        return _fit_together(configs, runs, task, network, tensorboard, on_epoch)
+
+
+def _fit_together(
+    configs: list[Config],
+    runs: dict[int, RunFolder],
+    task: NodeClassification,
+    network: Model,
+    tensorboard: bool,
+    on_epoch: Callable[[Epoch], None],
+) -> dict[int, dict[str, Any]]:
+    """Train the runs, which are some of the configs, in one batch; the network lends its form to each of them."""
 
     def on_report(number: int, which: list[int], best: list[float]) -> Collection[int]:
         if best:  # not all have stopped
             mean = {"accuracy": statistics.fmean(best)}
-            on_epoch(Epoch(f"{len(new)} seeds together", number, configs[0].train.epochs, None, None, mean))
+            on_epoch(Epoch(f"{len(runs)} seeds together", number, configs[0].train.epochs, None, None, mean))
         return ()
 
     results = train_trials(
-        [configs[index] for index in new], task, keep_weights=True, report_every=10, on_report=on_report
+        [configs[index] for index in runs], task, keep_weights=True, report_every=10, on_report=on_report
     )
     ended = {}
-    for index, result in zip(new, results, strict=True):
-        run = runs[index]
+    for (index, run), result in zip(runs.items(), results, strict=True):
         rows = [_logged(epoch, row) for epoch, row in enumerate(result.history)]
         run.keep_metrics(0)
         run.log(*rows)
@@ -275,7 +289,7 @@ def _run_together(
         network.load_state_dict(result.weights)
         progress = Progress(result.epochs, result.best_epoch, result.seconds)
         with matmul_precision(configs[index].train.precision):
-            ended[index] = _finish(run, configs[index], task, network, progress, together=len(new))
+            ended[index] = _finish(run, configs[index], task, network, progress, together=len(runs))
     return ended
 
 

@@ -48,12 +48,13 @@ def _train(
             raise _Stopped
 
     started = time.perf_counter()
+    task = task.with_config(config)
     fabric = Fabric(accelerator=task.device.type, devices=1)
     with own_stream(task.device), matmul_precision(config.train.precision):
         torch.manual_seed(config.train.seed)
         network = task.make_model(config.model).to(task.device)
         with suppress(_Stopped, Diverged):
-            fit(config, task.with_config(config), fabric, network, on_epoch)
+            fit(config, task, fabric, network, on_epoch)
     best = next((epoch.best for epoch in reversed(epochs) if epoch.best is not None), {task.METRIC: 0.0})
     return TrialResult(
         config=config,

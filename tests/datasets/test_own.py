@@ -223,13 +223,35 @@ def test_too_few_labels_for_a_split(folder: Path) -> None:
         load_node_data(str(write(folder, "id,x,label\na,1,u\nb,1,v\nc,1,\n", "source,target\n")))
 
 
+def test_what_holds_no_graph_is_said_as_it_is(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for path, words in {
+        tmp_path / "empty": "empty holds no data that is known; allowed: nodes.csv and edges.csv",
+        folder / "nodes.csv": "is no folder; allowed: a folder",
+        tmp_path / "missing": "is not there; allowed: a folder",
+    }.items():
+        with pytest.raises(ValueError, match=words):
+            load_own(path)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_pyg_data_without_features_has_as_many_nodes_as_labels(tmp_path: Path) -> None:
+    data = _pyg()
+    data.y, data.x = torch.arange(data.x.size(0) + 3), None
+    for mask in ("train_mask", "val_mask", "test_mask"):
+        delattr(data, mask)
+    torch.save(data, tmp_path / "data.pt")
+    assert load_own(tmp_path / "data.pt").num_nodes == len(data.y)
+
+
 def test_a_million_edges_take_seconds(folder: Path) -> None:
     nodes = "id,x\n" + "".join(f"node{i},{i}\n" for i in range(100_000))
     edges = "source,target\n" + "".join(f"node{i % 100_000},node{i * 7919 % 100_000}\n" for i in range(1_000_000))
     write(folder, nodes, edges)
     start = time.process_time()
     assert load_own(folder).edge_index.size(1) == 1_000_000
-    assert time.process_time() - start < 10
+    # About two on a machine with nothing else to do; what would be wrong here, a search per edge, takes hours.
+    assert time.process_time() - start < 60
 
 
 def test_parquet_says_the_same_as_csv(folder: Path, tmp_path: Path) -> None:
@@ -375,7 +397,7 @@ def test_the_example_is_a_graph_with_typed_edges() -> None:
 cells = st.text(st.sampled_from('a1.,"\n\r; -eé\x00'), max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(cells, max_size=6), st.lists(cells, max_size=4))
 def test_whatever_the_tables_hold_they_are_read_or_refused(nodes: list[str], edges: list[str]) -> None:
     with tempfile.TemporaryDirectory() as place:
@@ -384,7 +406,7 @@ def test_whatever_the_tables_hold_they_are_read_or_refused(nodes: list[str], edg
             assert load_own(folder).num_nodes >= 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.integers(0, 10_000), st.integers(0, 255))
 def test_a_damaged_file_is_read_or_refused(position: int, value: int) -> None:
     with tempfile.TemporaryDirectory() as place:

@@ -97,6 +97,24 @@ def test_other_content_is_refused(tmp_path: Path, published: dict[str, bytes]) -
         store.locate("cora/ind.cora.x", tmp_path)
 
 
+def test_a_folder_that_cannot_be_written_is_one_line(
+    tmp_path: Path, published: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FILES, "x/f", PublicFile(_sum(TEXT), "https://home/f"))
+    published["https://home/f"] = TEXT
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(ValueError, match="cannot be written; put the file there or choose another folder"):
+        store.locate("x/f", tmp_path / "file")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match=r"f could not be written \(No space .*make room, then the same command"):
+        store.locate("x/f", tmp_path)
+    assert list((tmp_path / "x").iterdir()) == []
+
+
 def test_the_table_is_complete() -> None:
     assert len(store.files_of("cora")) == len(store.files_of("citeseer")) == len(store.files_of("pubmed")) == 8
     assert len(store.files_of("wn18rr")) == len(store.files_of("fb15k-237")) == 3

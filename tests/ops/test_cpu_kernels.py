@@ -155,7 +155,7 @@ def test_a_forked_worker_runs() -> None:
     queue = context.Queue()
     worker = context.Process(target=_in_worker, args=(queue,))
     worker.start()
-    assert queue.get(timeout=60) == expected
+    assert queue.get(timeout=600) == expected
     worker.join()
 
 

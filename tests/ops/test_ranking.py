@@ -89,7 +89,7 @@ def test_any_scores_and_filters() -> None:
     st = hypothesis.strategies
     number = st.sampled_from([-math.inf, -1.0, 0.0, 0.5, 1.0, math.inf, math.nan])
 
-    @hypothesis.settings(max_examples=60, deadline=None, database=None)
+    @hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
     @hypothesis.given(data=st.data())
     def check(data: Any) -> None:
         entities, queries = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))

@@ -73,7 +73,7 @@ def finish(
     try:
         result = work()
     except KeyboardInterrupt:
-        fail("stopped; a training run goes on with --resume, a search when it is called again", 1, verbose)
+        fail("stopped; a training run goes on with --resume, a search or a table when it is called again", 1, verbose)
     except ValueError as error:
         fail(str(error), 2, verbose)
     except OSError as error:

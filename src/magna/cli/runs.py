@@ -112,7 +112,7 @@ def plan(
     assignments: Assignments = None,
     seeds: Annotated[int, typer.Option(help="How many seeds would be trained.", min=1)] = 1,
     measure: Annotated[
-        bool, typer.Option("--measure/--no-measure", help="Time a few epochs, or say nothing of time.")
+        bool, typer.Option("--measure/--no-measure", help="Time a few steps, or say nothing of time.")
     ] = True,
     data_dir: DataDir = None,
     device: OnDevice = Device.auto,
@@ -201,15 +201,32 @@ def _show_plan(result: dict[str, Any]) -> None:
     typer.echo(f"peak memory: {_size(memory['peak'])}, {fits} into {_size(memory['device'])} (forecast)")
     for line in result["advice"]:
         typer.echo(f"  try {line}")
-    if when["epoch_seconds"] is None:
+    if when["seconds"] is None:
         typer.echo("time: not measured")
     else:
-        how = " together" if result["together"] else ""
-        seeds = f" × {when['seeds']} seeds{how}" if when["seeds"] > 1 else ""
-        typer.echo(
-            f"time: {duration(when['seconds'])} at most, {when['epochs']} epochs{seeds} of "
-            f"{_short(when['epoch_seconds'])} (median of {when['measured']})"
-        )
+        typer.echo(f"time: {duration(when['seconds'])} at most: {_work(when, result['together'])}")
+        typer.echo(f"measured: {_measured(when)}")
+
+
+def _work(when: dict[str, Any], together: bool) -> str:
+    """What a run does, and how long each part of it takes."""
+    steps = "" if when["steps"] == 1 else f" of {when['steps']} steps"
+    each = f"{when['epochs']} epochs{steps}, {_short(when['step_seconds'])} each"
+    if together:
+        batches = "" if when["turns"] == 1 else f" in {when['turns']} batches"
+        return f"{each}, for {when['seeds']} seeds together{batches}, evaluations included"
+    evaluation, seeds = when["evaluation_seconds"], "" if when["seeds"] == 1 else f", for each of {when['seeds']} seeds"
+    long = "counted like a step" if evaluation is None else f"{_short(evaluation)} each"
+    return f"{each}, and {when['evaluations']} evaluations, {long}{seeds}"
+
+
+def _measured(when: dict[str, Any]) -> str:
+    from magna.plan import MOST_SECONDS
+
+    if when["step_seconds"] >= MOST_SECONDS:
+        other = " and no evaluation" if when["evaluation_seconds"] is None else ""
+        return f"one step{other}, because that step took longer than the {MOST_SECONDS:.0f} s meant for several"
+    return f"the median of {when['measured']} steps"
 
 
 def _short(seconds: float) -> str:

@@ -88,23 +88,42 @@ def sweep(
 
 @study_app.command(epilog="Example: magna reproduce table1 --quick --dataset cora")
 def reproduce(
-    name: Annotated[str, typer.Argument(help="table1, ablations, switches or random-splits.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(help="table1, ablations, switches, random-splits or table3.", show_default=False)
+    ],
     quick: Annotated[bool, typer.Option("--quick", help="Few seeds and epochs: the form of the table.")] = False,
     seeds: Annotated[
-        int | None, typer.Option(help="Seeds of each figure; 20, for each random split 10.", min=1, show_default=False)
+        int | None,
+        typer.Option(
+            help="Seeds of each figure; 20, for each random split 10, in table3 3.", min=1, show_default=False
+        ),
     ] = None,
     dataset: Annotated[
-        list[str] | None, typer.Option(help="cora, citeseer or pubmed; may be repeated; all.", show_default=False)
+        list[str] | None,
+        typer.Option(
+            help="cora, citeseer or pubmed, of table3 wn18rr, fb15k-237 or families; may be repeated; the paper's.",
+            show_default=False,
+        ),
     ] = None,
     data_dir: DataDir = None,
     out: Annotated[
         Path | None, typer.Option(help="Results folder; results, with --quick runs/quick.", show_default=False)
     ] = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the run of table3 that is under way; runs/reproduce, with --quick runs/reproduce-quick.",
+            show_default=False,
+        ),
+    ] = None,
     device: OnDevice = Device.auto,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """A table of the paper, ours beside theirs. Figures that are in the results folder are not trained again."""
+    """A table of the paper, ours beside theirs; stopped, it goes on when it is called again.
+
+    Figures that are in the results folder are not trained again.
+    """
     folder = out or Path("runs/quick" if quick else "results")
 
     def work() -> dict[str, Any]:
@@ -117,8 +136,9 @@ def reproduce(
             out=folder,
             seeds=seeds,
             quick=quick,
-            datasets=dataset or reproduction.DATASETS,
+            datasets=dataset,
             data_dir=data_dir,
+            run_dir=run_dir or Path("runs/reproduce-quick" if quick else "runs/reproduce"),
             device=device.value,
             say=lambda line: print(line, file=sys.stderr),
         )
@@ -132,6 +152,8 @@ def reproduce(
         Table(result["header"], result["rows"]).show(Console())
         seeds = "1 seed" if result["seeds"] == 1 else f"{result['seeds']} seeds"
         typer.echo(f"{len(result['files'])} files of {seeds} in {result['out']}")
+        if result["diverged"]:
+            typer.echo(f"no result, because the loss was no number any more: {', '.join(result['diverged'])}")
 
     finish(work, verbose, as_json, show)
 

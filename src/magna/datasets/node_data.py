@@ -160,7 +160,7 @@ class NodeData:
         """A PyG `Data` with `edge_index`, and `x`, `y`, `edge_type` and the three masks where it has them."""
         if data.edge_index is None:
             raise ValueError(f"{name} has no edge_index; allowed: a PyG Data with edge_index, x and y")
-        num_nodes = int(data.num_nodes)
+        num_nodes = _count_nodes(data)
         if num_nodes == 0:
             raise ValueError(f"{name} has no node; allowed: at least one")
         edge_index = _whole_numbers(name, "edge_index", data.edge_index, (2, -1))
@@ -191,6 +191,14 @@ class NodeData:
 
 
 _PYG_SPLITS = {"train": "train", "val": "valid", "test": "test"}
+
+
+def _count_nodes(data: Any) -> int:
+    """As the data says, or by its features or labels; the edges alone may leave nodes out."""
+    labels = getattr(data, "y", None)
+    if data.x is None and isinstance(labels, Tensor) and labels.dim() and "num_nodes" not in data:
+        return labels.size(0)
+    return int(data.num_nodes or 0)
 
 
 def undirected(source: Tensor, target: Tensor, num_nodes: int) -> Tensor:

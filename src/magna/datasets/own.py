@@ -34,7 +34,13 @@ def load_own(path: str | Path, like: Schema | None = None) -> NodeData:
     if (path / PYG_FILE).is_file():
         return _load_pyg(path / PYG_FILE, path.name, like)
     if not path.is_dir():
-        raise ValueError(f"{path} is not there; allowed: a folder with nodes.csv and edges.csv, or a .pt file")
+        state = "is no folder" if path.exists() else "is not there"
+        raise ValueError(f"{path} {state}; allowed: a folder with nodes.csv and edges.csv, or a .pt file")
+    if not any(path.glob("nodes.*")) and not any(path.glob("edges.*")):
+        raise ValueError(
+            f"{path} holds no data that is known; allowed: nodes.csv and edges.csv, or {PYG_FILE}, or triples as "
+            "train.tsv, valid.tsv and test.tsv"
+        )
     return _load_tables(path, like)
 
 
@@ -185,7 +191,10 @@ def _load_pyg(path: Path, name: str, like: Schema | None) -> NodeData:
         # Torch's own words advise to load the file unsafely; what it stumbled over is all that helps here.
         asked = re.search(r"GLOBAL (\S+)", str(error))
         reason = f"it asks for {asked[1]}" if asked else "it is damaged or something else"
-        raise ValueError(f"{path} is not a saved PyG Data that can be read safely: {reason}") from None
+        raise ValueError(
+            f"{path} is not a saved PyG Data that can be read safely: {reason}; allowed: a torch_geometric.data.Data "
+            "saved with torch.save"
+        ) from None
     if not isinstance(stored, Data):
         raise ValueError(f"{path} holds {type(stored).__name__}; allowed: one torch_geometric.data.Data")
     try:

@@ -6,12 +6,12 @@ import hashlib
 import io
 import os
 import tarfile
-import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 from magna.datasets.files import FILES, PublicFile
+from magna.whole import write_whole
 
 ENVIRONMENT_VARIABLE = "MAGNA_DATA_DIR"
 _TIMEOUT_SECONDS = 30
@@ -71,7 +71,13 @@ def _download(path: str, folder: Path) -> Path:
     actual = hashlib.sha256(content).hexdigest()
     if actual != expected:
         raise ValueError(f"{file.url} gave SHA-256 {actual[:12]}…; allowed: {expected}; nothing was stored")
-    _write_whole(destination, content)
+    try:
+        write_whole(destination, content, again="the same command")
+    except (PermissionError, FileExistsError, NotADirectoryError) as error:
+        raise ValueError(
+            f"{destination} is missing and {destination.parent} cannot be written; "
+            f"put the file there or choose another folder with --data-dir or {ENVIRONMENT_VARIABLE}"
+        ) from error
     return destination
 
 
@@ -87,17 +93,3 @@ def _published(file: PublicFile) -> bytes:
                 assert extracted is not None
                 return extracted.read()
     raise tarfile.TarError(f"no {file.member} in {file.url}")
-
-
-def _write_whole(destination: Path, content: bytes) -> None:
-    """Write beside and rename, so that a file is there whole or not at all."""
-    try:
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=destination.parent, delete=False) as part:
-            part.write(content)
-        os.replace(part.name, destination)
-    except PermissionError as error:
-        raise ValueError(
-            f"{destination} is missing and {destination.parent} cannot be written; "
-            f"put the file there or choose another folder with --data-dir or {ENVIRONMENT_VARIABLE}"
-        ) from error

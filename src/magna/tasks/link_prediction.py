@@ -91,7 +91,14 @@ class LinkPrediction:
 
     def make_model(self, config: ModelConfig) -> LinkPredictor:
         """A fresh model of the right size for this data."""
-        return make_link_predictor(config, self.graph.num_entities, self.graph.num_relations, typed=self.typed)
+        model = make_link_predictor(config, self.graph.num_entities, self.graph.num_relations, typed=self.typed)
+        entities, relations = model.entity_table.size(1), model.relation_table.size(1)
+        if self.settings.relation_prediction > 0 and entities != relations:
+            raise ValueError(
+                f"task.relation_prediction with entities of width {entities} and relations of width {relations}; "
+                "allowed: equal widths (model.relation_channels)"
+            )
+        return model
 
     @property
     def num_batches(self) -> int:
@@ -157,11 +164,6 @@ class LinkPrediction:
     def _relation_loss(self, model: LinkPredictor, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
         """[B]: the relation guessed from the embeddings themselves, as e_h ∘ e_t against each relation's."""
         entities, relations = model.entity_table, model.relation_table
-        if entities.size(1) != relations.size(1):
-            raise ValueError(
-                f"task.relation_prediction with entities of width {entities.size(1)} and relations of width "
-                f"{relations.size(1)}; allowed: equal widths (model.relation_channels)"
-            )
         scores = (entities[head] * entities[tail]) @ relations.T
         return nn.functional.cross_entropy(
             scores.float(), relation, reduction="none", label_smoothing=_RELATION_SMOOTHING

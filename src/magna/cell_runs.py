@@ -1,0 +1,84 @@
+"""Cells of link prediction: a run of its own for every seed, recorded as soon as it ends."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from magna.answer import evaluate_links
+from magna.cell_file import Job, recorded_runs, write_cell
+from magna.config import REPORT_SEEDS, Config
+from magna.experiments import Cell
+from magna.run import RunFolder
+from magna.train import Diverged, Epoch, train
+
+# At most one line in so many seconds about a run that is still training.
+SAY_SECONDS = 10
+
+
+def train_cells(cells: Sequence[Cell], job: Job, run_dir: Path) -> list[str]:
+    """Train what the files of the cells lack, seed by seed, and return the files of those that diverged.
+
+    A run that was stopped goes on from its checkpoint in `run_dir`; its folder is removed once the result is in the
+    cell's file.
+    """
+    diverged = []
+    for number, cell in enumerate(cells, start=1):
+        started = time.perf_counter()
+        try:
+            _train_cell(cell, job, run_dir)
+        except Diverged as error:
+            diverged.append(cell.path)
+            job.say(f"{cell.dataset}, {cell.row}: {error}")
+        else:
+            job.say(f"{number} of {len(cells)}: {cell.dataset}, {cell.row} ({time.perf_counter() - started:.0f} s)")
+    return diverged
+
+
+def _train_cell(cell: Cell, job: Job, run_dir: Path) -> None:
+    path = job.out / cell.path
+    runs = recorded_runs(path, cell.config)
+    origin = {"device": job.stamp["environment"]["device"]} | {key: job.stamp[key] for key in ("commit", "date")}
+    for seed in REPORT_SEEDS[: job.seeds]:
+        if seed in {run["seed"] for run in runs}:
+            continue
+        job.say(f"{cell.dataset}, {cell.row}, seed {seed}: training")
+        folder = run_dir / f"{cell.path.removesuffix('.json').replace('/', '-')}-seed-{seed}"
+        # Seeds of one file may come from several commands, so each says where it is from.
+        runs.append(_train_seed(cell.config.with_seed(seed), folder, job) | origin)
+        write_cell(path, cell, runs, job.stamp)
+        shutil.rmtree(folder)
+
+
+def _train_seed(config: Config, folder: Path, job: Job) -> dict[str, Any]:
+    """Train one run to its end, or go on with it, and rank the test triples on either side."""
+    run, said = RunFolder(folder), time.monotonic()
+    if run.exists() and run.config != config:
+        with run.alone():
+            shutil.rmtree(folder)  # of a recipe that has changed since
+
+    def on_epoch(epoch: Epoch) -> None:
+        nonlocal said
+        if time.monotonic() - said > SAY_SECONDS:
+            said = time.monotonic()
+            best = "" if epoch.best is None else f", best validation MRR {epoch.best['mrr']:.3f}"
+            job.say(f"  epoch {epoch.number} of {epoch.of}{best}")
+
+    where: dict[str, Any] = {"data_dir": job.data_dir, "device": job.device.type}
+    train(config, run_dir=folder, resume=True, on_epoch=on_epoch, **where)
+    summary, report = run.summary, evaluate_links(folder, **where)
+    assert summary is not None
+    return {
+        "seed": config.train.seed,
+        "epochs": summary["epochs"],
+        "best_epoch": summary["best_epoch"],
+        "seconds": round(summary["seconds"], 3),
+        "parameters": summary["parameters"],
+        "valid": summary["valid"],
+        "test": summary["test"],
+        "test_head": report["head"],
+        "test_tail": report["tail"],
+    }

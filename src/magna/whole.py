@@ -1,0 +1,57 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# A disk, or one's share of it, that is full.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def make_folder(path: str | Path, option: str) -> Path:
+    """The folder that an option names, made where it is new."""
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise ValueError(f"{folder} cannot be made ({error.strerror}); try another {option}") from error
+    return folder
+
+
+def write_whole(path: Path, content: bytes, again: str = "--resume") -> None:
+    """Write beside and rename; `again` is how to go on after an error."""
+    # Two processes may write the same file: each has a part of its own.
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with writing(path, again):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with part.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+
+def forget_parts(folder: Path) -> None:
+    """Delete what a process that was killed had half written, where no other one writes."""
+    for part in folder.rglob(".*.part"):
+        if part.is_file():
+            part.unlink()
+
+
+@contextmanager
+def writing(path: Path, again: str = "--resume") -> Iterator[None]:
+    """A disk that is full, or a folder that may not be written, says which file and what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason, cure = error.strerror or str(error), "make room" if error.errno in _FULL else "see to that"
+        message = f"{path} could not be written ({reason}); what was there before is kept: {cure}, then {again}"
+        raise OSError(error.errno, message) from error
