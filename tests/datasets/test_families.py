@@ -12,7 +12,8 @@ from magna.datasets import DATASETS, Triples, load_families
 from magna.datasets.families import HOPS
 from magna.datasets.triples import SPLITS
 
-BASE = ("son_of", "daughter_of", "married_to")
+BASE = ("son_of", "daughter_of", "father_of", "mother_of", "married_to")
+OF_COUPLES = ("grandparent_of", "parent_in_law_of", "great_grandparent_of", "great_great_grandparent_of")
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +43,14 @@ def turned(relation: set[tuple[str, str]]) -> set[tuple[str, str]]:
 
 
 def test_everything_else_follows_from_the_births_and_marriages_in_training(families: Triples) -> None:
-    son, daughter, married = (pairs(families, relation) for relation in BASE)
-    child = son | daughter
-    parent = turned(child)
+    son, daughter, father, mother, married = (pairs(families, relation) for relation in BASE)
+    child, parent = son | daughter, father | mother
+    assert parent == turned(child)
     sibling = {(one, other) for one, other in joined(child, parent) if one != other}
-    male, female = {head for head, _ in son}, {head for head, _ in daughter}
+    male, female = {head for head, _ in son | father}, {head for head, _ in daughter | mother}
+    assert not male & female
     nephew = joined(sibling, parent)
+    great_nephew = joined(nephew, parent)
     derived = {
         "brother_of": {(one, other) for one, other in sibling if one in male},
         "sister_of": {(one, other) for one, other in sibling if one in female},
@@ -57,6 +60,9 @@ def test_everything_else_follows_from_the_births_and_marriages_in_training(famil
         "aunt_of": {(one, other) for one, other in nephew if one in female},
         "great_grandparent_of": joined(parent, joined(parent, parent)),
         "cousin_of": joined(child, nephew),
+        "great_uncle_of": {(one, other) for one, other in great_nephew if one in male},
+        "great_aunt_of": {(one, other) for one, other in great_nephew if one in female},
+        "great_great_grandparent_of": joined(joined(parent, parent), joined(parent, parent)),
     }
     assert set(derived) | set(BASE) == set(HOPS) == set(families.relations)
     stated = defaultdict(set)
@@ -81,13 +87,18 @@ def test_as_many_hops_as_stated(families: Triples) -> None:
             directed=False,
         )
 
-    train, test = families.train.numpy(), families.test.numpy()
+    train = families.train.numpy()
     base = np.isin(train[:, 1], [families.relation_id(relation) for relation in BASE])
     hops = np.array([HOPS[relation] for relation in families.relations])
-    assert (distances(train[base])[test[:, 0], test[:, 2]] == hops[test[:, 1]]).all()
+    born_or_married, told = distances(train[base]), distances(train)
+    for split in SPLITS:
+        head, relation, tail = families.split(split).numpy().T
+        assert (born_or_married[head, tail] == hops[relation]).all()
     # Kinship in training makes some ways shorter, but leaves many of them long: one hop from both ends is not enough.
-    far = distances(train)[test[:, 0], test[:, 2]] >= 3
-    assert far[hops[test[:, 1]] >= 3].mean() > 0.5
+    for split in ("valid", "test"):
+        head, relation, tail = families.split(split).numpy().T
+        assert (told[head, tail] >= 3)[hops[relation] == 3].mean() > 0.5
+        assert (told[head, tail] >= 3)[hops[relation] == 4].mean() > 0.6
 
 
 def test_no_split_is_another_one_turned_round(families: Triples) -> None:
@@ -101,11 +112,22 @@ def test_no_split_is_another_one_turned_round(families: Triples) -> None:
     )
 
 
+def test_what_siblings_or_a_couple_share_is_told_of_all_of_them_or_of_none(families: Triples) -> None:
+    parents = {child: f"children of {mother}" for mother, child in pairs(families, "mother_of")}
+    couple = {one: f"couple {min(one, other)}" for one, other in pairs(families, "married_to")}
+    seen: dict[frozenset[str], str] = {}
+    for split in SPLITS:
+        for head, relation, tail in facts(families, split):
+            if relation not in BASE:
+                alike = couple[head] if relation in OF_COUPLES else parents[head]
+                assert seen.setdefault(frozenset((alike, parents.get(tail, tail))), split) == split
+
+
 def test_always_the_same(families: Triples) -> None:
-    assert DATASETS["families"].size == "1,560 entities, 11 relations, 19,204 triples"
-    assert (families.num_entities, families.num_relations) == (1_560, 11)
-    assert [len(families.split(split)) for split in SPLITS] == [5_725, 3_161, 10_318]
+    assert DATASETS["families"].size == "1,560 entities, 16 relations, 26,702 triples"
+    assert (families.num_entities, families.num_relations) == (1_560, 16)
+    assert [len(families.split(split)) for split in SPLITS] == [8_703, 4_181, 13_818]
     text = "".join(
         f"{split}\t{head}\t{relation}\t{tail}\n" for split in SPLITS for head, relation, tail in facts(families, split)
     )
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "00e20484b59904a2"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "973fdfe7caa25460"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -14,6 +14,8 @@ NAME = "families"
 HOPS = {
     "son_of": 1,
     "daughter_of": 1,
+    "father_of": 1,
+    "mother_of": 1,
     "married_to": 1,
     "brother_of": 2,
     "sister_of": 2,
@@ -23,6 +25,9 @@ HOPS = {
     "aunt_of": 3,
     "great_grandparent_of": 3,
     "cousin_of": 4,
+    "great_uncle_of": 4,
+    "great_aunt_of": 4,
+    "great_great_grandparent_of": 4,
 }
 # One population, drawn once: every run, whatever its own seed, sees the same one.
 _SEED = 20_260_101
@@ -51,6 +56,16 @@ class _Person:
     spouse: _Person | None = None
     children: list[_Person] = field(default_factory=list)
 
+    @property
+    def sibship(self) -> Hashable:
+        """The same for brothers and sisters."""
+        return self.parents or self
+
+    @property
+    def couple(self) -> Hashable:
+        """The same for husband and wife."""
+        return frozenset((self, self.spouse))
+
     def up(self, generations: int) -> set[_Person]:
         return (
             {self} if generations == 0 else {older for parent in self.parents for older in parent.up(generations - 1)}
@@ -70,22 +85,24 @@ class _Person:
 def load_families() -> Triples:
     """Families over five generations: births and marriages are known, most of the kinship is to be found.
 
-    `son_of`, `daughter_of` and `married_to` are all in the training split. Every other relation follows from them by a
-    rule of two to four steps (`HOPS`); uncles, aunts and cousins are those by birth. Training has a few of these facts
-    to learn the rules from, so few that one of them seldom gives another away; validation and test have the others.
-    All facts between the same two people are in one split, so that none is another one read backwards.
+    Births (`son_of`, `daughter_of`, and from the other end `father_of`, `mother_of`) and marriages are all in the
+    training split. Every other relation follows from them by a rule of two to four steps (`HOPS`); uncles, aunts and
+    cousins are those by birth. Training has a few of these facts to learn the rules from, so few that one of them
+    seldom gives another away; validation and test have the others. What brothers and sisters share, or a couple, is in
+    one split, and so are all facts between the same two people.
     """
     people = _population(random.Random(_SEED))
     chance = random.Random(_SEED + 1)
     rows: dict[str, list[Row]] = {"train": list(_base_facts(people)), "valid": [], "test": []}
-    split_of: dict[frozenset[_Person], str] = {}
+    split_of: dict[frozenset[Hashable], str] = {}
     for relation, relatives in _RULES.items():
         for person in people:
             for kin in sorted(relatives(person), key=lambda relative: relative.name):
-                pair = frozenset((person, kin))
-                if pair not in split_of:
-                    split_of[pair] = chance.choices(list(rows), _SHARES)[0]
-                rows[split_of[pair]].append((person.name, relation, kin.name))
+                alike = person.couple if relation in _OF_COUPLES else person.sibship
+                told = frozenset((alike, kin.sibship))
+                if told not in split_of:
+                    split_of[told] = chance.choices(list(rows), _SHARES)[0]
+                rows[split_of[told]].append((person.name, relation, kin.name))
     return triples_from(NAME, rows)
 
 
@@ -137,12 +154,13 @@ def _base_facts(people: Iterable[_Person]) -> Iterator[Row]:
     for person in people:
         for parent in person.parents:
             yield person.name, "son_of" if person.male else "daughter_of", parent.name
+            yield parent.name, "father_of" if parent.male else "mother_of", person.name
         if person.spouse is not None:
             yield person.name, "married_to", person.spouse.name
 
 
-def _nephews_and_nieces(person: _Person) -> set[_Person]:
-    return {child for sibling in person.cousins(0) for child in sibling.children}
+def _nephews_and_nieces(person: _Person, generations: int = 1) -> set[_Person]:
+    return {young for sibling in person.cousins(0) for young in sibling.down(generations)}
 
 
 # Whom a person is that to; each rule reads births and marriages alone.
@@ -155,4 +173,9 @@ _RULES: dict[str, Callable[[_Person], set[_Person]]] = {
     "aunt_of": lambda person: set() if person.male else _nephews_and_nieces(person),
     "great_grandparent_of": lambda person: person.down(3),
     "cousin_of": lambda person: person.cousins(1),
+    "great_uncle_of": lambda person: _nephews_and_nieces(person, 2) if person.male else set(),
+    "great_aunt_of": lambda person: set() if person.male else _nephews_and_nieces(person, 2),
+    "great_great_grandparent_of": lambda person: person.down(4),
 }
+# What the wife is to someone the husband is too; the others are shared by brothers and sisters.
+_OF_COUPLES = {"grandparent_of", "parent_in_law_of", "great_grandparent_of", "great_great_grandparent_of"}

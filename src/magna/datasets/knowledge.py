@@ -142,7 +142,7 @@ def load_knowledge_graph(name_or_folder: str | Path, data_dir: str | Path | None
     """The embedded `families`, a public knowledge graph, or a folder of your own, ready for training.
 
     >>> load_knowledge_graph("families").num_relations
-    11
+    16
     """
     name = str(name_or_folder)
     if name == families.NAME:
