@@ -29,7 +29,7 @@ def test_loss(knowledge: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (file,) = tmp_path.glob("loss-*.json")
     rows = json.loads(file.read_text())["rows"]
     assert [row["backend"] for row in rows] == ["blocked", "reference"]
-    assert rows[0]["block"] == 64 and all(row["ms"] > 0 for row in rows)
+    assert rows[0]["block"] == 128 and all(row["ms"] > 0 for row in rows)
 
 
 def test_ranking(knowledge: Any, tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_blocks_are_alike_and_small_beside_all_scores() -> None:
             block = choose_block(4096, entities, torch.device(device))
             assert block % 64 == 0
             assert block == 64 or 4 * 4096 * block <= bytes_ + 64 * 4 * 4096
-            assert block <= max(64, entities / 8 + 64)
+            assert block <= (entities + 64 if 4 * 4096 * entities <= 4 << 20 else entities / 8 + 64)
 
 
 def test_which_implementation_runs(monkeypatch: pytest.MonkeyPatch) -> None:

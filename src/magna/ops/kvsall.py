@@ -23,6 +23,7 @@ Precision = Literal["float32", "bfloat16"]
 _STEPS = {"blocked": "magna.ops.kvsall_steps", "triton": "magna.ops.triton_kvsall"}
 _BLOCK_BYTES = {"cpu": 16 << 20, "cuda": 64 << 20}  # scores of a block
 _LEAST_BLOCKS = 8  # also where all scores would fit: a block is small beside them
+_SMALL_BYTES = 4 << 20  # of all scores, that are not worth cutting
 
 
 def choose_backend(backend: LossBackend, device: torch.device) -> str:
@@ -39,7 +40,8 @@ def choose_backend(backend: LossBackend, device: torch.device) -> str:
 def choose_block(num_queries: int, num_entities: int, device: torch.device) -> int:
     """How many entities to look at in one step, a multiple of 64, so that the blocks are about alike."""
     fit = _BLOCK_BYTES.get(device.type, 16 << 20) // (4 * max(num_queries, 1))
-    number = max(_LEAST_BLOCKS, -(-num_entities // max(fit, 64)))
+    least = 1 if 4 * num_queries * num_entities <= _SMALL_BYTES else _LEAST_BLOCKS
+    number = max(least, -(-num_entities // max(fit, 64)))
     return -(-num_entities // (64 * number)) * 64
 
 
