@@ -30,13 +30,25 @@ class Table(NamedTuple):
         return markdown(self.header, self.rows)
 
     def show(self, console: Console) -> None:
-        """On a terminal: no marks of Markdown, and a figure stays in one piece."""
+        """On a terminal: no marks of Markdown, and a figure or a word stays in one piece."""
         from rich import box, table
 
-        columns = [table.Column(name, overflow="fold") for name in self.header]
+        rows = [
+            [text.replace("**", "").replace("`", "").replace(" ± ", "\u00a0±\u00a0") for text in row]
+            for row in self.rows
+        ]
+        words = [
+            max(len(word) for text in column for word in text.split(" "))
+            for column in zip(self.header, *rows, strict=True)
+        ]
+        fits = sum(words) + 3 * len(words) <= console.width
+        columns = [
+            table.Column(name, overflow="fold", min_width=longest if fits else None)
+            for name, longest in zip(self.header, words, strict=True)
+        ]
         shown = table.Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
-        for row in self.rows:
-            shown.add_row(*(text.replace("**", "").replace("`", "").replace(" ± ", "\u00a0±\u00a0") for text in row))
+        for row in rows:
+            shown.add_row(*row)
         console.print(shown)
 
 
