@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from magna.metrics import Spread, spread
 from magna.run import environment
 from magna.whole import write_whole
 
+SAY_SECONDS = 10  # between two lines about what is still training, at least
 # Of a config, what a cell keeps: the recipe itself tells the rest.
 _TRAINED = ("recipe", "data", "model", "task", "train")
 # Of a run, what mean and deviation are taken of, and what is no result.
@@ -34,6 +36,18 @@ class Job:
     device: torch.device
     stamp: dict[str, Any]
     say: Callable[[str], None]
+
+    def seldom(self) -> Callable[[str], None]:
+        """As `say`, for what goes on for long: most lines are left out."""
+        said = time.monotonic()
+
+        def say(line: str) -> None:
+            nonlocal said
+            if time.monotonic() - said > SAY_SECONDS:
+                said = time.monotonic()
+                self.say(line)
+
+        return say
 
 
 def recorded_runs(path: Path, config: Config) -> list[dict[str, Any]]:

@@ -15,9 +15,6 @@ from magna.experiments import Cell
 from magna.run import RunFolder
 from magna.train import Diverged, Epoch, train
 
-# At most one line in so many seconds about a run that is still training.
-SAY_SECONDS = 10
-
 
 def train_cells(cells: Sequence[Cell], job: Job, run_dir: Path) -> list[str]:
     """Train what the files of the cells lack, seed by seed, and return the files of those that diverged.
@@ -55,17 +52,14 @@ def _train_cell(cell: Cell, job: Job, run_dir: Path) -> None:
 
 def _train_seed(config: Config, folder: Path, job: Job) -> dict[str, Any]:
     """Train one run to its end, or go on with it, and rank the test triples on either side."""
-    run, said = RunFolder(folder), time.monotonic()
+    run, say = RunFolder(folder), job.seldom()
     if run.exists() and run.config != config:
         with run.alone():
             shutil.rmtree(folder)  # of a recipe that has changed since
 
     def on_epoch(epoch: Epoch) -> None:
-        nonlocal said
-        if time.monotonic() - said > SAY_SECONDS:
-            said = time.monotonic()
-            best = "" if epoch.best is None else f", best validation MRR {epoch.best['mrr']:.3f}"
-            job.say(f"  epoch {epoch.number} of {epoch.of}{best}")
+        best = "" if epoch.best is None else f", best validation MRR {epoch.best['mrr']:.3f}"
+        say(f"  epoch {epoch.number} of {epoch.of}{best}")
 
     where: dict[str, Any] = {"data_dir": job.data_dir, "device": job.device.type}
     train(config, run_dir=folder, resume=True, on_epoch=on_epoch, **where)

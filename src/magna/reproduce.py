@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 
 from magna.cell_file import Job, is_done, make_stamp, write_cell
-from magna.cell_runs import SAY_SECONDS, train_cells
+from magna.cell_runs import train_cells
 from magna.config import REPORT_SEEDS, Config
 from magna.experiments import EXPERIMENTS, Cell, cells
 from magna.run import pick_device
@@ -30,7 +30,7 @@ def reproduce(
     quick: bool = False,
     datasets: Sequence[str] | None = None,
     data_dir: str | Path | None = None,
-    run_dir: str | Path = "runs/reproduce",
+    run_dir: str | Path | None = None,
     device: str = "auto",
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
@@ -42,7 +42,8 @@ def reproduce(
         seeds: report seeds of each cell, 0, 1, …; as many as `EXPERIMENTS` says where none are given.
         quick: 2 seeds, few epochs and, of link prediction, small models, to see the form of the table.
         datasets: some of those that the table has; None: those of the paper.
-        run_dir: where link prediction keeps the run that is under way.
+        run_dir: where link prediction keeps the run that is under way; None: runs/reproduce, or with `quick`
+            runs/reproduce-quick, so that neither takes the other's place.
         say: gets a line about what happens.
     """
     chosen = cells(name, datasets)
@@ -59,7 +60,7 @@ def reproduce(
     say(f"{name}: {len(chosen)} figures of {each} each, {len(chosen) - len(missing)} of them done before")
     _train_groups([cell for cell in missing if cell.config.task.name == "node_classification"], job)
     links = [cell for cell in missing if cell.config.task.name == "link_prediction"]
-    diverged = train_cells(links, job, Path(run_dir))
+    diverged = train_cells(links, job, Path(run_dir or ("runs/reproduce-quick" if quick else "runs/reproduce")))
     return {
         "table": name,
         "out": str(out),
@@ -101,13 +102,10 @@ def _task(config: Config, job: Job, before: Placed | None) -> Placed:
 
 def _train(members: Sequence[Cell], task: NodeClassification, job: Job) -> None:
     """Train cells of one structure together and write each to its file."""
-    said = time.monotonic()
+    say = job.seldom()
 
     def on_report(epoch: int, running: list[int], scores: list[float]) -> Collection[int]:
-        nonlocal said
-        if time.monotonic() - said > SAY_SECONDS:
-            said = time.monotonic()
-            job.say(f"  epoch {epoch} of {members[0].config.train.epochs}, {len(running)} runs at once")
+        say(f"  epoch {epoch} of {members[0].config.train.epochs}, {len(running)} runs at once")
         return ()
 
     configs = [cell.config.with_seed(seed) for cell in members for seed in REPORT_SEEDS[: job.seeds]]

@@ -138,7 +138,7 @@ def reproduce(
             quick=quick,
             datasets=dataset,
             data_dir=data_dir,
-            run_dir=run_dir or Path("runs/reproduce-quick" if quick else "runs/reproduce"),
+            run_dir=run_dir,
             device=device.value,
             say=lambda line: print(line, file=sys.stderr),
         )

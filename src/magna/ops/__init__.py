@@ -11,7 +11,7 @@ import magna.ops.folding  # noqa: F401 (how the ops behave under torch.vmap)
 from magna.graph import Graph
 from magna.ops import checks, reference
 from magna.ops.answers import Answers, check_answers, check_products, check_values, shares
-from magna.ops.backends import choose, pack
+from magna.ops.backends import accumulator, choose, pack
 from magna.ops.checks import Rate
 from magna.ops.diffusion import diffuse_op
 from magna.ops.edges import (
@@ -26,7 +26,6 @@ from magna.ops.exact import attention_matrix, diffused_attention, solve_op
 from magna.ops.kvsall import (
     LossBackend,
     Precision,
-    accumulator,
     choose_backend,
     choose_block,
     kvsall_loss_op,
@@ -68,7 +67,7 @@ def head_scores(x: Tensor, vector: Tensor, *, tanh: bool = True, backend: Backen
     >>> head_scores(torch.ones(1, 1, 2), torch.tensor([[1.0, 2.0]]), tanh=False).tolist()
     [[3.0]]
     """
-    vector = vector.to(_accumulator(x.dtype))
+    vector = vector.to(accumulator(x.dtype))
     chosen = choose(backend, x.device)
     if chosen == "reference":
         return reference.head_scores(x, vector, tanh)
@@ -238,7 +237,7 @@ def attention_diffusion(
         if isinstance(weights, Tensor):
             checks.same_device(name, weights, graph)
     heads, device = x.size(1), x.device
-    attention = attention.to(_accumulator(x.dtype)).contiguous()
+    attention = attention.to(accumulator(x.dtype)).contiguous()
     dropped = [
         _rates(rate, heads, device) if checks.active(name, rate, heads, validate) else None
         for name, rate in (("attention_dropout", attention_dropout), ("feature_dropout", feature_dropout))
@@ -377,10 +376,6 @@ def _solve(x: Tensor, attention: Tensor, alpha: Tensor, graph: Graph, tolerance:
     # By definition: as many hops as the tolerance asks for.
     K = hops_for(tolerance, float(alpha.detach().min()))
     return reference.attention_diffusion(x, attention, geometric_weights(alpha, K), graph)
-
-
-def _accumulator(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _per_head(value: float | Tensor | None, heads: int, like: Tensor) -> Tensor:

@@ -40,6 +40,11 @@ KERNELS = (
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """The type that sums of a feature type are kept in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
 def kernels(backend: str) -> ModuleType:
     """The module of a backend; its import fails where the backend cannot run at all."""
     return importlib.import_module(MODULES[backend])

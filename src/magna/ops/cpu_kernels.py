@@ -27,8 +27,8 @@ _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _ROWS: list[Any] = [_POINTER] * 3 + [_INT] * 2
 _DRAW: list[Any] = [_POINTER] * 3 + [_INT] * 4
 _ARGUMENTS: dict[str, list[Any]] = {
-    "head_scores": [_POINTER] * 3 + [_INT] * 6,
-    "head_scores_backward": [_POINTER] * 5 + [_INT] * 6,
+    "head_scores": [_POINTER] * 3 + [_INT] * 7,
+    "head_scores_backward": [_POINTER] * 5 + [_INT] * 7,
     "edge_scores": [_POINTER] * 6 + [_INT, _INT, _FLOAT, _INT],
     "segment_sum": [_POINTER] * 2 + _ROWS + [_POINTER, _INT, _FLOAT, _INT],
     "edge_softmax": [_POINTER] + _ROWS + [_POINTER] * 3 + [_INT] * 2,
@@ -44,7 +44,7 @@ ISAS = ("baseline", "avx2", "avx512")
 _FEATURES = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16"}
 _SCORES = {torch.float32: "f32", torch.float64: "f64"}
 _ON_FEATURES = ("head_scores", "head_scores_backward", "dropout", "hop", "hop_backward", "hop_dropout")
-_CHUNK = 256  # nodes, as in kernels/nodes.cpp
+_CHUNK = 256  # nodes that a thread takes at a time; the sums of the gradient of a vector follow it
 
 
 def load(path: Path) -> tuple[dict[tuple[str, torch.dtype], Kernel], str]:
@@ -89,7 +89,7 @@ def empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
 def head_scores(x: Tensor, vector: Tensor, tanh: bool) -> Tensor:
     out = vector.new_empty(x.shape[:3])
     _kernel("head_scores", x)(
-        x.data_ptr(), vector.data_ptr(), out.data_ptr(), *x.shape, int(tanh), torch.get_num_threads()
+        x.data_ptr(), vector.data_ptr(), out.data_ptr(), *x.shape, _CHUNK, int(tanh), torch.get_num_threads()
     )
     return out
 
@@ -105,6 +105,7 @@ def head_scores_backward(grad: Tensor, x: Tensor, vector: Tensor, tanh: bool) ->
         grad_x.data_ptr(),
         partial.data_ptr(),
         *x.shape,
+        _CHUNK,
         int(tanh),
         torch.get_num_threads(),
     )

@@ -45,10 +45,6 @@ def choose_block(num_queries: int, num_entities: int, device: torch.device) -> i
     return -(-num_entities // (64 * number)) * 64
 
 
-def accumulator(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
 @fused_op("magna::kvsall_loss")
 def kvsall_loss_op(
     query: Tensor,

@@ -14,14 +14,6 @@ template <class A> INLINE int lanes_of(int64_t tile, int64_t heads) {
     return left < LANES<A> ? int(left) : LANES<A>;
 }
 
-template <class T> INLINE vec<accumulator<T>> get(const T* from, int lanes) {
-    return lanes == LANES<accumulator<T>> ? load(from) : load_some(from, lanes);
-}
-template <class T> INLINE void put(vec<accumulator<T>> value, T* to, int lanes) {
-    if (lanes == LANES<accumulator<T>>) store(value, to);
-    else store_some(value, to, lanes);
-}
-
 // Fetches what position p + AHEAD of a permutation will need; the last positions only fetch the last.
 template <class T> INLINE void prefetch(const T* values, const int32_t* order, int64_t p, int64_t last, int64_t heads) {
     __builtin_prefetch(values + order[p + AHEAD < last ? p + AHEAD : last] * heads);

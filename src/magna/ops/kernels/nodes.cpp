@@ -1,11 +1,10 @@
 // The scores of nodes (Eq. 1): the sum over the channels of a head of vector * tanh(x), and its backward pass.
-// x is [groups, nodes, heads, width]; each group has its own vector [heads, width].
+// x is [groups, nodes, heads, width]; each group has its own vector [heads, width]. A thread takes `chunk` nodes at a
+// time.
 #include "api.h"
 #include "rows.h"
 
 namespace {
-
-constexpr int64_t CHUNK = 256;  // nodes that a thread takes at a time
 
 template <class A> INLINE vec<A> hyperbolic_tangent(vec<A> x) {
     const vec<A> fading = exponential((x < 0 ? x : -x) * A(2));
@@ -20,19 +19,11 @@ template <class A, class Body> INLINE void over_channels(int64_t width, const Bo
     if (channel < width) body(channel, int(width - channel));
 }
 
-template <class T> INLINE vec<accumulator<T>> get(const T* from, int lanes) {
-    return lanes == LANES<accumulator<T>> ? load(from) : load_some(from, lanes);
-}
-template <class T> INLINE void put(vec<accumulator<T>> value, T* to, int lanes) {
-    if (lanes == LANES<accumulator<T>>) store(value, to);
-    else store_some(value, to, lanes);
-}
-
 template <bool TANH, class T>
 void head_scores(const T* x, const accumulator<T>* vector, accumulator<T>* out, int64_t groups, int64_t nodes,
-                 int64_t heads, int64_t width, int64_t threads) {
+                 int64_t heads, int64_t width, int64_t chunk, int64_t threads) {
     using A = accumulator<T>;
-    share_ranges(groups * nodes, CHUNK, threads, [&](int64_t first, int64_t end) {
+    share_ranges(groups * nodes, chunk, threads, [&](int64_t first, int64_t end) {
         for (int64_t node = first; node < end; ++node)
             for (int64_t head = 0; head < heads; ++head) {
                 const T* from = x + (node * heads + head) * width;
@@ -51,12 +42,12 @@ void head_scores(const T* x, const accumulator<T>* vector, accumulator<T>* out, 
 template <bool TANH, class T>
 void head_scores_backward(const accumulator<T>* grad, const T* x, const accumulator<T>* vector, T* grad_x,
                           accumulator<T>* partial, int64_t groups, int64_t nodes, int64_t heads, int64_t width,
-                          int64_t threads) {
+                          int64_t chunk, int64_t threads) {
     using A = accumulator<T>;
-    const int64_t chunks = (nodes + CHUNK - 1) / CHUNK;
+    const int64_t chunks = (nodes + chunk - 1) / chunk;
     share(groups * chunks, threads, [&](int64_t item) {
-        const int64_t group = item / chunks, begin = (item % chunks) * CHUNK;
-        const int64_t end = begin + CHUNK < nodes ? begin + CHUNK : nodes;
+        const int64_t group = item / chunks, begin = (item % chunks) * chunk;
+        const int64_t end = begin + chunk < nodes ? begin + chunk : nodes;
         A* sums = partial + item * heads * width;
         memset(sums, 0, sizeof(A) * heads * width);
         for (int64_t node = group * nodes + begin; node < group * nodes + end; ++node)
@@ -77,8 +68,8 @@ void head_scores_backward(const accumulator<T>* grad, const T* x, const accumula
 
 }  // namespace
 
-#define SIZES int64_t groups, int64_t nodes, int64_t heads, int64_t width, int64_t tanh, int64_t threads
-#define AS_SIZES groups, nodes, heads, width, threads
+#define SIZES int64_t groups, int64_t nodes, int64_t heads, int64_t width, int64_t chunk, int64_t tanh, int64_t threads
+#define AS_SIZES groups, nodes, heads, width, chunk, threads
 
 #define EXPORT(T, A, name)                                                                           \
     KERNEL(head_scores, name)(const T* x, const A* vector, A* out, SIZES) {                          \

@@ -99,6 +99,15 @@ template <class T> INLINE void store_some(vec<accumulator<T>> value, T* to, int 
     for (int lane = 0; lane < count; ++lane) narrow(value[lane], to + lane);
 }
 
+// All lanes, or the first of them.
+template <class T> INLINE vec<accumulator<T>> get(const T* from, int lanes) {
+    return lanes == LANES<accumulator<T>> ? load(from) : load_some(from, lanes);
+}
+template <class T> INLINE void put(vec<accumulator<T>> value, T* to, int lanes) {
+    if (lanes == LANES<accumulator<T>>) store(value, to);
+    else store_some(value, to, lanes);
+}
+
 // The sums over the lanes of COUNT vectors.
 template <int COUNT, class A> INLINE void lane_sums(const vec<A>* values, A* sums) {
     for (int i = 0; i < COUNT; ++i) {
