@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from magna import cell_file
-from magna.cell_file import is_done, recorded_runs, write_cell
+from magna.cell_file import SAY_SECONDS, Job, is_done, recorded_runs, write_cell
 from magna.experiments import Cell, cells
 
 STAMP: dict[str, Any] = {"environment": {"device": "cpu"}, "commit": None, "date": "2026-01-01 12:00"}
@@ -57,3 +58,13 @@ def test_the_commit_of_another_repository_is_not_ours(monkeypatch: pytest.Monkey
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     monkeypatch.setattr(cell_file, "__file__", str(tmp_path / "cell_file.py"))
     assert cell_file._commit() is None
+
+
+def test_what_goes_on_for_long_is_told_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, lines = 0.0, list[str]()
+    monkeypatch.setattr(cell_file.time, "monotonic", lambda: now)
+    say = Job(tmp_path, 1, None, torch.device("cpu"), STAMP, lines.append).seldom()
+    for second in range(3 * SAY_SECONDS):
+        now = float(second)
+        say(str(second))
+    assert lines == [str(SAY_SECONDS + 1), str(2 * SAY_SECONDS + 2)]

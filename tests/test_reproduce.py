@@ -167,6 +167,19 @@ def test_quick_is_few_epochs(trained: list[list[Config]], tmp_path: Path) -> Non
     assert {config.train.epochs for batch in trained for config in batch} == {3}
 
 
+def test_quick_runs_leave_the_real_ones_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders: list[Path] = []
+
+    def train_cells(cells: Sequence[Cell], job: Any, run_dir: Path) -> list[str]:
+        folders.append(run_dir)
+        return []
+
+    monkeypatch.setattr(reproduce, "train_cells", train_cells)
+    for quick in (False, True):
+        reproduce.reproduce("table3", out=tmp_path, datasets=["families"], quick=quick, device="cpu")
+    assert folders == [Path("runs/reproduce"), Path("runs/reproduce-quick")]
+
+
 def test_seeds_are_report_seeds(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="seeds is 101; allowed: 1 to 100"):
         reproduce.reproduce("table1", out=tmp_path, seeds=101, datasets=["cora"], device="cpu")

@@ -113,6 +113,27 @@ def test_a_stopped_run_ends_as_if_it_had_never_stopped(
         assert (tmp_path / "run" / name).read_bytes() == (whole / name).read_bytes()
 
 
+def test_a_model_that_takes_long_to_save_is_saved_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, saves = 0.0, list[float]()
+
+    def save(*_: object) -> None:
+        nonlocal now
+        saves.append(now)
+        now += 2
+
+    def epoch_ends(_: training.Epoch) -> None:
+        nonlocal now
+        now += 1
+
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 1.0)
+    monkeypatch.setattr(training, "_save", save)
+    monkeypatch.setattr(training.time, "perf_counter", lambda: now)
+    config = Config.from_dict(SMALL).with_values(["train.epochs=10", "train.patience=10"])
+    training.train(config, run_dir=tmp_path / "run", device="cpu", on_epoch=epoch_ends)
+    # Two seconds are four times what is meant for a save: four seconds between them, then the one at the end.
+    assert saves == [1.0, 7.0, 13.0, 16.0]
+
+
 def test_resume_of_a_finished_run_reports_it(finished: tuple[Path, dict]) -> None:
     folder, result = finished
     assert training.train(Config.from_dict(SMALL), run_dir=folder, device="cpu", resume=True) == result

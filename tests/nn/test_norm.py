@@ -32,6 +32,15 @@ def test_eps_of_the_standard_norm_shrinks_bags_of_words():
     assert make_norm("layer", 1433, 1e-12)(x).std().item() > 0.999
 
 
+def test_autocast_does_not_widen_the_standard_norm():
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    norm, x = make_norm("layer", 8).to(device), torch.randn(5, 8, device=device)
+    with torch.autocast(device, torch.bfloat16):
+        narrow = norm(x.bfloat16())
+        assert narrow.dtype == torch.bfloat16 and norm(x).dtype == torch.float32
+    torch.testing.assert_close(narrow.float(), norm(x), rtol=0.02, atol=0.02)
+
+
 def test_the_names():
     assert isinstance(make_norm("none", 4), nn.Identity)
     assert isinstance(make_norm("layer", 4), nn.LayerNorm)
