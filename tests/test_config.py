@@ -82,6 +82,16 @@ def test_a_wrong_search_space_is_one_clear_error(tmp_path: Path, entry: str, wor
     assert words in str(caught.value)
 
 
+def test_settings_are_checked_together_and_the_values_of_a_space_one_by_one() -> None:
+    with pytest.raises(ValueError, match=r"train.eval_every is 300; allowed: up to train.patience, 200"):
+        Config().with_values(["train.eval_every=300"])
+    # Whatever a search over both chooses, its recipe can be read again.
+    space = {"train.eval_every": [1, 300], "train.patience": [100, 400]}
+    for every, patience in ((1, 100), (1, 400), (300, 400)):
+        config = Config.from_dict({"train": {"eval_every": every, "patience": patience}, "search": space})
+        assert Config.from_dict(tomllib.loads(config.to_toml())) == config
+
+
 def test_no_seed_both_chooses_and_reports() -> None:
     assert not set(SEARCH_SEEDS) & set(REPORT_SEEDS)
 

@@ -373,7 +373,12 @@ def test_link_predictors_are_searched_one_after_the_other(tmp_path: Path) -> Non
     assert 0 < result["best"]["value"] <= 1 and result["best"]["confirmed"] is not None
     best = Config.from_toml(tmp_path / "out" / "best.toml")
     clashing = replace(
-        config, search={"task.relation_prediction": [1.0], "model.relation_channels": [config.model.entity_channels, 7]}
+        config,
+        search={
+            "task.relation_prediction": [1.0],
+            "task.relation_guess": ["embeddings"],
+            "model.relation_channels": [config.model.entity_channels, 7],
+        },
     )
     result = _sweep(tmp_path / "clash", clashing, trials=4)
     assert result["states"]["refused"] == 4 - result["states"]["complete"] > 0

@@ -21,6 +21,7 @@ from magna.typing import (
     Mode,
     Norm,
     Projection,
+    RelationGuess,
     RelationSource,
 )
 from magna.values import Range, at_least, build, checked, hints, make_range, parse, toml, toml_key, unknown
@@ -131,6 +132,7 @@ class TaskConfig:
     mask_answers: bool = True  # no edge in the graph gives away an answer of the batch
     label_smoothing: float = 0.1
     relation_prediction: float = 0.0  # weight of guessing the relation from head and tail
+    relation_guess: RelationGuess = "states"  # by the decoder's scores of the states, or e_h ∘ e_t of the embeddings
     n3: float = 0.0  # weight of the nuclear 3-norm of the factors of a score
 
     def __post_init__(self) -> None:
@@ -152,7 +154,7 @@ class TaskConfig:
 # Settings that a task does not have.
 _OTHER_TASK = {
     "node_classification": (
-        ("batch_size", "query_weight", "mask_answers", "label_smoothing", "relation_prediction", "n3")
+        ("batch_size", "query_weight", "mask_answers", "label_smoothing", "relation_prediction", "relation_guess", "n3")
     ),
     "link_prediction": ("consistency", "passes", "temperature", "ramp"),
 }
@@ -180,8 +182,6 @@ class TrainConfig:
         at_least("train.seed", self.seed, 0)
         for name in ("lr", "weight_decay", "min_lr", "clip"):
             at_least(f"train.{name}", getattr(self, name), 0)
-        if self.eval_every > self.patience:
-            raise ValueError(f"train.eval_every is {self.eval_every}; allowed: up to train.patience, {self.patience}")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"train.{name} is {getattr(self, name)}; allowed: at least 0 and below 1")
@@ -215,6 +215,12 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     search: Mapping[str, Any] = field(default_factory=dict)  # key → a list of values or a `Range` that is tried
     expected: ExpectedConfig = field(default_factory=ExpectedConfig)
+
+    def __post_init__(self) -> None:
+        # Of two settings together; a table checks each of its own alone, as a search space does with its values.
+        every, patience = self.train.eval_every, self.train.patience
+        if every > patience:
+            raise ValueError(f"train.eval_every is {every}; allowed: up to train.patience, {patience}")
 
     @staticmethod
     def from_dict(tables: Mapping[str, Any]) -> Config:

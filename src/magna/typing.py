@@ -19,6 +19,7 @@ Norm = Literal["layer", "unbiased", "none"]
 Init = Literal["glorot", "official"]
 DecoderName = Literal["distmult", "complex", "tucker", "conve"]
 RelationSource = Literal["relations", "entities"]
+RelationGuess = Literal["states", "embeddings"]
 Control = Literal["none", "random-graph", "no-types"]
 
 

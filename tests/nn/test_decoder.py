@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from magna.nn.decoder import DECODERS, ComplEx, ConvE, Decoder, TuckER
+from magna.nn.decoder import DECODERS, LINEAR, ComplEx, ConvE, Decoder, TuckER
 from magna.typing import DecoderName
 
 CHANNELS, RELATION_CHANNELS, ENTITIES, BATCH = 12, 5, 7, 4
@@ -62,6 +62,17 @@ def test_scores_are_the_formula(name: str, relation_channels: int) -> None:
     scores = _scores(decoder, head, relation, states)
     expected = [_formula(decoder, h, r, t) for h, r in zip(head, relation, strict=True) for t in states]
     torch.testing.assert_close(scores, torch.stack(expected).view(BATCH, ENTITIES))
+
+
+@pytest.mark.parametrize("relation_channels", [RELATION_CHANNELS, CHANNELS])
+@pytest.mark.parametrize("name", LINEAR)
+def test_all_relations_of_a_pair_have_the_scores_of_the_formula(name: str, relation_channels: int) -> None:
+    decoder = _decoder(name, relation_channels).eval()
+    head, relations, states = _inputs(relation_channels)
+    tail = states[:BATCH]
+    scores = decoder.relation_scores(head, relations, tail)
+    expected = [_formula(decoder, h, r, t) for h, t in zip(head, tail, strict=True) for r in relations]
+    torch.testing.assert_close(scores, torch.stack(expected).view(BATCH, len(relations)))
 
 
 @pytest.mark.parametrize(("relation_channels", "std"), [(30, 0.1), (30, 2.0), (200, 0.1)])

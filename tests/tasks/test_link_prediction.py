@@ -118,28 +118,31 @@ def test_one_loss_for_all_batch_sizes() -> None:
     torch.testing.assert_close(task.loss(model, padded), small.loss(model, batch[:10]))
 
 
-def test_guessing_the_relation_and_n3() -> None:
-    plain, task = _task(), _task(relation_prediction=0.5, n3=0.01)
+@pytest.mark.parametrize("guess", ["states", "embeddings"])
+def test_guessing_the_relation_and_n3(guess: str) -> None:
+    plain, task = _task(), _task(relation_prediction=0.5, relation_guess=guess, n3=0.01)
     model = _model(task)
     single = [q for q in range(len(task.graph.queries)) if len(_answers(task, q)) == 1][:8]
     batch = torch.tensor(single + [-1] * 24)
     head, relation = task.graph.queries[single].unbind(1)
     tail = torch.tensor([_answers(task, query)[0] for query in single])
-    entities = model.entity_table
-    guess = torch.nn.functional.cross_entropy(
-        (entities[head] * entities[tail]) @ model.relation_table.T, relation, label_smoothing=1e-3
-    )
     states = model.encode(task.edge_index, task.edge_type, edge_mask=task._not_told(batch))
+    rows, table = states, model.decoder.relation(model.relation_table)
+    if guess == "embeddings":
+        rows, table = model.entity_table, model.relation_table
+    told = torch.nn.functional.cross_entropy((rows[head] * rows[tail]) @ table.T, relation, label_smoothing=1e-3)
     factors = (states[head], model.decoder.relation(model.relation_table[relation]), states[tail])
     n3 = sum(factor.abs().pow(3).sum() for factor in factors) / len(single)
-    expected = plain.loss(model, batch) + 0.5 * guess + 0.01 * n3
+    expected = plain.loss(model, batch) + 0.5 * told + 0.01 * n3
     torch.testing.assert_close(task.loss(model, batch), expected)
 
 
-def test_guessing_the_relation_needs_equal_widths() -> None:
-    task = _task(relation_prediction=1.0)
+def test_what_guessing_the_relation_needs() -> None:
+    task = _task(relation_prediction=1.0, relation_guess="embeddings")
     with pytest.raises(ValueError, match="entities of width 12 and relations of width 6; allowed: equal widths"):
         _model(task, relation_channels=6)
+    with pytest.raises(ValueError, match="'conve', which cannot score all relations of a pair; allowed: distmult, "):
+        _model(_task(relation_prediction=1.0), decoder="conve")
 
 
 def test_bfloat16_products_give_nearly_the_same_loss() -> None:

@@ -86,6 +86,14 @@ class Decoder(nn.Module):
         """How a head and a relation become a query: each decoder's own."""
         raise NotImplementedError
 
+    def relation_scores(self, head: Tensor, relations: Tensor, tail: Tensor) -> Tensor:
+        """[B, R]: the scores of pairs of head and tail with each row of a table of relations, without the bias."""
+        return self.pair(head, tail) @ self.relation(relations).T
+
+    def pair(self, head: Tensor, tail: Tensor) -> Tensor:
+        """What the relation is multiplied with in the score of head and tail, for a decoder of `LINEAR`."""
+        raise NotImplementedError
+
     def candidates(self, states: Tensor) -> Tensor:
         return states
 
@@ -109,6 +117,9 @@ class DistMult(Decoder):
     def join(self, head: Tensor, relation: Tensor) -> Tensor:
         return head * relation
 
+    def pair(self, head: Tensor, tail: Tensor) -> Tensor:
+        return head * tail
+
 
 class ComplEx(Decoder):
     """Re Σ_c h_c r_c conj(t_c) (Trouillon et al. 2016), the first half of a row its real part, the second imaginary.
@@ -128,6 +139,11 @@ class ComplEx(Decoder):
         r_real, r_imaginary = relation.chunk(2, -1)
         # The product with conj(t) has (real, imaginary) · (t_real, t_imaginary) as its real part.
         return torch.cat([real * r_real - imaginary * r_imaginary, real * r_imaginary + imaginary * r_real], -1)
+
+    def pair(self, head: Tensor, tail: Tensor) -> Tensor:
+        real, imaginary = head.chunk(2, -1)
+        t_real, t_imaginary = tail.chunk(2, -1)
+        return torch.cat([real * t_real + imaginary * t_imaginary, real * t_imaginary - imaginary * t_real], -1)
 
     @staticmethod
     def magnitude(factor: Tensor) -> Tensor:
@@ -152,6 +168,10 @@ class TuckER(Decoder):
     def join(self, head: Tensor, relation: Tensor) -> Tensor:
         pairs = relation.unsqueeze(2) * head.unsqueeze(1)  # [B, relation_channels, C]
         return pairs.flatten(1) @ self.core.flatten(0, 1)
+
+    def pair(self, head: Tensor, tail: Tensor) -> Tensor:
+        pairs = head.unsqueeze(2) * tail.unsqueeze(1)  # [B, C, C]
+        return pairs.flatten(1) @ self.core.flatten(1).T
 
 
 class ConvE(Decoder):
@@ -192,4 +212,5 @@ class ConvE(Decoder):
         return self.entity_bias
 
 
+LINEAR = ("distmult", "complex", "tucker")  # a score is a product with the relation
 DECODERS: dict[str, type[Decoder]] = {"distmult": DistMult, "complex": ComplEx, "tucker": TuckER, "conve": ConvE}

@@ -13,6 +13,7 @@ from magna.config import Config, ModelConfig
 from magna.datasets import Answers, KnowledgeGraph, Ranking
 from magna.metrics import Ranks
 from magna.models import LinkPredictor, make_link_predictor
+from magna.nn.decoder import LINEAR
 from magna.ops import kvsall_loss, rank_targets
 
 SIDES = ("head", "tail")
@@ -93,11 +94,17 @@ class LinkPrediction:
         """A fresh model of the right size for this data."""
         model = make_link_predictor(config, self.graph.num_entities, self.graph.num_relations, typed=self.typed)
         entities, relations = model.entity_table.size(1), model.relation_table.size(1)
-        if self.settings.relation_prediction > 0 and entities != relations:
-            raise ValueError(
-                f"task.relation_prediction with entities of width {entities} and relations of width {relations}; "
-                "allowed: equal widths (model.relation_channels)"
-            )
+        if self.settings.relation_prediction > 0:
+            if self.settings.relation_guess == "embeddings" and entities != relations:
+                raise ValueError(
+                    f"task.relation_guess is 'embeddings' with entities of width {entities} and relations of width "
+                    f"{relations}; allowed: equal widths (model.relation_channels), or 'states'"
+                )
+            if self.settings.relation_guess == "states" and config.decoder not in LINEAR:
+                raise ValueError(
+                    f"task.relation_prediction with model.decoder {config.decoder!r}, which cannot score all relations "
+                    f"of a pair; allowed: {', '.join(LINEAR)}, or task.relation_guess 'embeddings'"
+                )
         return model
 
     @property
@@ -132,7 +139,7 @@ class LinkPrediction:
         tail = self.graph.answers.index[self.graph.answers.ptr[query] + drawn]
         share = weight / weight.sum()
         if self.settings.relation_prediction > 0:
-            guess = self._relation_loss(model, head, relation, tail)
+            guess = self._relation_loss(model, scored.states, head, relation, tail)
             loss = loss + self.settings.relation_prediction * (share * guess).sum()
         if self.settings.n3 > 0:
             decoder = model.decoder
@@ -161,10 +168,13 @@ class LinkPrediction:
                 validate=False,
             )
 
-    def _relation_loss(self, model: LinkPredictor, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
-        """[B]: the relation guessed from the embeddings themselves, as e_h ∘ e_t against each relation's."""
-        entities, relations = model.entity_table, model.relation_table
-        scores = (entities[head] * entities[tail]) @ relations.T
+    def _relation_loss(self, model: Any, states: Tensor, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
+        """[B]: the relation guessed by the decoder; or from the embeddings, as e_h ∘ e_t against each relation's."""
+        if self.settings.relation_guess == "states":
+            scores = model.decoder.relation_scores(states[head], model.relations(), states[tail])
+        else:
+            entities, relations = model.entity_table, model.relation_table
+            scores = (entities[head] * entities[tail]) @ relations.T
         return nn.functional.cross_entropy(
             scores.float(), relation, reduction="none", label_smoothing=_RELATION_SMOOTHING
         )
