@@ -19,11 +19,11 @@ from magna.bench import measure
 from magna.capture import matmul_precision, own_stream
 from magna.config import load_recipe
 from magna.datasets.knowledge import load_knowledge_graph
+from magna.loop import fit
 from magna.metrics import Ranks
 from magna.ops import kvsall_loss, rank_targets
 from magna.ops.kvsall import LossBackend, Precision, choose_block
 from magna.tasks import LinkPrediction, make_task
-from magna.train import fit
 
 Record = dict[str, Any]
 

@@ -1,12 +1,14 @@
-"""Checks, graphs and measurements that the tests share."""
+"""Checks, graphs, measurements and the program itself, for all tests."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
@@ -55,6 +57,12 @@ def star(edges: int, leaves: int) -> Graph:
     leaf = torch.arange(edges) % leaves + 1
     hub = torch.zeros_like(leaf)
     return Graph.from_edge_index(torch.cat([torch.stack([leaf, hub]), torch.stack([hub, leaf])], dim=1), leaves + 1)
+
+
+def ring_triples(size: int) -> list[tuple[str, str, str]]:
+    """A knowledge graph that a few steps can learn: who comes next in a ring, and who comes third."""
+    steps = {"next": 1, "third": 3}
+    return [(f"{i:02}", name, f"{(i + step) % size:02}") for name, step in steps.items() for i in range(size)]
 
 
 def odd_graphs(hub: int) -> dict[str, Graph]:
@@ -216,3 +224,13 @@ def node_task(config: Config, data_dir: Path | None = None, device: torch.device
     task = make_task(config, data_dir, torch.device(device))
     assert isinstance(task, NodeClassification)
     return task
+
+
+def run_magna(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """The exit status of the program with these arguments."""
+    from magna import cli  # here, as most tests need no command line
+
+    monkeypatch.setattr(sys, "argv", ["magna", *arguments])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    return int(left.value.code or 0)

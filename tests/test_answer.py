@@ -11,6 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from magna import loop
 from magna import train as training
 from magna.answer import Query, evaluate_links, predict_links, read_queries
 from magna.cli import app
@@ -89,9 +90,9 @@ def test_ranks_again_are_the_ranks_of_training(run: Path) -> None:
 def test_a_stopped_run_ends_as_if_it_had_never_stopped(
     run: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
 ) -> None:
-    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
 
-    def kill(epoch: training.Epoch) -> None:
+    def kill(epoch: loop.Epoch) -> None:
         if epoch.number == stop:
             raise KeyboardInterrupt
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from magna import cell_runs, cli, tables, train
+from magna import cell_runs, loop, tables, train
 from magna.config import Config, load_recipe
 from magna.experiments import EXPERIMENTS, Cell, Experiment
 from magna.reproduce import reproduce
 from magna.run import RunFolder
+from tests.laws import run_magna
 
 SMALL = ["model.hidden_channels=8", "model.entity_channels=8", "model.heads=2", "model.num_layers=1", "model.K=2"]
 EPOCHS = 4
@@ -101,11 +101,11 @@ def test_a_run_that_was_stopped_goes_on(
 ) -> None:
     _reproduce(tmp_path / "whole", seeds=2)
     trained.clear()
-    monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
     noted = cell_runs.train
 
     def stopped(config: Config, **options: Any) -> dict[str, Any]:
-        def on_epoch(epoch: train.Epoch) -> None:
+        def on_epoch(epoch: loop.Epoch) -> None:
             if (config.train.seed, epoch.number) == (1, 3):
                 raise KeyboardInterrupt
 
@@ -158,7 +158,7 @@ def test_a_run_of_a_recipe_that_has_changed_starts_anew(tmp_path: Path, table: C
 def test_a_figure_that_diverges_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def diverging(config: Config, **options: Any) -> dict[str, Any]:
         if config.model.K == 2:
-            raise train.Diverged("the loss is nan after epoch 2; try a smaller train.lr")
+            raise loop.Diverged("the loss is nan after epoch 2; try a smaller train.lr")
         return train.train(config, **options)
 
     monkeypatch.setattr(cell_runs, "train", diverging)
@@ -171,12 +171,9 @@ def test_a_figure_that_diverges_does_not_stop_the_others(tmp_path: Path, monkeyp
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    command = ["magna", "reproduce", "table3", "--quick", "--seeds", "1", "--dataset", "families", "--device", "cpu"]
-    monkeypatch.setattr(sys, "argv", command)
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    shown = capsys.readouterr()
-    assert left.value.code in (0, None), shown.err
+    command = ["reproduce", "table3", "--quick", "--seeds", "1", "--dataset", "families", "--device", "cpu"]
+    status, shown = run_magna(monkeypatch, *command), capsys.readouterr()
+    assert status == 0, shown.err
     assert "2 files of 1 seed in runs/quick" in shown.out
     assert "families, MAGNA, tuned, seed 0: training" in shown.err
     assert list((tmp_path / "runs" / "reproduce-quick").iterdir()) == []

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from magna import __version__, cli, run
+from magna import __version__, run
+from tests.laws import run_magna
 
 FAST = [
     *(
@@ -27,13 +28,6 @@ FAST = [
     ),
     *("--device", "cpu"),
 ]
-
-
-def _magna(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["magna", *arguments])
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    return int(left.value.code or 0)
 
 
 @pytest.fixture(autouse=True)
@@ -84,12 +78,12 @@ def _processor_seconds(command: list[str]) -> float:
 def test_every_command_has_help_with_an_example(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
-    assert _magna(monkeypatch, *command, "--help") == 0
+    assert run_magna(monkeypatch, *command, "--help") == 0
     assert f"Example: magna {' '.join(command)}" in capsys.readouterr().out
 
 
 def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _magna(monkeypatch, "--version") == 0
+    assert run_magna(monkeypatch, "--version") == 0
     assert capsys.readouterr().out == f"magna {__version__}\n"
 
 
@@ -99,7 +93,8 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
         (["train", "digit"], "did you mean 'digits'"),
         (["train", "nowhere.toml"], "nowhere.toml is not there"),
         (["train", "--set", "model.aplha=1"], "did you mean model.alpha"),
-        (["train", "--set", "model.alpha=-1", "--device", "cpu"], "alpha is -1"),
+        (["train", "--set", "model.alpha=-1", "--device", "cpu"], "model.alpha is -1"),
+        (["train", "--set", "model.heads=7", "--device", "cpu"], "model.hidden_channels is 64, model.heads is 7"),
         (["train", "--set", "data.name=karate", "--device", "cpu"], "allowed: digits"),
         (["train", "--sedes", "3"], "--seeds"),
         (["train", "--seeds", "0"], "--seeds"),
@@ -121,7 +116,7 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 def test_wrong_input_is_one_line_and_status_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
-    assert _magna(monkeypatch, *arguments) == 2
+    assert run_magna(monkeypatch, *arguments) == 2
     out, err = capsys.readouterr()
     *progress, line = err.splitlines()
     assert line.startswith("magna: ") and words in line
@@ -133,9 +128,9 @@ def test_a_failed_run_is_status_1_and_v_shows_where(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["train", *FAST, "--set", "train.lr=1e30", "--set", "train.clip=0"]
-    assert _magna(monkeypatch, *arguments) == 1
+    assert run_magna(monkeypatch, *arguments) == 1
     assert "Traceback" not in capsys.readouterr().err
-    assert _magna(monkeypatch, *arguments, "-v") == 1
+    assert run_magna(monkeypatch, *arguments, "-v") == 1
     err = capsys.readouterr().err
     assert "Traceback" in err and "smaller train.lr" in err.splitlines()[-1]
 
@@ -143,67 +138,67 @@ def test_a_failed_run_is_status_1_and_v_shows_where(
 def test_train_and_evaluate_print_one_json_object(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _magna(monkeypatch, "train", *FAST, "--set", "train.epochs=3", "--json") == 0
+    assert run_magna(monkeypatch, "train", *FAST, "--set", "train.epochs=3", "--json") == 0
     out, err = capsys.readouterr()
     result = json.loads(out)
     assert result["recipe"] == "digits" and result["runs"][0]["run_dir"] == "runs/digits"
     assert "epoch 3/3" in err
-    assert _magna(monkeypatch, "evaluate", "runs/digits", "--split", "valid", "--json") == 0
+    assert run_magna(monkeypatch, "evaluate", "runs/digits", "--split", "valid", "--json") == 0
     again = json.loads(capsys.readouterr().out)
     assert list(again) == ["task", "dataset", "split", "metrics"]
     assert again["metrics"] == result["runs"][0]["valid"]
 
     # A second run gets a folder of its own; a folder that is named twice is refused.
-    assert _magna(monkeypatch, "train", *FAST, "--set", "train.epochs=1") == 0
+    assert run_magna(monkeypatch, "train", *FAST, "--set", "train.epochs=1") == 0
     assert "run folder: runs/digits-2" in capsys.readouterr().out
-    assert _magna(monkeypatch, "train", *FAST, "--run-dir", "runs/digits") == 2
+    assert run_magna(monkeypatch, "train", *FAST, "--run-dir", "runs/digits") == 2
 
 
 def test_runs_of_several_seeds_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     settings = [*FAST, "--set", "train.epochs=1", "--set", "train.seed=9"]
-    assert _magna(monkeypatch, "train", *settings, "--seeds", "2", "--run-dir", "many", "--json") == 0
+    assert run_magna(monkeypatch, "train", *settings, "--seeds", "2", "--run-dir", "many", "--json") == 0
     result = json.loads(capsys.readouterr().out)
     again = ["train", "--resume", "--run-dir", "many", "--device", "cpu"]
-    assert _magna(monkeypatch, *again) == 2
+    assert run_magna(monkeypatch, *again) == 2
     assert "several seeds" in capsys.readouterr().err
-    assert _magna(monkeypatch, *again, "--seeds", "2", "--json") == 0
+    assert run_magna(monkeypatch, *again, "--seeds", "2", "--json") == 0
     assert json.loads(capsys.readouterr().out) == result
 
 
 def test_predict_prints_a_table_or_everything(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert _magna(monkeypatch, "train", *FAST, "--set", "train.epochs=2", "--run-dir", "run") == 0
+    assert run_magna(monkeypatch, "train", *FAST, "--set", "train.epochs=2", "--run-dir", "run") == 0
     capsys.readouterr()
     ask = ["predict", "run", "--device", "cpu"]
-    assert _magna(monkeypatch, *ask) == 0
+    assert run_magna(monkeypatch, *ask) == 0
     assert "the first 20 of 1,797 nodes" in capsys.readouterr().out
     (tmp_path / "ids.txt").write_text("17\n")
-    assert _magna(monkeypatch, *ask, "--node", "3", "--nodes", "ids.txt", "--json") == 0
+    assert run_magna(monkeypatch, *ask, "--node", "3", "--nodes", "ids.txt", "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert [row["id"] for row in result["nodes"]] == ["3", "17"]
-    assert _magna(monkeypatch, *ask, "--out", "all.csv") == 0
+    assert run_magna(monkeypatch, *ask, "--out", "all.csv") == 0
     assert "1,797 nodes in all.csv" in capsys.readouterr().out
     assert len((tmp_path / "all.csv").read_text().splitlines()) == 1798
-    assert _magna(monkeypatch, *ask, "--node", "1798") == 2
+    assert run_magna(monkeypatch, *ask, "--node", "1798") == 2
     assert "allowed: 0 to 1796" in capsys.readouterr().err
 
 
 def test_plan_says_memory_and_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _magna(monkeypatch, "plan", *FAST, "--seeds", "2") == 0
+    assert run_magna(monkeypatch, "plan", *FAST, "--seeds", "2") == 0
     out = capsys.readouterr().out
     assert "peak memory" in out and ", fits into" in out and "evaluations, " in out and "for each of 2 seeds" in out
     assert "measured: the median of" in out
-    assert _magna(monkeypatch, "plan", *FAST, "--no-measure", "--json") == 0
+    assert run_magna(monkeypatch, "plan", *FAST, "--no-measure", "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert result["time"]["seconds"] is None and result["memory"]["fits"]
     assert list(Path().iterdir()) == []  # nothing is left behind
     monkeypatch.setattr("magna.plan.MOST_SECONDS", 0.0)
     monkeypatch.setattr("magna.plan._SLOW_STEP", 0.0)
-    assert _magna(monkeypatch, "plan", *FAST) == 0
+    assert run_magna(monkeypatch, "plan", *FAST) == 0
     out = capsys.readouterr().out
     assert "evaluations, counted like a step" in out and "measured: one step and no evaluation" in out
-    assert _magna(monkeypatch, "plan", *FAST, "--no-measure") == 0
+    assert run_magna(monkeypatch, "plan", *FAST, "--no-measure") == 0
     assert "time: not measured" in capsys.readouterr().out
 
 
@@ -211,43 +206,43 @@ def test_seeds_together_from_the_command_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = [*FAST, "--set", "train.epochs=10", "--seeds", "3", "--run-dir", "many"]
-    assert _magna(monkeypatch, "train", *settings, "--together") == 0
+    assert run_magna(monkeypatch, "train", *settings, "--together") == 0
     out, err = capsys.readouterr()
     assert "mean of 3 seeds" in out and "3 seeds together · epoch 10/10" in err
 
 
 def test_a_run_of_another_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _magna(monkeypatch, "train", *FAST, "--set", "train.epochs=1", "--run-dir", "run") == 0
+    assert run_magna(monkeypatch, "train", *FAST, "--set", "train.epochs=1", "--run-dir", "run") == 0
     environment = Path("run/environment.json")
     environment.write_text(json.dumps(json.loads(environment.read_text()) | {"format": 99}))
     resume = ["train", "--resume", "--run-dir", "run"]
     for command in (["evaluate", "run"], ["predict", "run"], resume):
         capsys.readouterr()
-        assert _magna(monkeypatch, *command, "--device", "cpu") == 2
+        assert run_magna(monkeypatch, *command, "--device", "cpu") == 2
         line = capsys.readouterr().err.splitlines()[-1]
         assert "run format 99" in line and "try the magna that wrote it" in line
 
 
 def test_data_list_and_get(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _magna(monkeypatch, "data", "list", "--data-dir", "empty", "--json") == 0
+    assert run_magna(monkeypatch, "data", "list", "--data-dir", "empty", "--json") == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["datasets"]}
     assert rows["digits"]["here"] and not rows["cora"]["here"]
-    assert _magna(monkeypatch, "data", "list", "--data-dir", "empty") == 0
+    assert run_magna(monkeypatch, "data", "list", "--data-dir", "empty") == 0
     assert "github.com/kimiyoung/planetoid" in capsys.readouterr().out
-    assert _magna(monkeypatch, "data", "get", "digits") == 0
+    assert run_magna(monkeypatch, "data", "get", "digits") == 0
     assert "comes with the installation" in capsys.readouterr().out
 
 
 # Checkpoints come every few seconds; here they come at every epoch.
-EVERY_EPOCH = "import os, signal, resource; from magna import cli, train, run; train.CHECKPOINT_SECONDS = 0.0; "
+EVERY_EPOCH = "import os, signal, resource; from magna import cli, loop, run; loop.CHECKPOINT_SECONDS = 0.0; "
 # From the third epoch on no file may grow beyond what the small files need, as on a disk that is full.
 FULL_DISK = """
-rate = train.cosine_lr
+rate = loop.cosine_lr
 def full_from_the_third_epoch(config, epoch):
     if epoch == 3:
         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
     return rate(config, epoch)
-train.cosine_lr = full_from_the_third_epoch
+loop.cosine_lr = full_from_the_third_epoch
 """
 # A process that stops itself does so at the same moment on every machine.
 AFTER_THE_TENTH_ROW = """
@@ -288,7 +283,7 @@ def _start(code: str) -> subprocess.Popen[str]:
 
 def _goes_on_bit_for_bit(monkeypatch: pytest.MonkeyPatch, whole: Path) -> None:
     assert not Path("run/summary.json").exists()
-    assert _magna(monkeypatch, "train", "--resume", "--run-dir", "run", "--device", "cpu") == 0
+    assert run_magna(monkeypatch, "train", "--resume", "--run-dir", "run", "--device", "cpu") == 0
     for name in ("metrics.jsonl", "model/model.safetensors"):
         assert (Path("run") / name).read_bytes() == (whole / name).read_bytes()
 

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from magna import cli
 from magna.config import load_recipe
+from tests.laws import run_magna
 
 OWN = Path(__file__).parents[1] / "examples" / "own_graph"
 FAST = ["--set", "model.hidden_channels=8", "--set", "model.heads=2", "--set", "train.epochs=40", "--device", "cpu"]
-
-
-def _magna(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["magna", *arguments])
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    return int(left.value.code or 0)
 
 
 @pytest.fixture
@@ -42,13 +34,13 @@ def test_a_folder_is_a_recipe(own: Path) -> None:
 def test_your_own_graph_is_trained_and_scored_again(
     own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _magna(monkeypatch, "train", "clubs", *FAST, "--json") == 0
+    assert run_magna(monkeypatch, "train", "clubs", *FAST, "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["dataset"], result["recipe"]) == ("clubs", "clubs")
     assert result["runs"][0]["test"]["accuracy"] >= 0.5
     # From another folder too: the run knows where its data is.
     monkeypatch.chdir(own.parent / "runs")
-    assert _magna(monkeypatch, "evaluate", "clubs", "--json", "--device", "cpu") == 0
+    assert run_magna(monkeypatch, "evaluate", "clubs", "--json", "--device", "cpu") == 0
     assert json.loads(capsys.readouterr().out)["metrics"] == result["runs"][0]["test"]
 
 
@@ -57,7 +49,7 @@ def test_a_split_that_is_drawn_is_said(
 ) -> None:
     lines = (own / "nodes.csv").read_text().splitlines()
     (own / "nodes.csv").write_text("".join(f"{line.rsplit(',', 1)[0]}\n" for line in lines))
-    assert _magna(monkeypatch, "train", "clubs", *FAST, "--set", "train.epochs=1", "--set", "data.split_seed=4") == 0
+    assert run_magna(monkeypatch, "train", "clubs", *FAST, "--set", "train.epochs=1", "--set", "data.split_seed=4") == 0
     assert "note: no split given: 60/20/20 drawn at random, seed 4" in capsys.readouterr().err
 
 
@@ -73,7 +65,7 @@ def test_baselines_do_not_take_typed_edges(
         "--set",
         "model.attention_dropout=0",
     ]
-    assert _magna(monkeypatch, "train", "clubs", *settings) == 2
+    assert run_magna(monkeypatch, "train", "clubs", *settings) == 2
     assert "clubs has typed edges" in capsys.readouterr().err
     assert not (own.parent / "runs").exists()
 
@@ -81,12 +73,12 @@ def test_baselines_do_not_take_typed_edges(
 def test_audit_prints_a_page_or_one_json_object(
     own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _magna(monkeypatch, "data", "audit", "clubs", "--json") == 0
+    assert run_magna(monkeypatch, "data", "audit", "clubs", "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["size"]["nodes"] == 24 and report["size"]["relations"] == 4
     assert [row["class"] for row in report["classes"]] == ["chess", "rowing"]
     assert report["splits"] == {"train": 6, "valid": 6, "test": 6}
-    assert _magna(monkeypatch, "data", "audit", "clubs", "--set", "data.undirected=false") == 0
+    assert run_magna(monkeypatch, "data", "audit", "clubs", "--set", "data.undirected=false") == 0
     out = capsys.readouterr().out
     assert out.startswith("clubs\n") and "directed, 2 edge types" in out and "suggested K" in out
 
@@ -96,15 +88,15 @@ def test_a_knowledge_graph_is_audited_too(
 ) -> None:
     for split, text in {"train": "007\tr\t7\n007\tr\t7\n", "valid": "7\tr\t007\n", "test": "8\tr\t7\n"}.items():
         (tmp_path / f"{split}.tsv").write_text(text)
-    assert _magna(monkeypatch, "data", "audit", str(tmp_path), "--json") == 0
+    assert run_magna(monkeypatch, "data", "audit", str(tmp_path), "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["size"]["entities"] == 3 and report["duplicates"]["train"] == 1
     assert report["leakage"]["reverse_rule"]["valid"] == {"mrr": 1.0, "answered": 1.0}
-    assert _magna(monkeypatch, "data", "audit", str(tmp_path)) == 0
+    assert run_magna(monkeypatch, "data", "audit", str(tmp_path)) == 0
     out = capsys.readouterr().out
     assert out.startswith(tmp_path.name) and "test triples with an entity that training never sees: 1" in out
     (tmp_path / "test.tsv").write_text("8\tr\t7\n8\tr\n")
-    assert _magna(monkeypatch, "data", "audit", str(tmp_path)) == 2
+    assert run_magna(monkeypatch, "data", "audit", str(tmp_path)) == 2
     out, err = capsys.readouterr()
     assert out == "" and "test.tsv line 2 has 2 tab-separated columns" in err and len(err.splitlines()) == 1
 
@@ -113,9 +105,9 @@ def test_families_need_no_download(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     empty = ["--data-dir", str(tmp_path)]
-    assert _magna(monkeypatch, "data", "get", "families", *empty) == 0
+    assert run_magna(monkeypatch, "data", "get", "families", *empty) == 0
     assert "comes with the installation" in capsys.readouterr().out
-    assert _magna(monkeypatch, "data", "audit", "families", *empty) == 0
+    assert run_magna(monkeypatch, "data", "audit", "families", *empty) == 0
     assert "nothing suspicious was found" in capsys.readouterr().out
 
 
@@ -146,7 +138,7 @@ def test_wrong_data_is_one_line_and_status_2(
         (own / file).unlink()
     else:
         (own / file).write_text(text)
-    assert _magna(monkeypatch, *command, "clubs") == 2
+    assert run_magna(monkeypatch, *command, "clubs") == 2
     out, err = capsys.readouterr()
     *progress, line = err.splitlines()
     assert line.startswith("magna: ") and words in line and out == ""
@@ -166,11 +158,11 @@ def test_wrong_data_is_one_line_and_status_2(
 def test_wrong_names_are_one_line_and_status_2(
     own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
-    assert _magna(monkeypatch, *arguments) == 2
+    assert run_magna(monkeypatch, *arguments) == 2
     assert words in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_the_list_tells_about_stand_ins(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _magna(monkeypatch, "data", "list", "--json") == 0
+    assert run_magna(monkeypatch, "data", "list", "--json") == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["datasets"]}
     assert "stand-in features" in rows["ogbn-arxiv"]["size"]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
 
 from magna.config import Config, ModelConfig
 from magna.datasets import load_digits
-from magna.models import MODELS, make_model
+from magna.models import MODELS, make_link_predictor, make_model
 from magna.run import RunFolder
 from magna.tasks import NodeClassification
 from magna.trials import train_trials
@@ -78,3 +78,23 @@ def test_batched_settings_are_settings_of_the_model(name: str) -> None:
 def test_a_setting_that_a_model_lacks_is_refused(name: str, key: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"model.{key} is {value}, but {name} has no such setting; allowed: hidden_"):
         make_model(ModelConfig(name=name, **{key: value}), 5, 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"heads": 3}, "^model.hidden_channels is 64, model.heads is 3; allowed: heads that divide the channels$"),
+        ({"alpha": 2.0}, "^model.alpha is 2.0; allowed: 0 to 1"),
+        ({"heads": 2, "head_form": "full", "out_projection": False}, "do not go together: out_channels is 64; allowed"),
+    ],
+)
+def test_what_a_layer_refuses_is_named_as_in_a_recipe(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make_model(ModelConfig(**settings), 5, 3)
+    with pytest.raises(ValueError, match=words):
+        make_link_predictor(ModelConfig(**settings), 5, 3)
+
+
+def test_heads_of_gat_are_named_as_in_a_recipe() -> None:
+    with pytest.raises(ValueError, match=r"^model.hidden_channels is 64, model.heads is 3; allowed: heads that divide"):
+        make_model(ModelConfig(name="gat", heads=3), 5, 3)

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from magna import progress as progressing
+from magna.loop import Epoch
 from magna.progress import TrainingProgress
-from magna.train import Epoch
 
 
 def _epoch(number: int, run: int = 0, runs: int = 1) -> Epoch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,13 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from magna import cli, experiments, reproduce, tables
+from magna import experiments, reproduce, tables
 from magna.cell_file import is_done
 from magna.config import SEARCH_SEEDS, Config, load_recipe
 from magna.experiments import EXPERIMENTS, Cell, Experiment, cells
 from magna.models import make_link_predictor, make_model
 from magna.published import GRAPHS
 from magna.trials import TrialResult, structure
+from tests.laws import run_magna
 
 ROOT = Path(__file__).parents[1]
 
@@ -212,30 +212,23 @@ def test_committed_results_are_those_of_the_recipes() -> None:
     assert old == [], "run magna reproduce again"
 
 
-def _magna(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["magna", *arguments])
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    return int(left.value.code or 0)
-
-
 @pytest.mark.usefixtures("trained")
 def test_the_command_prints_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = ("reproduce", "ablations", "--quick", "--seeds", "3", "--dataset", "cora", "--device", "cpu")
-    assert _magna(monkeypatch, *arguments) == 0
+    assert run_magna(monkeypatch, *arguments) == 0
     shown = capsys.readouterr()
     assert "85.4\u00a0±\u00a00.6" in shown.out and "5 files of 3 seeds in runs/quick" in shown.out
     assert shown.err.startswith("ablations: 5 figures of 3 seeds each, 0 of them done before")
-    assert _magna(monkeypatch, *arguments, "--json") == 0
+    assert run_magna(monkeypatch, *arguments, "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert result["trained"] == 0 and result["rows"][0][:3] == ["Cora", "MAGNA", "80.1 ± 0.1"]
 
 
 def test_a_wrong_name_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _magna(monkeypatch, "reproduce", "table9", "--device", "cpu") == 2
+    assert run_magna(monkeypatch, "reproduce", "table9", "--device", "cpu") == 2
     assert capsys.readouterr().err == (
         "magna: table is 'table9'; allowed: table1, ablations, switches, random-splits, table3\n"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("optuna", reason="Optuna is not installed (magna[search])")
+pytest.importorskip("optuna", reason="Optuna is not installed (the extra search)")
 
 from magna import study as study_module
 from magna.config import Range

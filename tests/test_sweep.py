@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import errno
 import json
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -15,18 +14,20 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("optuna", reason="Optuna is not installed (magna[search])")
+pytest.importorskip("optuna", reason="Optuna is not installed (the extra search)")
 
 import torch
 from rich.console import Console
 
-from magna import cli, sweep
+from magna import sweep
 from magna.config import Config, ModelConfig, load_recipe
+from magna.findings import show
+from magna.halving import goes_on
 from magna.study import Study
-from magna.sweep import Plan, goes_on, without
-from magna.tasks import NodeClassification
+from magna.sweep import Plan, without
+from magna.tasks import LinkPrediction, NodeClassification
 from magna.trials import TrialResult
-from tests.laws import node_task
+from tests.laws import node_task, ring_triples, run_magna
 
 BASE = Config.from_dict(
     {
@@ -106,7 +107,7 @@ def test_its_files_hold_everything(tmp_path: Path, trainer: Trainer, task: None)
     params = result["best"]["params"]
     assert (best.model.alpha, best.model.K, best.model.top_k) == (params["model.alpha"], *2 * (best.model.K,))
     assert best.search == BASE.search and best.train == BASE.train
-    for words in ("toy", "9 trials", "random", "seed 1000", "seeds 1001 to 1003", "2 best", "No test label"):
+    for words in ("toy", "9 trials", "random", "seed 1000", "among 2", "seeds 1001 to 1003", "No test label"):
         assert words in best.source.settings
     everything = json.loads((out / "trials.json").read_text())
     assert {key: everything[key] for key in result} == json.loads(json.dumps(result))
@@ -201,10 +202,12 @@ def test_settings_that_do_not_go_together_are_refused_and_the_search_goes_on(
     # They are counted and not tried again.
     assert _sweep(tmp_path, CLASHING, trials=12) == result
     assert len(trainer.configs) == states["complete"]
-    sweep.show(result, Console(width=200))
+    show(result, Console(width=200))
     said = f"{states['refused']} of 12 trials could not be built: train.eval_every is 300"
     assert said in capsys.readouterr().out
-    assert f"beside {states['refused']} that could not be built" in (tmp_path / "out" / "best.toml").read_text()
+    best = load_recipe(str(tmp_path / "out" / "best.toml"))
+    assert f"beside {states['refused']} that could not be built" in best.source.settings
+    assert best.search == CLASHING.search
 
 
 def test_where_no_settings_give_a_model_the_error_says_why(tmp_path: Path, trainer: Trainer, task: None) -> None:
@@ -295,33 +298,26 @@ def test_the_test_split_stays_closed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert result["best"]["value"] > 0.3
 
 
-def _magna(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["magna", "sweep", *arguments])
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    return int(left.value.code or 0)
-
-
 def test_the_command(
     tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = ["digits", "--trials", "3", "--confirm", "0", "--set", "train.lr=0.01", "--device", "cpu"]
-    assert _magna(monkeypatch, *arguments, "--json") == 0
+    assert run_magna(monkeypatch, "sweep", *arguments, "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert result["out"] == "sweeps/digits" and set(result["best"]["params"]) == {
         "model.input_dropout",
         "train.weight_decay",
     }
     assert all(config.train.lr == 0.01 for config in trainer.configs)
-    assert _magna(monkeypatch, *arguments) == 0
+    assert run_magna(monkeypatch, "sweep", *arguments) == 0
     out, err = capsys.readouterr()
     assert "the best of 3 trials" in out and "magna train sweeps/digits/best.toml" in out
     assert "3 of 3 trials are there" in err
     # Another space: refused, and the study is still there.
-    assert _magna(monkeypatch, *arguments[:5], "--device", "cpu") == 2
+    assert run_magna(monkeypatch, "sweep", *arguments[:5], "--device", "cpu") == 2
     assert "another search.train.lr, train.lr" in capsys.readouterr().err
-    assert _magna(monkeypatch, *arguments) == 0
+    assert run_magna(monkeypatch, "sweep", *arguments) == 0
 
 
 @pytest.mark.parametrize(
@@ -339,7 +335,8 @@ def test_the_command(
         (["digits", "--trials", "1", "--out", "plain.toml"], "cannot be made"),
         (["digits", "--trials", "1", "--sampler", "grid"], "tpe"),
         (["digits", "--trials", "1", "--seeds-per-trial", "0"], "seeds-per-trial is 0"),
-        (["digits", "--trials", "1", "--set", "model.heads=7"], "heads"),
+        (["digits", "--trials", "1", "--set", "model.heads=7"], "model.heads is 7; allowed"),
+        (["families", "--trials", "9", "--batch", "4"], "batch is 4; allowed for link prediction: 1"),
     ],
 )
 def test_wrong_input_is_one_line_and_status_2(
@@ -352,35 +349,68 @@ def test_wrong_input_is_one_line_and_status_2(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "plain.toml").write_text("[train]\nepochs = 2\n")
     (tmp_path / "typo.toml").write_text('[search]\n"model.k" = [1, 2]\n')
-    assert _magna(monkeypatch, *arguments) == 2
+    assert run_magna(monkeypatch, "sweep", *arguments) == 2
     out, err = capsys.readouterr()
     line = err.splitlines()[-1]
     assert line.startswith("magna: ") and words in line
     assert out == "" and "Traceback" not in err
 
 
-def test_link_predictors_are_searched_one_after_the_other(tmp_path: Path) -> None:
+@pytest.fixture
+def ring(tmp_path: Path) -> Config:
+    """A small link predictor on files of triples."""
     folder = tmp_path / "ring"
     folder.mkdir()
-    rows = [f"{i:02}\tnext\t{(i + 1) % 20:02}\n" for i in range(20)]
-    rows += [f"{i:02}\tthird\t{(i + 3) % 20:02}\n" for i in range(20)]
+    rows = ["\t".join(triple) + "\n" for triple in ring_triples(20)]
     for split, part in {"train": rows[6:34], "valid": rows[:6], "test": rows[34:]}.items():
         (folder / f"{split}.tsv").write_text("".join(part))
-    config = load_recipe(str(folder)).with_values(["model.hidden_channels=8", "model.num_layers=1", "train.epochs=4"])
-    config = Config.from_dict(config.to_dict() | {"search": {"task.label_smoothing": [0.0, 0.2], "model.K": [1, 2]}})
+    return load_recipe(str(folder)).with_values(
+        ["model.hidden_channels=8", "model.num_layers=1", "train.epochs=4", "train.eval_every=1"]
+    )
+
+
+def test_link_predictors_are_searched_one_after_the_other(tmp_path: Path, ring: Config) -> None:
+    config = replace(ring, search={"task.label_smoothing": [0.0, 0.2], "model.K": [1, 2]})
     result = _sweep(tmp_path, config, trials=3, confirm=1, confirm_seeds=2)
     assert result["task"] == "link_prediction" and result["states"]["complete"] == 3
     assert 0 < result["best"]["value"] <= 1 and result["best"]["confirmed"] is not None
     best = Config.from_toml(tmp_path / "out" / "best.toml")
+    assert "validation MRR" in best.source.settings and best.task.name == "link_prediction"
+
+
+def test_link_predictors_that_do_not_go_together_are_refused(tmp_path: Path, ring: Config) -> None:
     clashing = replace(
-        config,
+        ring,
         search={
             "task.relation_prediction": [1.0],
             "task.relation_guess": ["embeddings"],
-            "model.relation_channels": [config.model.entity_channels, 7],
+            "model.relation_channels": [ring.model.entity_channels, 7],
         },
     )
-    result = _sweep(tmp_path / "clash", clashing, trials=4)
+    result = _sweep(tmp_path, clashing, trials=4)
     assert result["states"]["refused"] == 4 - result["states"]["complete"] > 0
     assert "relations of width 7; allowed: equal widths" in result["refused"]
-    assert "validation MRR" in best.source.settings and best.task.name == "link_prediction"
+
+
+def test_link_predictors_are_stopped_early_by_validation_mrr(
+    tmp_path: Path, ring: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evaluate(self: LinkPrediction, model: torch.nn.Module, split: str) -> dict[str, float]:
+        assert split == "valid"
+        return {"mrr": self.settings.label_smoothing, "mr": 1.0}
+
+    monkeypatch.setattr(LinkPrediction, "evaluate", evaluate)
+    config = replace(ring, search={"task.label_smoothing": {"low": 0.0, "high": 0.9}})
+    _sweep(tmp_path, config.with_values(["train.epochs=8"]), trials=24, prune=True)
+    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    expected, peers = [], {2: list[float](), 4: list[float]()}  # the MRRs that came as far as each rung
+    for mrr in [row["params"]["task.label_smoothing"] for row in rows]:
+        for rung, there in peers.items():
+            there.append(mrr)
+            if not goes_on(mrr, there):
+                expected.append((rung, "pruned"))
+                break
+        else:
+            expected.append((8, "complete"))
+    assert [(row["epochs"], row["state"]) for row in rows] == expected
+    assert {epochs for epochs, _ in expected} == {2, 4, 8}

@@ -13,6 +13,7 @@ from magna.datasets import KnowledgeGraph
 from magna.datasets.triples import triples_from
 from magna.tasks import LinkPrediction
 from magna.turns import train_in_turn
+from tests.laws import ring_triples
 
 CONFIG = Config.from_dict(
     {
@@ -25,8 +26,7 @@ CONFIG = Config.from_dict(
 
 @pytest.fixture(scope="module")
 def task() -> LinkPrediction:
-    rows = [(f"{i:02}", "next", f"{(i + 1) % 30:02}") for i in range(30)]
-    rows += [(f"{i:02}", "third", f"{(i + 3) % 30:02}") for i in range(30)]
+    rows = ring_triples(30)
     splits = {"train": rows[10:50], "valid": rows[:10], "test": rows[50:]}
     return LinkPrediction(KnowledgeGraph.from_triples(triples_from("ring", splits)), CONFIG, torch.device("cpu"))
 

@@ -19,7 +19,8 @@ class Board:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ValueError(
-                f"TensorBoard cannot be loaded ({error}); try pip install 'magna[tensorboard]', or leave it out"
+                f"TensorBoard cannot be loaded ({error}); try python -m pip install -c constraints.txt "
+                "'.[tensorboard]', or leave it out"
             ) from error
         self._folder, self._open = run_dir / "tensorboard", SummaryWriter
         self._writer: Any = None

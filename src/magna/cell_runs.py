@@ -12,8 +12,9 @@ from magna.answer import evaluate_links
 from magna.cell_file import Job, recorded_runs, write_cell
 from magna.config import REPORT_SEEDS, Config
 from magna.experiments import Cell
+from magna.loop import Diverged, Epoch
 from magna.run import RunFolder
-from magna.train import Diverged, Epoch, train
+from magna.train import train
 
 
 def train_cells(cells: Sequence[Cell], job: Job, run_dir: Path) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -21,7 +23,9 @@ def make_model(config: ModelConfig, in_channels: int, out_channels: int, **more:
     ValueError: model.K is 3, but gat has no such setting; allowed: hidden_channels, num_layers, heads, ...
     """
     kind = MODELS[config.name]
-    return kind(in_channels, out_channels=out_channels, **_settings(config, kind, config.name), **more)
+    settings = _settings(config, kind, config.name)
+    with _named_as_settings(settings):
+        return kind(in_channels, out_channels=out_channels, **settings, **more)
 
 
 def make_link_predictor(
@@ -35,7 +39,8 @@ def make_link_predictor(
     if config.name != "magna":
         raise ValueError(f"model.name is {config.name!r}; allowed for link prediction: 'magna'")
     settings = _settings(config, LinkPredictor, "a link predictor")
-    return LinkPredictor(num_entities, num_relations, typed=typed, **settings)
+    with _named_as_settings(settings):
+        return LinkPredictor(num_entities, num_relations, typed=typed, **settings)
 
 
 def model_class(config: Config) -> type[Model]:
@@ -53,3 +58,25 @@ def _settings(config: ModelConfig, kind: type[Model], name: str) -> dict[str, An
             allowed = ", ".join(setting for setting in settings if setting in takes)
             raise ValueError(f"model.{key} is {value!r}, but {name} has no such setting; allowed: {allowed}")
     return {key: value for key, value in settings.items() if key in takes}
+
+
+@contextmanager
+def _named_as_settings(settings: dict[str, Any]) -> Iterator[None]:
+    """What a layer refuses by the names of its own arguments is refused by those of a recipe.
+
+    >>> make_model(ModelConfig(heads=7), 16, 3)
+    Traceback (most recent call last):
+    ValueError: model.hidden_channels is 64, model.heads is 7; allowed: heads that divide the channels
+    """
+    try:
+        yield
+    except ValueError as error:
+        argument = str(error).partition(" ")[0]
+        if argument in settings:
+            raise ValueError(f"model.{error}") from error
+        if argument == "out_channels" and settings.get("head_form") != "full":
+            raise ValueError(
+                f"model.hidden_channels is {settings['hidden_channels']}, model.heads is {settings['heads']}; "
+                "allowed: heads that divide the channels"
+            ) from error
+        raise ValueError(f"the settings of [model] do not go together: {error}") from error

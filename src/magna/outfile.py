@@ -47,7 +47,8 @@ def _parquet(columns: dict[str, list[Any]]) -> bytes:
         from pyarrow import parquet
     except ImportError as error:
         raise ValueError(
-            f"Parquet needs pyarrow ({error}); try pip install 'magna[parquet]', or --format csv"
+            f"Parquet needs pyarrow ({error}); try python -m pip install -c constraints.txt '.[parquet]', "
+            "or --format csv"
         ) from error
     file = io.BytesIO()
     parquet.write_table(pyarrow.table(columns), file)

@@ -20,10 +20,11 @@ from torch.utils._pytree import tree_leaves
 
 from magna.capture import matmul_precision, own_stream, step_precision
 from magna.config import Config, ModelConfig
+from magna.loop import fit
 from magna.ops.pool import machine_memory
 from magna.run import pick_device
 from magna.tasks import NodeClassification, Task, make_task
-from magna.train import fit, shares_batch
+from magna.train import shares_batch
 from magna.trials import train_trials
 
 # What an allocator holds over live tensors: on the CPU as the resident set of a quiet machine showed, on a GPU assumed.

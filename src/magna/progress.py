@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from magna.train import Epoch
+    from magna.loop import Epoch
 
 _LINE_SECONDS = 5.0
 

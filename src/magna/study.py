@@ -1,6 +1,6 @@
 """The study behind a search: Optuna keeps its trials in a database, for one process or for many machines.
 
-Optuna is an optional package (`magna[search]`): it is imported only where a study is opened.
+Optuna is an optional package (the extra `search`): it is imported only where a study is opened.
 """
 
 from __future__ import annotations

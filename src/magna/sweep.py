@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-import csv
-import datetime
-import io
-import json
-import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from magna.config import SEARCH_SEEDS, Config, ExpectedConfig, SourceConfig, split_key
+from magna.config import SEARCH_SEEDS, Config, split_key
+from magna.findings import judge, name_seeds, trial_rows, write_files
+from magna.halving import Watch
 from magna.run import pick_device
-from magna.study import GRACE_SECONDS, Sampler, Study, refusal, safe
+from magna.study import GRACE_SECONDS, Sampler, Study, safe
 from magna.tasks import LinkPrediction, Task, make_task
 from magna.trials import OnReport, TrialResult, train_trials
 from magna.turns import train_in_turn
-from magna.whole import make_folder, write_whole
+from magna.whole import make_folder
 
 if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial, Trial
-    from rich.console import Console
+    from optuna.trial import Trial
 
 Say = Callable[[str], None]
 
-STATES = ("complete", "pruned", "refused", "fail")
-# A trial reports this often on its way. After a quarter and after half of it only the better half goes on.
-REPORTS, RUNGS = 8, (2, 4)
-FEWEST_PEERS = 8  # fewer than these are no measure for a trial
 BATCH = {"random": {"cpu": 8, "cuda": 256}, "tpe": {"cpu": 8, "cuda": 32}}  # TPE learns from batch to batch
-WAIT_SECONDS, SAY_SECONDS = 2.0, 5.0
+WAIT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -99,6 +91,8 @@ def sweep(
     """
     if not config.search:
         raise ValueError(f"recipe {config.recipe} has nothing to search; try a recipe with a [search] table")
+    if config.task.name == "link_prediction" and plan.batch not in (None, 1):
+        raise ValueError(f"batch is {plan.batch}; allowed for link prediction: 1, as its trials train in turn")
     where = torch.device(pick_device(device))
     task = make_task(config, data_dir, where)
     folder = make_folder(out, "--out")
@@ -119,15 +113,7 @@ def sweep(
     _confirm(config, plan, task, study, batch, say)
 
     seeds = list(plan.further_seeds) if plan.confirm else []
-    confirmed = {number: held["valid"] for number, held in study.confirmed.items() if held["seeds"] == seeds}
-    rows = [_row(trial, confirmed.get(trial.number)) for trial in study.trials()]
-    ranked = sorted((row for row in rows if row["state"] == "complete"), key=_rank, reverse=True)
-    states = {state: sum(row["state"] == state for row in rows) for state in STATES}
-    refused = next((row["refused"] for row in rows if row["refused"] is not None), None)
-    if states["refused"] and states["refused"] == len(study.finished()):
-        raise ValueError(f"{_count_refused(states, refused)}; try other settings, with another --out")
-    if not ranked:
-        raise RuntimeError(f"no trial of {config.recipe} came to its end; try more --trials")
+    rows = trial_rows(study, seeds)
     result = {
         "task": config.task.name,
         "dataset": task.dataset,
@@ -136,16 +122,13 @@ def sweep(
         "out": str(folder),
         "storage": safe(url),
         "sampler": plan.sampler,
+        "seed": plan.seed,
         "search_seeds": list(plan.search_seeds),
         "confirm_seeds": seeds,
-        "states": states,
-        "refused": refused,
-        "seconds": sum(row["seconds"] for row in rows),
-        "best": ranked[0],
-        "top": ranked[:top],
+        **judge(rows, top),
         "importances": study.importances(),
     }
-    _write(folder, best_recipe(config, plan, result), rows, result)
+    write_files(folder, config, rows, result)
     return result
 
 
@@ -161,62 +144,6 @@ def without(config: Config, fixed: Collection[str]) -> Config:
         if left := [name for name in split_key(key) if name not in fixed]:
             space[", ".join(left)] = values
     return replace(config, search=space)
-
-
-def best_recipe(config: Config, plan: Plan, result: Mapping[str, Any]) -> Config:
-    """The recipe with the settings that the search chose, and the story of the choice."""
-    best, states, refused = result["best"], result["states"], result["states"]["refused"]
-    metric = "MRR" if config.task.name == "link_prediction" else "accuracy"
-    story = (
-        f"magna sweep {config.recipe}, {datetime.date.today().isoformat()}, on {result['device']}: "
-        f"{states['complete'] + states['pruned']} trials ({states['pruned']} of them stopped early"
-        f"{f', beside {refused} that could not be built' if refused else ''}) drawn by the "
-        f"{plan.sampler} sampler with seed {plan.seed} from the space under [search], trained with search "
-        f"{_seeds(plan.search_seeds)}. Trial {best['number']}, validation {metric} {best['value']:.4f}"
-    )
-    if best["confirmed"] is not None:
-        story += (
-            f"; chosen among the {min(plan.confirm, states['complete'])} best by the mean validation {metric} with "
-            f"{_seeds(plan.further_seeds)}, {best['confirmed']:.4f}"
-        )
-    story += ". No test label took part. What was not searched is as in the recipe."
-    return replace(
-        _chosen(config, best["params"]),
-        search=config.search,
-        recipe=f"{config.recipe}-best",
-        source=SourceConfig(story),
-        expected=ExpectedConfig(paper=config.expected.paper),
-    )
-
-
-def show(result: Mapping[str, Any], console: Console) -> None:
-    """The best trials side by side, one column each."""
-    from rich.table import Table
-
-    states, top = result["states"], result["top"]
-    table = Table(title=f"{result['recipe']}: the best of {states['complete'] + states['pruned']} trials")
-    table.add_column("trial")
-    for row in top:
-        table.add_column(str(row["number"]), justify="right")
-    table.add_column("weight", justify="right")
-    metric = "MRR, %" if result["task"] == "link_prediction" else "%"
-    table.add_row(f"valid, {metric}", *(f"{100 * row['value']:.1f}" for row in top), "")
-    if any(row["confirmed"] is not None for row in top):
-        table.add_row(f"valid, further seeds, {metric}", *(_percent(row["confirmed"]) for row in top), "")
-    for key in top[0]["params"]:
-        weight = result["importances"].get(key)
-        name, *tied = split_key(key)
-        name += f" +{len(tied)}" if tied else ""
-        table.add_row(name, *(_brief(row["params"][key]) for row in top), "" if weight is None else f"{weight:.2f}")
-    console.print(table)
-    lines = [
-        f"{states['pruned']} trials were stopped early, {states['fail']} failed; weight: share of a setting in the "
-        "differences",
-        *([_count_refused(states, result["refused"])] if states["refused"] else []),
-        f"all trials: {result['out']}/trials.csv",
-        f"train the best: magna train {result['out']}/best.toml",
-    ]
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 def _search(config: Config, plan: Plan, task: Task, study: Study, batch: int, say: Say) -> None:
@@ -251,11 +178,10 @@ def _run_batch(config: Config, plan: Plan, task: Task, study: Study, count: int,
                     trials.append(trial)
                 else:
                     study.refuse(trial, reason)
-            # Every run of a trial stands beside the others of that trial, as `_Watch` expects.
+            # Every run of a trial stands beside the others of that trial, as `Watch` expects.
             configs = _with_seeds(config, (trial.params for trial in trials), plan.search_seeds)
-            every = max(1, round(config.train.epochs / REPORTS))
-            watch = _Watch(study, trials, plan.seeds_per_trial, {rung * every for rung in RUNGS if plan.prune}, say)
-            results = _train(configs, task, every, watch)
+            watch = Watch(study, trials, plan.seeds_per_trial, config.train.epochs, plan.prune, say)
+            results = _train(configs, task, watch.every, watch)
     except BaseException as error:
         study.give_up(trials, again=isinstance(error, KeyboardInterrupt))
         raise
@@ -275,61 +201,13 @@ def _run_batch(config: Config, plan: Plan, task: Task, study: Study, count: int,
     say(f"{finished}/{plan.trials} trials · {so_far}{len(trials)} in {time.monotonic() - started:.1f} s")
 
 
-@dataclass
-class _Watch:
-    """Hears the runs of a batch on their way and stops trials at the rungs."""
-
-    study: Study
-    trials: Sequence[Trial]
-    runs_per_trial: int
-    rungs: Collection[int]
-    say: Say
-    stopped: set[int] = field(default_factory=set)  # places in the batch
-    seen: dict[int, dict[int, float]] = field(default_factory=dict)  # run → epoch → score
-    last_said: float = field(default_factory=time.monotonic)
-
-    def __call__(self, epoch: int, which: list[int], scores: list[float]) -> list[int]:
-        for run, score in zip(which, scores, strict=True):
-            self.seen.setdefault(run, {})[epoch] = score
-        running = {run // self.runs_per_trial for run in which} - self.stopped
-        means = {place: mean for place in running if (mean := self._mean(place, epoch)) is not None}
-        for place, mean in means.items():
-            self.study.report(self.trials[place], mean, epoch)
-        if epoch in self.rungs:
-            peers = self.study.values_at(epoch)
-            self.stopped |= {place for place, mean in means.items() if not goes_on(mean, peers)}
-        if time.monotonic() - self.last_said >= SAY_SECONDS:
-            self.last_said = time.monotonic()
-            self.say(f"epoch {epoch} · {len(running)} running · best {100 * max(scores):.1f} %")
-        return [run for run in which if run // self.runs_per_trial in self.stopped]
-
-    def _mean(self, place: int, epoch: int) -> float | None:
-        """Over the runs of a trial; of one that ended earlier, its last. None while one has not begun."""
-        runs = [self.seen.get(place * self.runs_per_trial + i) for i in range(self.runs_per_trial)]
-        if any(run is None for run in runs):
-            return None
-        return statistics.fmean(run.get(epoch, max(run.values())) for run in runs if run is not None)
-
-
-def goes_on(score: float, peers: Sequence[float]) -> bool:
-    """Whether a score is in the better half of all that came as far (successive halving); equal ones are.
-
-    Optuna's own pruners take one trial after the other, so that the first of a batch would always pass.
-
-    >>> [goes_on(score, range(10)) for score in (4, 5)]
-    [False, True]
-    """
-    better = sum(peer > score for peer in peers)
-    return len(peers) < FEWEST_PEERS or better < math.ceil(len(peers) / 2)
-
-
 def _confirm(config: Config, plan: Plan, task: Task, study: Study, batch: int, say: Say) -> None:
     """Train the best trials again with further seeds."""
     seeds, held = list(plan.further_seeds), study.confirmed
     candidates = study.best()[: plan.confirm]
     pending = [trial for trial in candidates if held.get(trial.number, {}).get("seeds") != seeds]
     if pending:
-        say(f"training the {len(candidates)} best again with {_seeds(seeds)}")
+        say(f"training the {len(candidates)} best again with {name_seeds(seeds)}")
     size = max(1, batch // len(seeds))
     for start in range(0, len(pending), size):
         part = pending[start : start + size]
@@ -341,7 +219,7 @@ def _confirm(config: Config, plan: Plan, task: Task, study: Study, batch: int, s
 def _refusal(config: Config, settings: Mapping[str, Any], task: Task) -> str | None:
     """Why settings give no model; None where they do."""
     try:
-        one = _chosen(config, settings)
+        one = config.with_settings(settings)
         task = task.with_config(one) if isinstance(task, LinkPrediction) else task
         with torch.device("meta"):  # takes no memory, draws no number
             task.make_model(one.model)
@@ -359,70 +237,14 @@ def _train(
 
 
 def _with_seeds(config: Config, settings: Iterable[Mapping[str, Any]], seeds: Sequence[int]) -> list[Config]:
-    return [one.with_seed(seed) for one in (_chosen(config, each) for each in settings) for seed in seeds]
-
-
-def _chosen(config: Config, settings: Mapping[str, Any]) -> Config:
-    """One point of a space; it is no matter whether the others would go together with it."""
-    return replace(config, search={}).with_settings(settings)
+    return [one.with_seed(seed) for one in (config.with_settings(each) for each in settings) for seed in seeds]
 
 
 def _by_trial(results: Sequence[TrialResult], runs_per_trial: int) -> list[Sequence[TrialResult]]:
     return [results[start : start + runs_per_trial] for start in range(0, len(results), runs_per_trial)]
 
 
-def _row(trial: FrozenTrial, confirmed: Sequence[float] | None) -> dict[str, Any]:
-    record, refused = trial.user_attrs.get("record", {}), refusal(trial)
-    return {
-        "number": trial.number,
-        "state": trial.state.name.lower() if refused is None else "refused",
-        "value": trial.value,
-        "confirmed": statistics.fmean(confirmed) if confirmed else None,
-        "epochs": record.get("epochs", 0),
-        "seconds": record.get("seconds", 0.0),
-        "refused": refused,
-        "params": trial.params,
-    }
-
-
-def _rank(row: Mapping[str, Any]) -> tuple[float, float, int]:
-    """Larger is better: confirmed ones first, by the mean of their further seeds; of equals the earlier one."""
-    return (-1.0 if row["confirmed"] is None else row["confirmed"], row["value"], -row["number"])
-
-
 def _comparable(config: Config, plan: Plan) -> dict[str, Any]:
     """What all trials of a study have in common."""
     settings = {key: value for key, value in config.to_dict().items() if key not in ("recipe", "source", "expected")}
     return settings | {"seeds-per-trial": plan.seeds_per_trial}
-
-
-def _write(folder: Path, best: Config, rows: list[dict[str, Any]], result: Mapping[str, Any]) -> None:
-    flat = [{key: value for key, value in row.items() if key != "params"} | row["params"] for row in rows]
-    table = io.StringIO(newline="")
-    writer = csv.DictWriter(table, list(dict.fromkeys(key for row in flat for key in row)))
-    writer.writeheader()
-    writer.writerows(flat)
-    texts = {
-        "trials.csv": table.getvalue(),
-        "trials.json": json.dumps({**result, "trials": rows}, indent=1) + "\n",
-        "best.toml": best.to_toml(),
-    }
-    for name, text in texts.items():
-        write_whole(folder / name, text.encode(), again="the same command")
-
-
-def _count_refused(states: Mapping[str, int], reason: str | None) -> str:
-    finished = sum(states[state] for state in STATES if state != "fail")
-    return f"{states['refused']} of {finished} trials could not be built: {reason}"
-
-
-def _seeds(seeds: Sequence[int]) -> str:
-    return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f}"
-
-
-def _brief(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -11,8 +11,8 @@ from lightning.fabric import Fabric
 
 from magna.capture import matmul_precision, own_stream
 from magna.config import Config
+from magna.loop import Diverged, Epoch, fit
 from magna.tasks import LinkPrediction
-from magna.train import Diverged, Epoch, fit
 from magna.trials import OnReport, TrialResult
 
 

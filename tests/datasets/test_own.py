@@ -306,7 +306,7 @@ def test_parquet_without_pyarrow_names_the_extra(folder: Path, monkeypatch: pyte
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ValueError, match=r"magna\[parquet\]"):
+    with pytest.raises(ValueError, match=r"\.\[parquet\]"):
         load_own(folder)
 
 

@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.nn.functional import elu
 from torch_geometric.nn import GATConv
 
 from magna import Graph, MAGNABlock
 from magna.nn import UnbiasedLayerNorm
-from tests.laws import random_graph, uniform
+from tests.laws import device_of, random_graph, uniform
 
 N, E, C, H = 12, 40, 8, 2
 
@@ -42,6 +43,26 @@ def test_the_block_is_eq_6_and_7(graph, width, norm):
     first, second = block.ffn[0], block.ffn[3]
     inner = (block.ffn_norm(h) @ first.weight.t() + first.bias).relu()
     torch.testing.assert_close(block(x, graph), inner @ second.weight.t() + second.bias + h)
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+def test_every_backend_gives_the_same(fused, trials):
+    """Alone, and as one of several trials whose parameters have an axis more."""
+    device = device_of(fused)
+    x, graph, results = uniform(3, 4, seed=1).to(device), random_graph(3, 2, fed=True).to(device), []
+    for backend in ("reference", fused):
+        block = make(4, 6, 1, K=1, backend=backend).to(device)
+        own = {
+            name: (p if trials is None else torch.stack([p, p + 0.1])).detach().requires_grad_()
+            for name, p in block.named_parameters()
+        }
+
+        def output(own, block=block):
+            return functional_call(block, own, (x, graph))
+
+        out = output(own) if trials is None else torch.vmap(output)(own)
+        results.append([out, *torch.autograd.grad(out.square().sum(), list(own.values()))])
+    torch.testing.assert_close(results[1], results[0])
 
 
 def test_without_its_three_parts_the_block_is_gat(graph):

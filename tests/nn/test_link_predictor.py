@@ -72,6 +72,22 @@ def test_the_parts_are_in_their_places() -> None:
     torch.testing.assert_close(scored.part(slice(1, 2)).scores(), scored.scores()[1:])
 
 
+def test_an_entity_may_score_less_with_itself() -> None:
+    torch.manual_seed(0)
+    plain = _model().eval()
+    torch.manual_seed(0)
+    model = _model(loop_bias=True).eval()
+    assert model.loop_bias is not None
+    head, relation = torch.tensor([3, 5]), torch.tensor([0, 6])
+    with torch.no_grad():
+        model.loop_bias.add_(torch.arange(len(model.loop_bias)))
+    scored = model(*_graph(), head, relation)
+    less = torch.zeros_like(scored.scores())
+    less[[0, 1], head] = torch.tensor([0.0, 6.0]) - math.log(model.num_entities)
+    torch.testing.assert_close(scored.scores(), plain(*_graph(), head, relation).scores() + less)
+    torch.testing.assert_close(scored.part(slice(1, 2)).scores(), scored.scores()[1:])
+
+
 def test_without_layers_it_is_its_decoder() -> None:
     model = _model(layers=0, final_norm="none").eval()
     assert model.encoder is None and model.decoder.project is None

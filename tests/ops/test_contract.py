@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from magna.graph import Graph
-from magna.ops import attention_diffusion, attention_matrix, edge_scores, edge_softmax, head_scores
-from magna.ops.backends import MODULES, choose, why_not
+from magna.ops import attention_diffusion, attention_matrix, edge_scores, edge_softmax, head_scores, reference
+from magna.ops.backends import MODULES, choose, kernels, why_not
 from magna.typing import Backend, Memory
 from tests.laws import (
     Options,
@@ -220,6 +220,17 @@ def test_top_k_of_hub_and_absent_edges(fused: Backend) -> None:
         same(softmax(problem, fused, top_k=k), softmax(problem, "reference", top_k=k))
         if interpreted(fused):
             break
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_top_k_of_rows_of_every_length(fused: Backend, dtype: torch.dtype) -> None:
+    target = torch.arange(4).repeat_interleave(torch.tensor([7, 70, 600, 4500]))
+    graph = Graph.from_edge_index(torch.stack([target % 3, target]), 4).to(device_of(fused))
+    scores = uniform(graph.num_edges, 3, seed=0, low=-40, high=40).to(dtype)
+    scores[:, 1] = scores[:, 1].round() / 16  # ties, among them 0 and -0
+    scores[::3, 2] = -torch.inf
+    scores = scores.to(graph.device)
+    assert torch.equal(kernels(fused).top_k_mask(scores, 15, graph), reference.top_k_mask(scores, 15, graph))
 
 
 @pytest.mark.parametrize("shape", [(12,), (12, 2)])

@@ -165,8 +165,9 @@ def test_same_seed_same_bits(backend: Backend) -> None:
         assert not torch.equal(diffuse(problem, backend, seed=other, **DROPS)["out"], first["out"])
 
 
-def test_number_of_threads_does_not_change_a_bit() -> None:
-    reason = why_not("cpu", torch.device("cpu"))
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_number_of_threads_does_not_change_a_bit(backend: Backend) -> None:
+    reason = why_not(backend, torch.device("cpu"))
     if reason is not None:
         pytest.skip(reason)
     problem = Problem.of(random_graph(20, 3000), heads=3, width=17, dtype=torch.float32)
@@ -174,8 +175,10 @@ def test_number_of_threads_does_not_change_a_bit() -> None:
     found = []
     for number in (1, 2, 5):
         torch.set_num_threads(number)
-        attention = softmax(problem, "cpu", top_k=40)
-        found.append(diffuse(problem, "cpu", seed=5, **DROPS) | {f"softmax {name}": t for name, t in attention.items()})
+        attention = softmax(problem, backend, top_k=40)
+        found.append(
+            diffuse(problem, backend, seed=5, **DROPS) | {f"softmax {name}": t for name, t in attention.items()}
+        )
     torch.set_num_threads(threads)
     same_bits(found[1], found[0])
     same_bits(found[2], found[0])

@@ -71,8 +71,9 @@ def test_blocks_equal_the_definition(block: int | None) -> None:
     bias = integers(2, entities, seed=3).double()
     known = [sorted(set(integers(entities, 5 * (q % 3), seed=q).tolist())) for q in range(queries)]
     query_index, target = integers(queries - 2, targets, seed=4), integers(entities, targets, seed=5)
-    for filters in (csr(known), None):
-        arguments = (query, candidates, bias, query_index, target, filters)
+    own = integers(entities, queries, seed=6), integers(5, queries, seed=7).double() - 2
+    for filters, added in ((csr(known), None), (None, None), (csr(known), own)):
+        arguments = (query, candidates, bias, query_index, target, filters, added)
         found = rank_targets(*arguments, block=block)
         for ours, theirs in zip(found, reference.rank_targets(*arguments), strict=True):
             assert ours.tolist() == theirs.tolist()

@@ -29,12 +29,12 @@ class PyGConv(MessagePassing):
     def forward(self, x: Tensor, graph: Graph, **_: Any) -> Tensor:
         conv, alpha, edge_index = self.conv, float(self.conv.alpha), graph.edge_index
         slope = float(conv.attention.negative_slope)
-        source, target = conv.attention.project(x)
+        source, target, first = conv._project(x)
         left = (source.tanh() * conv.attention.source_vector).sum(-1)  # [N, H]
         right = (target.tanh() * conv.attention.target_vector).sum(-1)
         scores = nn.functional.leaky_relu(left[edge_index[0]] + right[edge_index[1]], slope)
         attention = softmax(scores, edge_index[1], num_nodes=x.size(0))
-        first = z = conv._values(x, source)
+        z = first
         for _hop in range(conv.most_hops):
             dropped = nn.functional.dropout(attention, float(conv.attention_dropout), self.training)
             z = (1 - alpha) * self.propagate(edge_index, x=z, attention=dropped) + alpha * first

@@ -79,9 +79,9 @@ def sweep(
     def show(result: dict[str, Any]) -> None:
         from rich.console import Console
 
-        from magna import sweep as search
+        from magna import findings
 
-        search.show(result, Console())
+        findings.show(result, Console())
 
     finish(work, verbose, as_json, show)
 

@@ -84,7 +84,8 @@ def _read_parquet(path: Path, required: Sequence[str], optional: Sequence[str], 
         import pyarrow.parquet
     except ModuleNotFoundError:
         raise ValueError(
-            f"{path} is Parquet and pyarrow is not installed; try pip install 'magna[parquet]', or save it as CSV"
+            f"{path} is Parquet and pyarrow is not installed; try python -m pip install -c constraints.txt '.[parquet]'"
+            ", or save it as CSV"
         ) from None
     try:
         # A plain file is meant: names such as year=2020 in the path are no columns.

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 from magna.graph import Graph, as_graph
 from magna.nn.initial import attention_gain, fill_linear, fill_matrix, fill_vector
+from magna.nn.linear import Linear
 from magna.nn.norm import make_norm
-from magna.ops import edge_scores, head_scores
+from magna.ops import edge_scores, head_scores, linears
 from magna.typing import Backend, Init, Norm, Projection, one_of
 
 
@@ -107,8 +108,10 @@ class EdgeAttention(nn.Module):
         self.backend: Backend = backend
 
         width = heads * head_channels
-        self.source = nn.Linear(in_channels, width, bias=False)
-        self.target = nn.Linear(in_channels, width, bias=False) if projection == "separate" else None
+        self.source = Linear(in_channels, width, bias=False, backend=backend)
+        self.target = None
+        if projection == "separate":
+            self.target = Linear(in_channels, width, bias=False, backend=backend)
         self.source_vector = nn.Parameter(torch.empty(heads, head_channels))
         self.target_vector = nn.Parameter(torch.empty(heads, head_channels))
         self.relation_table: nn.Parameter | None = None
@@ -118,8 +121,8 @@ class EdgeAttention(nn.Module):
             check_size("relation_channels", self.relation_channels)
             if relation_embedding:
                 self.relation_table = nn.Parameter(torch.empty(num_relations, self.relation_channels))
-            self.relation_norm = make_norm(relation_norm, self.relation_channels)
-            self.relation = nn.Linear(self.relation_channels, width, bias=False)
+            self.relation_norm = make_norm(relation_norm, self.relation_channels, backend=backend)
+            self.relation = Linear(self.relation_channels, width, bias=False, backend=backend)
             self.relation_vector = nn.Parameter(torch.empty(heads, head_channels))
         self.reset_parameters()
 
@@ -140,13 +143,17 @@ class EdgeAttention(nn.Module):
         self, x: Tensor, edge_index: Tensor | Graph, edge_type: Tensor | None = None, relation: Tensor | None = None
     ) -> Tensor:
         graph = graph_at_door(x, edge_index, edge_type, self.in_channels, self.num_relations)
-        return self.scores(*self.project(x), graph, relation)
+        source, target = self.project(x)
+        return self.scores(source, target, graph, relation)
 
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """W_h x and W_t x, each [N, H, head_channels]; the same tensor twice where the projection is shared."""
-        source = self.source(x).unflatten(-1, (self.heads, -1))
-        target = source if self.target is None else self.target(x).unflatten(-1, (self.heads, -1))
-        return source, target
+    def project(self, x: Tensor, *further: Tensor) -> tuple[Tensor, ...]:
+        """W_h x and W_t x, each [N, H, head_channels], and V x for further matrices V; they share one gradient of x.
+
+        The first two are the same tensor where the projection is shared.
+        """
+        weights = [self.source.weight, *([] if self.target is None else [self.target.weight]), *further]
+        projected = [out.unflatten(-1, (self.heads, -1)) for out in linears(x, weights, backend=self.backend)]
+        return (*projected[:1], *projected) if self.target is None else tuple(projected)
 
     def scores(self, source: Tensor, target: Tensor, graph: Graph, relation: Tensor | None = None) -> Tensor:
         """The scores of the edges from the projected nodes."""

@@ -12,7 +12,8 @@ from magna.nn.attention import check_size, graph_at_door
 from magna.nn.conv import MAGNAConv
 from magna.nn.dropout import Dropout
 from magna.nn.initial import FEED_FORWARD_GAIN, attention_gain, fill_linear
-from magna.nn.norm import NormLayer, make_norm
+from magna.nn.linear import Linear
+from magna.nn.norm import NormLayer, add_norm, make_norm
 from magna.nn.options import complete
 from magna.typing import Norm
 
@@ -76,22 +77,23 @@ class MAGNABlock(nn.Module):
         def dropout(name: str, p: float) -> Dropout:
             return Dropout(p, name=name, backend=self.conv.backend)
 
-        self.norm: NormLayer = make_norm(norm, in_channels, norm_eps)
+        backend = self.conv.backend
+        self.norm: NormLayer = make_norm(norm, in_channels, norm_eps, backend)
         self.input_dropout = dropout("input_dropout", input_dropout)
         self.output_dropout = dropout("output_dropout", output_dropout)
         self.residual_dropout = dropout("residual_dropout", residual_dropout)
         same = in_channels == out_channels
-        self.residual = nn.Identity() if same else nn.Linear(in_channels, out_channels, bias=False)
+        self.residual = nn.Identity() if same else Linear(in_channels, out_channels, bias=False, backend=backend)
         self.ffn_norm: NormLayer | None = None
         self.ffn: nn.Sequential | None = None
         if feed_forward:
             check_size("ffn_multiplier", ffn_multiplier)
-            self.ffn_norm = make_norm(norm, out_channels, norm_eps)
+            self.ffn_norm = make_norm(norm, out_channels, norm_eps, backend)
             self.ffn = nn.Sequential(
-                nn.Linear(out_channels, ffn_multiplier * out_channels),
-                nn.ReLU(),
+                Linear(out_channels, ffn_multiplier * out_channels, relu=True, backend=backend),
+                nn.Identity(),  # keeps the numbers that saved models have
                 dropout("ffn_dropout", ffn_dropout),
-                nn.Linear(ffn_multiplier * out_channels, out_channels),
+                Linear(ffn_multiplier * out_channels, out_channels, backend=backend),
                 dropout("ffn_output_dropout", ffn_output_dropout),
             )
         self.reset_parameters()
@@ -120,10 +122,15 @@ class MAGNABlock(nn.Module):
     ) -> Tensor:
         """The block's output; the arguments are those of :meth:`MAGNAConv.forward`."""
         graph = graph_at_door(x, edge_index, edge_type, self.conv.in_channels, self.conv.num_relations)
-        attended = self.conv(
-            self.input_dropout(self.norm(x)), graph, relation=relation, edge_mask=edge_mask, edge_seed=edge_seed
-        )
-        h = self.output_dropout(attended) + self.residual(self.residual_dropout(x))
+        h, update = self.step(x, None, graph, relation=relation, edge_mask=edge_mask, edge_seed=edge_seed)
+        return h if update is None else h + update
+
+    def step(self, x: Tensor, update: Tensor | None, graph: Graph, **call: Any) -> tuple[Tensor, Tensor | None]:
+        """The block on x + update, its own last addition left to whoever is next: a norm adds up in passing."""
+        x, normed = add_norm(x, update, self.norm)
+        attended = self.output_dropout(self.conv(self.input_dropout(normed), graph, **call))
+        kept = self.residual(self.residual_dropout(x))
         if self.ffn is None or self.ffn_norm is None:
-            return elu(h)
-        return h + self.ffn(self.ffn_norm(h))
+            return elu(attended + kept), None
+        h, normed = add_norm(attended, kept, self.ffn_norm)
+        return h, self.ffn(normed)

@@ -12,6 +12,7 @@ from magna.graph import Graph
 from magna.nn.attention import EdgeAttention, check_size, graph_at_door
 from magna.nn.dropout import draw_seed, is_zero
 from magna.nn.initial import attention_gain, fill_linear
+from magna.nn.linear import Linear
 from magna.ops import attention_diffusion, checks, edge_softmax, geometric_weights
 from magna.ops.checks import Rate
 from magna.typing import Backend, HeadForm, HopWeights, Init, Memory, Mode, Norm, Projection, one_of
@@ -187,8 +188,8 @@ class MAGNAConv(nn.Module):
             backend=backend,
         )
         separate_value = head_form == "split" and projection == "separate"
-        self.value = nn.Linear(in_channels, out_channels, bias=False) if separate_value else None
-        self.out = nn.Linear(heads * width, out_channels, bias=False) if out_projection else None
+        self.value = Linear(in_channels, out_channels, bias=False, backend=backend) if separate_value else None
+        self.out = Linear(heads * width, out_channels, bias=False, backend=backend) if out_projection else None
         self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
         self.alpha_logit = nn.Parameter(torch.empty(heads)) if hop_weights == "alpha" else None
         self.theta_logit = nn.Parameter(torch.empty(heads, K + 1)) if hop_weights == "theta" else None
@@ -243,7 +244,7 @@ class MAGNAConv(nn.Module):
                 loops = edge_mask.new_ones(graph.num_edges - num_edges, *edge_mask.shape[1:])
                 edge_mask = torch.cat([edge_mask, loops])
         seed = draw_seed(x.device) if self.training and self._draws() else None
-        source, target = self.attention.project(x)
+        source, target, values = self._project(x)
         attention = edge_softmax(
             self.attention.scores(source, target, graph, relation),
             graph,
@@ -256,7 +257,7 @@ class MAGNAConv(nn.Module):
             backend=self.backend,
             validate=False,
         )
-        z = self._diffuse(self._values(x, source), attention, graph, seed).flatten(1)
+        z = self._diffuse(values, attention, graph, seed).flatten(1)
         out = z if self.out is None else self.out(z)
         if self.bias is not None:
             out = out + self.bias
@@ -265,10 +266,13 @@ class MAGNAConv(nn.Module):
     def _draws(self) -> bool:
         return not all(is_zero(rate) for rate in (self.attention_dropout, self.feature_dropout, self.edge_dropout))
 
-    def _values(self, x: Tensor, source: Tensor) -> Tensor:
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What edges are scored by at their sources and at their targets, and the values, each [N, H, ...]."""
+        further = [] if self.value is None else [self.value.weight]
+        source, target, *values = self.attention.project(x, *further)
         if self.head_form == "full":
-            return x[:, None].expand(-1, self.heads, -1)
-        return source if self.value is None else self.value(x).unflatten(-1, (self.heads, -1))
+            return source, target, x[:, None].expand(-1, self.heads, -1)
+        return source, target, values[0] if values else source
 
     def _diffuse(self, values: Tensor, attention: Tensor, graph: Graph, seed: Tensor | None) -> Tensor:
         alpha: float | Tensor = self.alpha if self.alpha_logit is None else self.alpha_logit.sigmoid()

@@ -16,7 +16,8 @@ from magna.nn.block import MAGNABlock
 from magna.nn.conv import MAGNAConv
 from magna.nn.dropout import Dropout, draw_seed
 from magna.nn.initial import fill_linear, fill_matrix
-from magna.nn.norm import NormLayer, make_norm
+from magna.nn.linear import Linear
+from magna.nn.norm import NormLayer, add_norm, make_norm
 from magna.nn.options import complete, defaults
 from magna.typing import Norm, one_of
 
@@ -134,15 +135,15 @@ class MAGNA(
         self.node_dropout = Dropout(node_dropout, rows=True, name="node_dropout", backend=backend)
         self.embed_dropout = Dropout(embed_dropout, name="embed_dropout", backend=backend)
         width = _input_width(input_projection, in_channels, hidden_channels)
-        self.input_projection = nn.Linear(in_channels, width) if input_projection is not False else None
+        self.input_projection = Linear(in_channels, width, backend=backend) if input_projection is not False else None
         widths = [width] + [hidden_channels] * num_layers
         self.blocks = nn.ModuleList(MAGNABlock(w, hidden_channels, heads, **settings) for w in widths[:-1])
-        self.final_norm: NormLayer = make_norm(final_norm, hidden_channels, settings["norm_eps"])
+        self.final_norm: NormLayer = make_norm(final_norm, hidden_channels, settings["norm_eps"], backend)
         self.classifier_dropout = Dropout(classifier_dropout, name="classifier_dropout", backend=backend)
-        self.classifier: nn.Linear | None = None
+        self.classifier: Linear | None = None
         if out_channels is not None:
             check_size("out_channels", out_channels)
-            self.classifier = nn.Linear(hidden_channels, out_channels)
+            self.classifier = Linear(hidden_channels, out_channels, backend=backend)
         self.reset_parameters()
 
     @classmethod
@@ -180,9 +181,11 @@ class MAGNA(
         h = self.embed_dropout(self.node_dropout(x))
         if self.input_projection is not None:
             h = self.input_projection(h)
+        update = None
         for block in self.blocks:
-            h = block(h, graph, relation=relation, edge_mask=edge_mask, edge_seed=seed)
-        h = self.final_norm(h)
+            assert isinstance(block, MAGNABlock)
+            h, update = block.step(h, update, graph, relation=relation, edge_mask=edge_mask, edge_seed=seed)
+        _, h = add_norm(h, update, self.final_norm)
         return h if self.classifier is None else self.classifier(self.classifier_dropout(h))
 
     @classmethod

@@ -19,7 +19,9 @@ from magna.nn.decoder import DECODERS
 from magna.nn.encoder import MAGNA
 from magna.nn.norm import make_norm
 from magna.nn.options import complete, defaults
-from magna.typing import DecoderName, RelationSource, one_of
+from magna.ops import lookup
+from magna.ops.reference import with_own
+from magna.typing import DecoderName, Norm, RelationSource, one_of
 
 # Options of the encoder that follow from the knowledge graph.
 _OWNED = ("num_relations", "relation_channels", "relation_embedding", "add_self_loops")
@@ -34,21 +36,23 @@ A MAGNA link predictor (multi-hop attention graph neural network, {{ paper_url }
 
 
 class Scored(NamedTuple):
-    """What the scores of some queries with all entities are made of: query @ candidates.T + bias."""
+    """What the scores of some queries with all entities are made of: query @ candidates.T + bias, and `own`."""
 
     query: Tensor  # [B, C]
     candidates: Tensor  # [N, C]
     bias: Tensor | None  # [N]
     states: Tensor  # [N, hidden_channels], the encoder's
+    own: tuple[Tensor, Tensor] | None = None  # the head of each query [B], and what is added to its score [B]
 
     def part(self, queries: slice) -> Scored:
         """Some of the queries."""
-        return self._replace(query=self.query[queries])
+        own = None if self.own is None else (self.own[0][queries], self.own[1][queries])
+        return self._replace(query=self.query[queries], own=own)
 
     def scores(self) -> Tensor:
         """[B, N], all at once."""
         scores = self.query @ self.candidates.T
-        return scores if self.bias is None else scores + self.bias
+        return with_own(scores if self.bias is None else scores + self.bias, self.own)
 
 
 class LinkPredictor(
@@ -80,14 +84,15 @@ class LinkPredictor(
         typed: False: the encoder does not see the types of edges (a control).
         embedding_std: deviation of the embeddings at the start.
         decoder_dropout: on head and relation, before the decoder.
+        loop_bias: a number for each relation that is added to the score of (h, r, h). What makes an entity score high
+            with its neighbours makes it score highest with itself, which is seldom the answer.
         options: every keyword option of :class:`MAGNA`, its blocks and layers, such as `K`, `top_k`, `final_norm`.
 
     Shapes: edge_index [2, E], edge_type [E], head [B], relation [B] → :class:`Scored`.
 
     >>> model = LinkPredictor(3, 1, 16, num_layers=1, heads=4, K=2, final_norm="layer")
     >>> edges, types = torch.tensor([[0, 1, 0, 1, 2], [1, 0, 0, 1, 2]]), torch.tensor([0, 1, 2, 2, 2])
-    >>> query, candidates, _, _ = model(edges, types, torch.tensor([0]), torch.tensor([0]))
-    >>> (query @ candidates.T).shape
+    >>> model(edges, types, torch.tensor([0]), torch.tensor([0])).scores().shape
     torch.Size([1, 3])
     """
 
@@ -105,6 +110,7 @@ class LinkPredictor(
         typed: bool = True,
         embedding_std: float = 0.1,
         decoder_dropout: float = 0.0,
+        loop_bias: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -127,6 +133,7 @@ class LinkPredictor(
             "typed": typed,
             "embedding_std": embedding_std,
             "decoder_dropout": decoder_dropout,
+            "loop_bias": loop_bias,
         }
         self._hub_mixin_config = self.config
         for name in ("num_entities", "num_relations", "hidden_channels", "entity_channels", "relation_channels"):
@@ -145,6 +152,7 @@ class LinkPredictor(
             )
         self.entity_table = nn.Parameter(torch.empty(num_entities, entity_channels))
         self.relation_table = nn.Parameter(torch.empty(rows, relation_channels))
+        self.loop_bias = nn.Parameter(torch.empty(rows)) if loop_bias else None
         self.encoder: MAGNA | None = None
         channels = entity_channels
         if num_layers != 0:
@@ -159,7 +167,8 @@ class LinkPredictor(
                 **encoder,
             )
         # The encoder has its own.
-        self.norm = make_norm(encoder["final_norm"] if num_layers == 0 else "none", channels, encoder["norm_eps"])
+        final_norm: Norm = encoder["final_norm"] if num_layers == 0 else "none"
+        self.norm = make_norm(final_norm, channels, encoder["norm_eps"], encoder["backend"])
         # Where nothing stands between the table and the product, the table has the scale that the product asks for.
         direct = relation_channels == channels and DECODERS[decoder].PROJECTS
         self.relation_std = DECODERS[decoder].start_std(channels) if direct else embedding_std
@@ -190,6 +199,9 @@ class LinkPredictor(
         else:
             nn.init.normal_(self.entity_table, std=self.config["embedding_std"])
             nn.init.normal_(self.relation_table, std=self.relation_std)
+        if self.loop_bias is not None:
+            # As likely as any other entity.
+            nn.init.constant_(self.loop_bias, -math.log(self.num_entities))
         if self.encoder is not None:
             self.encoder.reset_parameters()
         if not isinstance(self.norm, nn.Identity):
@@ -214,8 +226,9 @@ class LinkPredictor(
 
     def score(self, states: Tensor, head: Tensor, relation: Tensor) -> Scored:
         """What the scores of queries (head, relation) with all entities are made of."""
-        query = self.decoder.query(states[head], self.relations()[relation])
-        return Scored(query, self.decoder.candidates(states), self.decoder.bias(), states)
+        query = self.decoder.query(lookup(states, head), lookup(self.relations(), relation))
+        own = None if self.loop_bias is None else (head, lookup(self.loop_bias[:, None], relation).squeeze(1))
+        return Scored(query, self.decoder.candidates(states), self.decoder.bias(), states, own)
 
     def forward(
         self,

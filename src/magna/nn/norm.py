@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import layer_norm
 
-from magna.typing import Norm, one_of
+from magna import ops
+from magna.typing import Backend, Norm, one_of
 
 
 class LayerNorm(nn.LayerNorm):
-    """`torch.nn.LayerNorm`; under autocast it gives what it gets.
+    """`torch.nn.LayerNorm` of one axis; under autocast it gives what it gets.
 
     Autocast would widen its output to float32, which the matrix product that follows rounds again: on a large graph
     these copies cost more than the norm. Means and deviations are float32 either way.
     """
 
+    def __init__(self, channels: int, eps: float = 1e-5, *, backend: Backend = "auto") -> None:
+        super().__init__(channels, eps)
+        self.backend: Backend = backend
+
     def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
-            return layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
+        return self.added(x, None)[1]
+
+    def added(self, x: Tensor, update: Tensor | None) -> tuple[Tensor, Tensor]:
+        """x + update and its norm, in one pass."""
+        return ops.add_norm(x, update, self.weight, self.bias, self.eps, backend=self.backend)
 
 
 class UnbiasedLayerNorm(nn.Module):
@@ -63,12 +70,20 @@ class UnbiasedLayerNorm(nn.Module):
 NormLayer = LayerNorm | UnbiasedLayerNorm | nn.Identity
 
 
-def make_norm(norm: Norm, channels: int, eps: float | None = None) -> NormLayer:
+def add_norm(x: Tensor, update: Tensor | None, norm: NormLayer) -> tuple[Tensor, Tensor]:
+    """x + update and its norm, of whatever kind."""
+    if isinstance(norm, LayerNorm):
+        return norm.added(x, update)
+    total = x if update is None else x + update
+    return total, norm(total)
+
+
+def make_norm(norm: Norm, channels: int, eps: float | None = None, backend: Backend = "auto") -> NormLayer:
     """The norm of that name; where eps is None, its own default (1e-5 in "layer", 1e-6 in "unbiased")."""
     one_of("norm", norm, Norm)
     if eps is not None and not eps >= 0:
         raise ValueError(f"norm_eps is {eps}; allowed: 0 and above, or None for the norm's own")
     if norm == "none":
         return nn.Identity()
-    kind = LayerNorm if norm == "layer" else UnbiasedLayerNorm
-    return kind(channels) if eps is None else kind(channels, eps=eps)
+    own = {} if eps is None else {"eps": eps}
+    return LayerNorm(channels, **own, backend=backend) if norm == "layer" else UnbiasedLayerNorm(channels, **own)

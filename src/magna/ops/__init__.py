@@ -10,9 +10,10 @@ from torch import Tensor
 import magna.ops.folding  # noqa: F401 (how the ops behave under torch.vmap)
 from magna.graph import Graph
 from magna.ops import checks, reference
-from magna.ops.answers import Answers, check_answers, check_products, check_values, shares
+from magna.ops.answers import Answers, check_answers, check_own, check_products, check_values, shares
 from magna.ops.backends import accumulator, choose, pack
 from magna.ops.checks import Rate
+from magna.ops.dense import add_norm, linear, linears, lookup
 from magna.ops.diffusion import diffuse_op
 from magna.ops.edges import (
     dropout_op,
@@ -37,6 +38,7 @@ from magna.typing import Backend, Memory, Mode, one_of
 
 __all__ = [
     "RankCounts",
+    "add_norm",
     "attention_diffusion",
     "attention_matrix",
     "diffused_attention",
@@ -47,6 +49,9 @@ __all__ = [
     "head_scores",
     "hops_for",
     "kvsall_loss",
+    "linear",
+    "linears",
+    "lookup",
     "rank_targets",
     "truncation_error",
 ]
@@ -292,6 +297,7 @@ def kvsall_loss(
     *,
     label_smoothing: float = 0.0,
     weight: Tensor | None = None,
+    own: tuple[Tensor, Tensor] | None = None,
     precision: Precision = "float32",
     block: int | None = None,
     backend: LossBackend = "auto",
@@ -313,6 +319,7 @@ def kvsall_loss(
         answers: ptr and index: the answers of query b are index[ptr[b]:ptr[b + 1]], increasing, each once.
         label_smoothing: γ, 0 to 1.
         weight: w, 0 and above; None counts all queries the same. It gets no gradient.
+        own: one entity of each query and what is added to its score, such as the head that is asked about itself.
         precision: "float32" multiplies as torch is set to (TF32 where allowed; float64 stays float64); "bfloat16"
             rounds what is multiplied to bfloat16 and adds up in float32, on the GPU's tensor cores.
         block: entities at a time; None chooses by the size of a block of scores.
@@ -329,6 +336,7 @@ def kvsall_loss(
     one_of("backend", backend, LossBackend)
     check_products(query, candidates, bias)
     check_answers("answers", answers, query.size(0), query.device)
+    check_own(own, query.size(0), query.device)
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing is {label_smoothing}; allowed: 0 to 1")
     if block is not None and block < 1:
@@ -346,14 +354,16 @@ def kvsall_loss(
     if chosen == "reference":
         if precision == "bfloat16":
             query, candidates = query.bfloat16().float(), candidates.bfloat16().float()
-        return reference.kvsall_loss(query, candidates, bias, answers, label_smoothing=label_smoothing, weight=weight)
+        return reference.kvsall_loss(
+            query, candidates, bias, answers, label_smoothing=label_smoothing, weight=weight, own=own
+        )
     ptr, index = answers
     share = shares(ptr, weight, accumulator(query.dtype))
     if block is None:
         block = choose_block(query.size(0), candidates.size(0), query.device)
-    return kvsall_loss_op(query, candidates, bias, ptr, index, share, float(label_smoothing), precision, block, chosen)[
-        0
-    ]
+    entity, entity_bias = own or (None, None)
+    options = float(label_smoothing), precision, block, chosen
+    return kvsall_loss_op(query, candidates, bias, ptr, index, share, entity, entity_bias, *options)[0]
 
 
 def saves(states_bytes: int, device: torch.device) -> bool:

@@ -83,3 +83,16 @@ def check_values(name: str, answers: Answers, num_entities: int) -> None:
             f"{name}: query {int(query[place])} has the answers {int(entity[place])}, {int(entity[place + 1])} in this "
             "order; allowed: increasing, each once (sort them and take out duplicates)"
         )
+
+
+def check_own(own: tuple[Tensor, Tensor] | None, num_queries: int, device: torch.device) -> None:
+    if own is None:
+        return
+    entity, bias = own
+    for name, tensor, allowed in (("entities", entity, "torch.int64"), ("biases", bias, "a float type")):
+        right_type = tensor.is_floating_point() if name == "biases" else tensor.dtype == torch.int64
+        if not right_type or tensor.shape != (num_queries,) or tensor.device != device:
+            raise ValueError(
+                f"own has {name} of {tensor.dtype} {list(tensor.shape)} on {tensor.device}; allowed: {allowed} "
+                f"[{num_queries}] on {device}, one per query"
+            )

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from magna.ops.dense import layer_norm_op, linear_op, linears_op
 from magna.ops.diffusion import diffuse_op
 from magna.ops.edges import (
     dropout_op,
@@ -61,14 +62,43 @@ _per_edge_or_node(edge_softmax_op, (0,))
 _per_edge_or_node(top_k_mask_op, (0,))
 
 
+def _grouped(tensors: Sequence[Tensor | None], axes: Sequence[int | None], size: int) -> list[Tensor | None]:
+    """Trials as groups, where an op has an axis for them: nothing has to move."""
+    return [
+        None if tensor is None else _fold(tensor, axis, size, 0) for tensor, axis in zip(tensors, axes, strict=True)
+    ]
+
+
 @head_scores_op.register_vmap
 def _(info, axes, x, vector, *rest):
-    # Trials are groups: nothing has to move.
-    stacked = [
-        _repeat(tensor, info.batch_size, 0) if axis is None else tensor.movedim(axis, 0)
-        for tensor, axis in zip((x, vector), axes[:2], strict=True)
-    ]
-    return head_scores_op(*(tensor.flatten(0, 1) for tensor in stacked), *rest).unflatten(0, (info.batch_size, -1)), 0
+    return _unfold(head_scores_op(*_grouped((x, vector), axes[:2], info.batch_size), *rest), info.batch_size, 0), 0
+
+
+@layer_norm_op.register_vmap
+def _(info, axes, *inputs):
+    out = layer_norm_op(*_grouped(inputs[:4], axes[:4], info.batch_size), inputs[4])
+    return tuple(_unfold(part, info.batch_size, 0) for part in out), (0, 0, 0, 0)
+
+
+@linear_op.register_vmap
+def _(info, axes, x, weight, rounded, bias, relu):
+    # One product for all trials, torch's own.
+    out = _first(x, axes[0]) @ _first(weight, axes[1]).to(x.dtype).mT
+    if bias is not None:
+        out = out + (bias if axes[3] is None else bias.movedim(axes[3], 0)[:, None]).to(x.dtype)
+    return out.relu() if relu else out, 0
+
+
+@linears_op.register_vmap
+def _(info, axes, x, weights, rounded):
+    x = _first(x, axes[0])
+    own = [_first(weight, axis).to(x.dtype) for weight, axis in zip(weights, axes[1], strict=True)]
+    outs = [x @ weight.mT for weight in own]
+    return outs, [None if out.dim() == 2 else 0 for out in outs]
+
+
+def _first(tensor: Tensor, axis: int | None) -> Tensor:
+    return tensor if axis is None else tensor.movedim(axis, 0)
 
 
 @kept_edges_op.register_vmap

@@ -53,12 +53,16 @@ def kvsall_loss_op(
     ptr: Tensor,
     index: Tensor,
     share: Tensor,
+    entity: Tensor | None,
+    entity_bias: Tensor | None,
     label_smoothing: float,
     precision: str,
     block: int,
     backend: str,
-) -> tuple[Tensor, Tensor]:
-    """Σ_b share_b KL(t_b ‖ softmax(s_b)), and the logarithms of the softmax's denominators, which the backward needs.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Σ_b share_b KL(t_b ‖ softmax(s_b)), the largest scores and Σ_j exp(s_j − largest), which the backward needs.
+
+    Not their logsumexp in one number: where scores are 20 and above, rounding it puts all probabilities off by 1e-6.
 
     KL = Σ_j t_j log t_j + log Σ_j exp s_j − Σ_j t_j s_j, and since t is the same for all that are no answers, the last
     sum is that over the answers and Σ_j s_j = q · Σ_j e_j + Σ_j b_j.
@@ -67,20 +71,22 @@ def kvsall_loss_op(
     top = share.new_full(share.shape, -torch.inf)
     total, picked = torch.zeros_like(share), share.new_zeros(index.shape)
     q, e, b = _operands(query, candidates, bias, precision, block, share.dtype)
-    for start, scores, _, b_here in _blocks(q, e, b, block):
+    own = _own(entity, entity_bias, share.dtype)
+    for start, scores, _, b_here in _blocks(q, e, b, block, own):
         steps.accumulate(scores, b_here, start, where, top, total, picked)
-    lse = top + total.log()
     extra, elsewhere, negative_entropy = _targets(ptr, candidates.size(0), label_smoothing, share.dtype)
     all_scores = q.to(share.dtype) @ e.sum(0, dtype=share.dtype)
     if bias is not None:
         all_scores += bias.sum(dtype=share.dtype)
-    rest = (share * (lse - elsewhere * all_scores + negative_entropy)).sum()
-    return rest - ((share * extra)[where[0]] * picked).sum(), lse
+    if own is not None:
+        all_scores += own[1]
+    rest = (share * (top + total.log() - elsewhere * all_scores + negative_entropy)).sum()
+    return rest - ((share * extra)[where[0]] * picked).sum(), top, total
 
 
 @kvsall_loss_op.register_fake
-def _(query, candidates, bias, ptr, index, share, label_smoothing, precision, block, backend):
-    return share.new_empty(()), torch.empty_like(share)
+def _(query, candidates, bias, ptr, index, share, entity, entity_bias, label_smoothing, precision, block, backend):
+    return share.new_empty(()), torch.empty_like(share), torch.empty_like(share)
 
 
 @fused_op("magna::kvsall_loss_backward")
@@ -92,13 +98,19 @@ def kvsall_loss_backward_op(
     ptr: Tensor,
     index: Tensor,
     share: Tensor,
-    lse: Tensor,
+    entity: Tensor | None,
+    entity_bias: Tensor | None,
+    top: Tensor,
+    total: Tensor,
     label_smoothing: float,
     precision: str,
     block: int,
     backend: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """∂s = grad · share (softmax(s) − t), block by block; ∂query = ∂s e, ∂candidates = ∂sᵀ q, ∂bias = Σ_b ∂s."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """∂s = grad · share (softmax(s) − t), block by block; ∂query = ∂s e, ∂candidates = ∂sᵀ q, ∂bias = Σ_b ∂s.
+
+    The gradient of a query's own bias is ∂s at that entity.
+    """
     steps, where = _steps(backend), entries((ptr, index))
     extra, elsewhere, _ = _targets(ptr, candidates.size(0), label_smoothing, share.dtype)
     share = grad * share
@@ -106,31 +118,40 @@ def kvsall_loss_backward_op(
     grad_q = torch.zeros_like(q, dtype=share.dtype)
     grad_e = torch.empty_like(e, dtype=candidates.dtype)
     grad_b = torch.empty_like(b) if bias is not None else b.new_empty(0)
-    for start, scores, e_here, b_here in _blocks(q, e, b, block):
-        grad_s = steps.gradient(scores, b_here, start, where, lse, share, elsewhere, extra, q.dtype)
+    own = _own(entity, entity_bias, share.dtype)
+    grad_own = share.new_zeros(0 if own is None else len(share))
+    for start, scores, e_here, b_here in _blocks(q, e, b, block, own):
+        grad_s = steps.gradient(scores, b_here, start, where, top, total, share, elsewhere, extra, q.dtype)
         grad_q += _product(grad_s, e_here)
         grad_e[start : start + block] = _product(grad_s.T, q)
         if bias is not None:
             torch.sum(grad_s, 0, dtype=share.dtype, out=grad_b[start : start + block])
+        if own is not None:
+            column, here = _places(own[0], start, grad_s.size(1))
+            grad_own += torch.where(here, grad_s.gather(1, column), 0).squeeze(1)
     size = candidates.size(0)
-    return grad_q.to(query.dtype), grad_e[:size], grad_b[:size] if bias is None else grad_b[:size].to(bias.dtype)
+    grad_b = grad_b[:size] if bias is None else grad_b[:size].to(bias.dtype)
+    return grad_q.to(query.dtype), grad_e[:size], grad_b, grad_own
 
 
 @kvsall_loss_backward_op.register_fake
-def _(grad, query, candidates, bias, ptr, index, share, lse, label_smoothing, precision, block, backend):
+def _(grad, query, candidates, bias, ptr, index, share, entity, entity_bias, top, total, *options):
     grad_bias = share.new_empty(0) if bias is None else torch.empty_like(bias)
-    return torch.empty_like(query), torch.empty_like(candidates), grad_bias
+    grad_own = share.new_empty(0 if entity is None else len(share))
+    return torch.empty_like(query), torch.empty_like(candidates), grad_bias, grad_own
 
 
-def _save(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
-    query, candidates, bias, ptr, index, share, *ctx.options = inputs
-    ctx.biased = bias is not None
-    ctx.save_for_backward(query, candidates, bias, ptr, index, share, output[1])
+def _save(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.smoothing, ctx.precision, ctx.block, ctx.backend = inputs
+    ctx.biased, ctx.owned = tensors[2] is not None, tensors[6] is not None
+    ctx.save_for_backward(*tensors, *output[1:])
 
 
-def _grad(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    query, candidates, bias = kvsall_loss_backward_op(grad, *ctx.saved_tensors, *ctx.options)
-    return query, candidates, bias if ctx.biased else None, *[None] * 7
+def _grad(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    options = ctx.smoothing, ctx.precision, ctx.block, ctx.backend
+    query, candidates, bias, own = kvsall_loss_backward_op(grad, *ctx.saved_tensors, *options)
+    none = [None] * 4
+    return query, candidates, bias if ctx.biased else None, *none, own if ctx.owned else None, *none
 
 
 kvsall_loss_op.register_autograd(_grad, setup_context=_save)
@@ -166,11 +187,28 @@ def _operands(
     return query, e, b
 
 
-def _blocks(q: Tensor, e: Tensor, b: Tensor, block: int) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+def _own(entity: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
+    return None if entity is None or bias is None else (entity, bias.to(dtype))
+
+
+def _blocks(
+    q: Tensor, e: Tensor, b: Tensor, block: int, own: tuple[Tensor, Tensor] | None
+) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
     """Of each block: where it starts, the products, which may be written over, candidates and biases."""
     for start in range(0, e.size(0), block):
-        here = slice(start, start + block)
-        yield start, _product(q, e[here].T), e[here], b[here]
+        e_here = e[start : start + block]
+        scores = _product(q, e_here.T)
+        if own is not None:
+            column, here = _places(own[0], start, scores.size(1))
+            scores.scatter_add_(1, column, torch.where(here, own[1][:, None], 0))
+        yield start, scores, e_here, b[start : start + block]
+
+
+def _places(entity: Tensor, start: int, width: int) -> tuple[Tensor, Tensor]:
+    """[B, 1]: the column of each query's own entity in a block, 0 where it is not in it, and whether it is."""
+    column = (entity - start)[:, None]
+    here = (column >= 0) & (column < width)
+    return torch.where(here, column, 0), here
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

@@ -26,14 +26,16 @@ def gradient(
     bias: Tensor,
     start: int,
     where: Answers,
-    lse: Tensor,
+    top: Tensor,
+    total: Tensor,
     share: Tensor,
     elsewhere: Tensor,
     extra: Tensor,
     dtype: torch.dtype,
 ) -> Tensor:
     """share (softmax − target) of a block."""
-    grad = scores.add_(bias).sub_(lse[:, None]).exp_().sub_(elsewhere[:, None]).mul_(share[:, None])
+    softmax = scores.add_(bias).sub_(top[:, None]).exp_().div_(total[:, None])
+    grad = softmax.sub_(elsewhere[:, None]).mul_(share[:, None])
     query, entity, here = _within(where, start, scores.size(1))
     # A place gets one number at most, and beside it zeros: the order of the sum cannot be seen.
     less = torch.where(here, (share * extra)[query], 0)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from magna.ops.answers import Answers, check_answers, check_products, check_values, entries
+from magna.ops.answers import Answers, check_answers, check_own, check_products, check_values, entries
 
 _BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}  # scores of a block
 
@@ -29,6 +29,7 @@ def rank_targets(
     query_index: Tensor,
     target: Tensor,
     known: Answers | None,
+    own: tuple[Tensor, Tensor] | None = None,
     *,
     block: int | None = None,
 ) -> RankCounts:
@@ -48,6 +49,7 @@ def rank_targets(
         target: the true entities.
         known: ptr and index of the entities known to be true for each query, in all splits, in increasing order; the
             target may be among them. None ranks among all entities.
+        own: one entity of each query, int64 [Q], and what is added to its score, [Q]; or None.
         block: queries at a time; None takes what fits into a small part of the memory.
 
     Shapes: query [Q, C], candidates [N, C], bias [N], query_index [T], target [T] → better [T], equal [T].
@@ -59,6 +61,7 @@ def rank_targets(
     """
     Q, N, device = query.size(0), candidates.size(0), query.device
     _check(query, candidates, bias, query_index, target, known)
+    check_own(own, Q, device)
     if block is None:
         block = max(1, _BLOCK_BYTES.get(device.type, 64 << 20) // (query.element_size() * N))
     elif block < 1:
@@ -86,6 +89,9 @@ def rank_targets(
         scores = query[by_count[start:stop]] @ candidates.T  # [block, N]
         if bias is not None:
             scores += bias
+        if own is not None:
+            entity, value = own[0][by_count[start:stop]], own[1][by_count[start:stop]].to(scores.dtype)
+            scores.scatter_add_(1, entity[:, None], value[:, None])
         true = scores[place[query_index[here]] - start, target[here]]
         filtered = slice(borders[number], borders[number + 1])
         scores[row[filtered] - start, column[filtered]] = torch.nan

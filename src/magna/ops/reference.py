@@ -5,8 +5,11 @@ Each function has the signature of its fused namesake in `magna.ops`; gradients 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.functional import leaky_relu, normalize
 
 from magna.graph import Graph
@@ -27,10 +30,10 @@ def edge_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: 
 
     Shapes: source [N, H], target [N, H], relation [R, H] → [E, H].
     """
-    total = source[graph.source] + target[graph.target]
+    total = source.index_select(0, graph.source) + target.index_select(0, graph.target)
     if relation is not None:
         assert graph.edge_type is not None
-        total = total + relation[graph.edge_type]
+        total = total + relation.index_select(0, graph.edge_type)
     return leaky_relu(total, negative_slope)
 
 
@@ -61,10 +64,10 @@ def edge_softmax(scores: Tensor, graph: Graph) -> Tensor:
     top = scores.new_full((graph.num_nodes, scores.size(1)), -torch.inf)
     top = top.scatter_reduce(0, index, scores.detach(), "amax")
     top = torch.where(top.isfinite(), top, 0)
-    weight = torch.exp(scores - top[graph.target])
+    weight = torch.exp(scores - top.index_select(0, graph.target))
     total = weight.new_zeros(top.shape).index_add(0, graph.target, weight)
     # A row of -inf alone sums to 0; its attention is 0 whatever it is divided by.
-    return weight / torch.where(total > 0, total, 1)[graph.target]
+    return weight / torch.where(total > 0, total, 1).index_select(0, graph.target)
 
 
 def top_k_mask(scores: Tensor, k: int, graph: Graph) -> Tensor:
@@ -114,7 +117,7 @@ def attention_diffusion(
             assert seed is not None
             entry = torch.arange(attention.numel(), device=x.device).view(attention.shape)
             weight = weight * dropout_factor(seed, attention_stream(hop), entry, attention_dropout, x.dtype)
-        message = weight[:, :, None] * z[graph.source]  # [E, H, D]
+        message = weight[:, :, None] * z.index_select(0, graph.source)  # [E, H, D]
         z = torch.zeros_like(x).index_add(0, graph.target, message) + theta[:, K - 1 - hop, None] * x
         if feature_dropout is not None:
             assert seed is not None
@@ -134,6 +137,34 @@ def dropout(x: Tensor, rate: Tensor, seed: Tensor, shared: bool = False) -> Tens
     return (x.reshape(entry.shape) * dropout_factor(seed, DENSE_STREAM, entry, rate[:, None], x.dtype)).view(x.shape)
 
 
+def add_norm(x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x + added, and its layer norm in the same type.
+
+    Shapes: x and added [..., C], weight [C], bias [C] → [..., C] twice.
+    """
+    total = x if added is None else x + added
+    # Autocast would widen the norm to float32, and the product that follows would round it again.
+    with torch.autocast(x.device.type, enabled=False):
+        return total, F.layer_norm(total, weight.shape, weight.to(total.dtype), bias.to(total.dtype), eps)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+    """x @ weight.T + bias, and ReLU of it with `relu`.
+
+    Shapes: x [N, C], weight [D, C], bias [D] → [N, D].
+    """
+    out = F.linear(x, weight, bias)
+    return out.relu() if relu else out
+
+
+def linears(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+    """x @ weight.T for several weights.
+
+    Shapes: x [N, C], weights [D, C] each → [N, D] each.
+    """
+    return [F.linear(x, weight) for weight in weights]
+
+
 def kvsall_loss(
     query: Tensor,
     candidates: Tensor,
@@ -142,8 +173,11 @@ def kvsall_loss(
     *,
     label_smoothing: float = 0.0,
     weight: Tensor | None = None,
+    own: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """The weighted mean over the queries of KL(t ‖ softmax(s)), with s = query @ candidates.T + bias over all entities.
+
+    `own` is one entity of each query, and what is added to its score.
 
     t = labels (1 − γ) + γ / N, divided by its sum. Here all B × N scores are stored.
 
@@ -152,12 +186,20 @@ def kvsall_loss(
     scores = query @ candidates.T
     if bias is not None:
         scores = scores + bias
+    scores = with_own(scores, own)
     # Ignored entries have entity -1: a column at the end that is cut off.
     labels = scores.new_zeros(scores.size(0), scores.size(1) + 1)
-    labels[entries(answers)] = 1
+    labels.index_put_(entries(answers), labels.new_ones(()))  # 1 alone would come from the CPU
     target = normalize(labels[:, :-1] * (1 - label_smoothing) + label_smoothing / scores.size(1), p=1)
     divergence = torch.xlogy(target, target).sum(1) - (target * scores.log_softmax(1)).sum(1)
     return (shares(answers[0], weight, scores.dtype) * divergence).sum()
+
+
+def with_own(scores: Tensor, own: tuple[Tensor, Tensor] | None) -> Tensor:
+    """Scores [B, N] with a bias [B] added to one entity [B] of each query."""
+    if own is None:
+        return scores
+    return scores.scatter_add(1, own[0][:, None], own[1][:, None].to(scores.dtype))
 
 
 def rank_targets(
@@ -167,6 +209,7 @@ def rank_targets(
     query_index: Tensor,
     target: Tensor,
     known: Answers | None,
+    own: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """For each target the number of other entities that score higher, and of those that score the same.
 
@@ -178,6 +221,7 @@ def rank_targets(
     scores = query @ candidates.T
     if bias is not None:
         scores = scores + bias
+    scores = with_own(scores, own)
     counts = scores.new_ones(scores.size(0), scores.size(1) + 1, dtype=torch.bool)
     if known is not None:
         counts[entries(known)] = False

@@ -15,10 +15,11 @@ from magna.graph import PIECE_EDGES, Graph, Segments
 from magna.ops.triton_hops import accumulator
 
 _EDGES = 32  # edges that a program looks at in one step
-_HUB_SCORES = 4096  # scores in one step where a program alone looks through a hub
 _HEADS = 32  # heads of a program at most
 _ROWS = 4  # short rows that a program of the softmax takes at once
 _ROW_EDGES = 8  # edges of each in one step
+# Top-k of rows up to a length: the edges and heads that a program keeps in registers, and its warps.
+_TOP_K_TILES = ((PIECE_EDGES, PIECE_EDGES, 8, 1), (512, 512, 8, 4), (2**31 - 1, 4096, 2, 8))
 
 
 @triton.jit
@@ -241,14 +242,22 @@ def _softmax_backward_finish_kernel(
 
 
 @triton.jit
+def _keys(scores_ptr, where, live, KEY: tl.constexpr, LEAST: tl.constexpr):
+    """Integers in the order of the scores; the least there is where there is no edge."""
+    score = tl.load(scores_ptr + where, mask=live, other=0.0)
+    bits = tl.where(score == 0.0, 0.0, score).to(KEY, bitcast=True)  # -0 is no less than 0
+    return tl.where(live, tl.where(bits < 0, bits ^ ~LEAST, bits), LEAST)
+
+
+@triton.jit
 def _top_k_kernel(
     scores_ptr, out_ptr, ptr_ptr, order_ptr, hubs_ptr, k,
-    PIECE: tl.constexpr, HUBS: tl.constexpr,
-    H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, ACC: tl.constexpr,
+    HUBS: tl.constexpr, SHORTER: tl.constexpr, LONGEST: tl.constexpr, KEY: tl.constexpr, BITS: tl.constexpr,
+    H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, IN_ORDER: tl.constexpr,
 ):  # fmt: skip
-    """Lower the bar to the next distinct score until k edges stand at or above it.
+    """Raise the bar bit by bit as long as k edges reach it; no bit is needed any more once k alone do.
 
-    All rows but those of hubs, which are longer than a piece; or the hubs alone, with many more edges at once.
+    Of all rows, or of the hubs, those longer than SHORTER and no longer than LONGEST.
     """
     row = tl.program_id(0)
     if HUBS:
@@ -258,34 +267,30 @@ def _top_k_kernel(
     h = tl.program_id(1) * HB + tl.arange(0, HB)
     begin = tl.load(ptr_ptr + row)
     end = tl.load(ptr_ptr + row + 1)
-    if not HUBS:
-        if end - begin > PIECE:
-            return
-    bar = tl.full([HB], float("inf"), dtype=ACC)
-    above = tl.zeros([HB], dtype=tl.int32)
-    if end - begin <= k:
-        bar = tl.full([HB], float("-inf"), dtype=ACC)
-        above += k
-    steps = 0
-    while (steps < k) & (tl.min(above, axis=0) < k):
-        steps += 1
-        best = tl.full([HB], float("-inf"), dtype=ACC)
-        ties = tl.zeros([HB], dtype=tl.int32)
-        for start in range(begin, end, BE):
-            where, live = _edge_entries(order_ptr, start, end, h, H, BE)
-            score = tl.load(scores_ptr + where, mask=live, other=float("-inf"))
-            below = live & (score < bar[None, :])
-            here = tl.max(tl.where(below, score, float("-inf")), axis=0)
-            same = tl.sum((below & (score == here[None, :])).to(tl.int32), axis=0)
-            ties = tl.where(here > best, same, tl.where(here == best, ties + same, ties))
-            best = tl.maximum(best, here)
-        short = above < k
-        bar = tl.where(short, best, bar)
-        above = tl.where(short, above + tl.maximum(ties, 1), above)
-    for start in range(begin, end, BE):
-        where, live = _edge_entries(order_ptr, start, end, h, H, BE)
-        score = tl.load(scores_ptr + where, mask=live, other=float("-inf"))
-        tl.store(out_ptr + where, (score >= bar[None, :]).to(tl.int8), mask=live)
+    if (end - begin <= SHORTER) | (end - begin > LONGEST):
+        return
+    LEAST: tl.constexpr = -(1 << (BITS - 1))
+    # The first block, for most rows the only one, stays in registers.
+    where, live = _edge_entries(order_ptr, begin, end, h, H, BE, IN_ORDER)
+    key = _keys(scores_ptr, where, live, KEY, LEAST)
+    bar = tl.full([HB], LEAST, dtype=KEY)
+    reach = tl.where(h < H, end - begin, 0)
+    bit = BITS - 1
+    while (bit >= 0) & (tl.max(reach, axis=0) > k):
+        higher = bar + (tl.full([HB], 1, dtype=KEY) << bit)
+        count = tl.sum((key >= higher[None, :]).to(tl.int32), axis=0)
+        for start in range(begin + BE, end, BE):
+            later, later_live = _edge_entries(order_ptr, start, end, h, H, BE, IN_ORDER)
+            later_key = _keys(scores_ptr, later, later_live, KEY, LEAST)
+            count += tl.sum((later_key >= higher[None, :]).to(tl.int32), axis=0)
+        bar = tl.where(count >= k, higher, bar)
+        reach = tl.where(count >= k, count, reach)
+        bit -= 1
+    tl.store(out_ptr + where, (key >= bar[None, :]).to(tl.int8), mask=live)
+    for start in range(begin + BE, end, BE):
+        later, later_live = _edge_entries(order_ptr, start, end, h, H, BE, IN_ORDER)
+        later_key = _keys(scores_ptr, later, later_live, KEY, LEAST)
+        tl.store(out_ptr + later, (later_key >= bar[None, :]).to(tl.int8), mask=later_live)
 
 
 def blocks(heads: int, edges: int = _EDGES, num_warps: int = 1) -> tuple[dict, int]:
@@ -357,11 +362,17 @@ def top_k_mask(scores: Tensor, k: int, graph: Graph) -> Tensor:
     out, rows = torch.empty_like(scores, dtype=torch.bool), graph.by_target
     if out.numel() == 0:
         return out
-    given = scores, out.view(torch.int8), rows.ptr, rows.order, rows.hubs, k
-    same = {"PIECE": PIECE_EDGES, "ACC": accumulator(scores.dtype)}
-    options, groups = blocks(scores.size(1))
-    _top_k_kernel[(graph.num_nodes, groups)](*given, HUBS=False, **same, **options)
-    if rows.hubs.size(0):
-        options, groups = blocks(scores.size(1), edges=_HUB_SCORES // options["HB"], num_warps=8)
-        _top_k_kernel[(rows.hubs.size(0), groups)](*given, HUBS=True, **same, **options)
+    heads, key = scores.size(1), tl.int64 if scores.dtype == torch.float64 else tl.int32
+    same = {"H": heads, "KEY": key, "BITS": key.primitive_bitwidth, "IN_ORDER": graph.in_order}
+    shorter = 0
+    for longest, edges, most_heads, warps in _TOP_K_TILES:
+        group = min(most_heads, triton.next_power_of_2(heads))
+        hubs = shorter > 0
+        number = rows.hubs.size(0) if hubs else graph.num_nodes
+        if number:
+            _top_k_kernel[(number, triton.cdiv(heads, group))](
+                scores, out.view(torch.int8), rows.ptr, rows.order, rows.hubs, k,
+                HUBS=hubs, SHORTER=shorter, LONGEST=longest, HB=group, BE=edges, num_warps=warps, **same,
+            )  # fmt: skip
+        shorter = longest
     return out

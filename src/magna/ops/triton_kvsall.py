@@ -52,27 +52,29 @@ def _pick_kernel(
 
 @triton.jit
 def _gradient_kernel(
-    scores_ptr, bias_ptr, lse_ptr, share_ptr, elsewhere_ptr, out_ptr, width, BLOCK: tl.constexpr,
+    scores_ptr, bias_ptr, top_ptr, total_ptr, share_ptr, elsewhere_ptr, out_ptr, width, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     live = column < width
     score = tl.load(scores_ptr + row * width + column, mask=live, other=0.0)
     score += tl.load(bias_ptr + column, mask=live, other=0.0)
-    grad = tl.load(share_ptr + row) * (tl.exp(score - tl.load(lse_ptr + row)) - tl.load(elsewhere_ptr + row))
+    softmax = tl.exp(score - tl.load(top_ptr + row)) / tl.load(total_ptr + row)
+    grad = tl.load(share_ptr + row) * (softmax - tl.load(elsewhere_ptr + row))
     tl.store(out_ptr + row * width + column, grad.to(out_ptr.dtype.element_ty), mask=live)
 
 
 @triton.jit
 def _answer_gradient_kernel(
-    scores_ptr, bias_ptr, lse_ptr, share_ptr, elsewhere_ptr, extra_ptr, row_ptr, column_ptr, out_ptr,
+    scores_ptr, bias_ptr, top_ptr, total_ptr, share_ptr, elsewhere_ptr, extra_ptr, row_ptr, column_ptr, out_ptr,
     num_entries, start, width, BLOCK: tl.constexpr,
 ):  # fmt: skip
     _, row, column, here = _entries_here(row_ptr, column_ptr, num_entries, start, width, BLOCK)
     score = tl.load(scores_ptr + row * width + column, mask=here, other=0.0)
     score += tl.load(bias_ptr + column, mask=here, other=0.0)
     target = tl.load(elsewhere_ptr + row) + tl.load(extra_ptr + row)
-    grad = tl.load(share_ptr + row) * (tl.exp(score - tl.load(lse_ptr + row)) - target)
+    softmax = tl.exp(score - tl.load(top_ptr + row)) / tl.load(total_ptr + row)
+    grad = tl.load(share_ptr + row) * (softmax - target)
     # Each query has an answer once, so no other program writes here.
     tl.store(out_ptr + row * width + column, grad.to(out_ptr.dtype.element_ty), mask=here)
 
@@ -96,7 +98,8 @@ def gradient(
     bias: Tensor,
     start: int,
     entries: tuple[Tensor, Tensor],
-    lse: Tensor,
+    top: Tensor,
+    total: Tensor,
     share: Tensor,
     elsewhere: Tensor,
     extra: Tensor,
@@ -107,11 +110,11 @@ def gradient(
     if rows == 0:
         return out
     block = _columns(width)
-    _gradient_kernel[rows, triton.cdiv(width, block)](scores, bias, lse, share, elsewhere, out, width, block)
+    _gradient_kernel[rows, triton.cdiv(width, block)](scores, bias, top, total, share, elsewhere, out, width, block)
     num_entries = entries[0].numel()
     if num_entries:
         _answer_gradient_kernel[triton.cdiv(num_entries, _ENTRIES),](
-            scores, bias, lse, share, elsewhere, extra, *entries, out, num_entries, start, width, _ENTRIES
+            scores, bias, top, total, share, elsewhere, extra, *entries, out, num_entries, start, width, _ENTRIES
         )
     return out
 

@@ -14,7 +14,7 @@ from magna.datasets import Answers, KnowledgeGraph, Ranking
 from magna.metrics import Ranks
 from magna.models import LinkPredictor, make_link_predictor
 from magna.nn.decoder import LINEAR
-from magna.ops import kvsall_loss, rank_targets
+from magna.ops import kvsall_loss, lookup, rank_targets
 
 SIDES = ("head", "tail")
 _RELATION_SMOOTHING = 1e-3
@@ -143,7 +143,8 @@ class LinkPrediction:
             loss = loss + self.settings.relation_prediction * (share * guess).sum()
         if self.settings.n3 > 0:
             decoder = model.decoder
-            factors = (scored.states[head], decoder.relation(model.relations()[relation]), scored.states[tail])
+            states, relations = scored.states, decoder.relation(lookup(model.relations(), relation))
+            factors = (lookup(states, head), relations, lookup(states, tail))
             norms = sum(decoder.magnitude(factor.float()).pow(3).sum(1) for factor in factors)
             loss = loss + self.settings.n3 * (share * norms).sum()
         return loss
@@ -155,15 +156,17 @@ class LinkPrediction:
         row = torch.searchsorted(ptr, place, right=True).sub_(1).clamp_(max=len(query) - 1)
         index = self.graph.answers.ptr[query][row] + place - ptr[row]
         answers = Answers(ptr, self.graph.answers.index[index.clamp_(max=len(self.graph.answers.index) - 1)])
-        # The loss has its own say on the precision of its products.
+        # States of bfloat16 stay as they are; else float32, and the loss has its own say on its products.
+        dtype = torch.bfloat16 if scored.candidates.dtype == torch.bfloat16 else torch.float32
         with torch.autocast(query.device.type, enabled=False):
             return kvsall_loss(
-                scored.query.float(),
-                scored.candidates.float(),
+                scored.query.to(dtype),
+                scored.candidates.to(dtype),
                 scored.bias,
                 answers,
                 label_smoothing=self.settings.label_smoothing,
                 weight=weight,
+                own=scored.own,
                 precision="bfloat16" if self.precision == "bfloat16" else "float32",
                 validate=False,
             )
@@ -171,10 +174,10 @@ class LinkPrediction:
     def _relation_loss(self, model: Any, states: Tensor, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
         """[B]: the relation guessed by the decoder; or from the embeddings, as e_h ∘ e_t against each relation's."""
         if self.settings.relation_guess == "states":
-            scores = model.decoder.relation_scores(states[head], model.relations(), states[tail])
+            scores = model.decoder.relation_scores(lookup(states, head), model.relations(), lookup(states, tail))
         else:
             entities, relations = model.entity_table, model.relation_table
-            scores = (entities[head] * entities[tail]) @ relations.T
+            scores = (lookup(entities, head) * lookup(entities, tail)) @ relations.T
         return nn.functional.cross_entropy(
             scores.float(), relation, reduction="none", label_smoothing=_RELATION_SMOOTHING
         )
@@ -197,7 +200,15 @@ class LinkPrediction:
         ranking = self._rankings[split]
         scored = model(self.edge_index, self.edge_type, *ranking.queries.unbind(1))
         return Ranks(
-            *rank_targets(scored.query, scored.candidates, scored.bias, ranking.query, ranking.target, ranking.known)
+            *rank_targets(
+                scored.query,
+                scored.candidates,
+                scored.bias,
+                ranking.query,
+                ranking.target,
+                ranking.known,
+                scored.own,
+            )
         )
 
     def evaluate(self, model: nn.Module, split: str) -> dict[str, float]:

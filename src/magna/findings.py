@@ -1,0 +1,160 @@
+"""What a search found: its trials, the recipe it chose, and the files and the table that tell of them."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magna.config import Config, ExpectedConfig, SourceConfig, split_key
+from magna.study import Study, refusal
+from magna.whole import write_whole
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+    from rich.console import Console
+
+STATES = ("complete", "pruned", "refused", "fail")
+
+
+def trial_rows(study: Study, confirm_seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Every trial in the order of their numbers; confirmed is what was trained again with these very seeds."""
+    confirmed = {number: held["valid"] for number, held in study.confirmed.items() if held["seeds"] == confirm_seeds}
+    return [_row(trial, confirmed.get(trial.number)) for trial in study.trials()]
+
+
+def judge(rows: Sequence[Mapping[str, Any]], top: int) -> dict[str, Any]:
+    """How many trials ended how, and the best of them."""
+    states = {state: sum(row["state"] == state for row in rows) for state in STATES}
+    refused = next((row["refused"] for row in rows if row["refused"] is not None), None)
+    if states["refused"] and not states["complete"] + states["pruned"]:
+        raise ValueError(f"{_count_refused(states, refused)}; try other settings, with another --out")
+    ranked = sorted((row for row in rows if row["state"] == "complete"), key=_rank, reverse=True)
+    if not ranked:
+        raise RuntimeError("no trial came to its end; try more --trials")
+    return {
+        "states": states,
+        "refused": refused,
+        "confirmed": sum(row["confirmed"] is not None for row in rows),
+        "seconds": sum(row["seconds"] for row in rows),
+        "best": ranked[0],
+        "top": ranked[:top],
+    }
+
+
+def best_recipe(config: Config, result: Mapping[str, Any]) -> Config:
+    """The recipe with the settings that the search chose, and the story of the choice."""
+    best, states, refused = result["best"], result["states"], result["states"]["refused"]
+    metric = "MRR" if config.task.name == "link_prediction" else "accuracy"
+    story = (
+        f"magna sweep {config.recipe}, {datetime.date.today().isoformat()}, on {result['device']}: "
+        f"{states['complete'] + states['pruned']} trials ({states['pruned']} of them stopped early"
+        f"{f', beside {refused} that could not be built' if refused else ''}) drawn by the "
+        f"{result['sampler']} sampler with seed {result['seed']} from the space under [search], trained with search "
+        f"{name_seeds(result['search_seeds'])}. Trial {best['number']}, validation {metric} {best['value']:.4f}"
+    )
+    if best["confirmed"] is not None:
+        story += (
+            f"; chosen among {result['confirmed']} that were trained again with "
+            f"{name_seeds(result['confirm_seeds'])}, by their mean validation {metric}, {best['confirmed']:.4f}"
+        )
+    story += ". No test label took part. What was not searched is as in the recipe."
+    return replace(
+        config.with_settings(best["params"]),
+        recipe=f"{config.recipe}-best",
+        source=SourceConfig(story),
+        expected=ExpectedConfig(paper=config.expected.paper),
+    )
+
+
+def write_files(folder: Path, config: Config, rows: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> None:
+    """best.toml, trials.csv and trials.json, each of them whole or not at all."""
+    flat = [{key: value for key, value in row.items() if key != "params"} | row["params"] for row in rows]
+    table = io.StringIO(newline="")
+    writer = csv.DictWriter(table, list(dict.fromkeys(key for row in flat for key in row)))
+    writer.writeheader()
+    writer.writerows(flat)
+    texts = {
+        "trials.csv": table.getvalue(),
+        "trials.json": json.dumps({**result, "trials": list(rows)}, indent=1) + "\n",
+        "best.toml": best_recipe(config, result).to_toml(),
+    }
+    for name, text in texts.items():
+        write_whole(folder / name, text.encode(), again="the same command")
+
+
+def show(result: Mapping[str, Any], console: Console) -> None:
+    """The best trials side by side, one column each."""
+    from rich.table import Table
+
+    states, top = result["states"], result["top"]
+    table = Table(title=f"{result['recipe']}: the best of {states['complete'] + states['pruned']} trials")
+    table.add_column("trial")
+    for row in top:
+        table.add_column(str(row["number"]), justify="right")
+    table.add_column("weight", justify="right")
+    metric = "MRR, %" if result["task"] == "link_prediction" else "%"
+    table.add_row(f"valid, {metric}", *(f"{100 * row['value']:.1f}" for row in top), "")
+    if any(row["confirmed"] is not None for row in top):
+        table.add_row(f"valid, further seeds, {metric}", *(_percent(row["confirmed"]) for row in top), "")
+    for key in top[0]["params"]:
+        weight = result["importances"].get(key)
+        name, *tied = split_key(key)
+        name += f" +{len(tied)}" if tied else ""
+        table.add_row(name, *(_brief(row["params"][key]) for row in top), "" if weight is None else f"{weight:.2f}")
+    console.print(table)
+    lines = [
+        f"{states['pruned']} trials were stopped early, {states['fail']} failed; weight: share of a setting in the "
+        "differences",
+        *([_count_refused(states, result["refused"])] if states["refused"] else []),
+        f"all trials: {result['out']}/trials.csv",
+        f"train the best: magna train {result['out']}/best.toml",
+    ]
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+
+def name_seeds(seeds: Sequence[int]) -> str:
+    """Seeds that follow one another, in words.
+
+    >>> name_seeds([1001, 1002, 1003])
+    'seeds 1001 to 1003'
+    """
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+
+
+def _row(trial: FrozenTrial, confirmed: Sequence[float] | None) -> dict[str, Any]:
+    record, refused = trial.user_attrs.get("record", {}), refusal(trial)
+    return {
+        "number": trial.number,
+        "state": trial.state.name.lower() if refused is None else "refused",
+        "value": trial.value,
+        "confirmed": statistics.fmean(confirmed) if confirmed else None,
+        "epochs": record.get("epochs", 0),
+        "seconds": record.get("seconds", 0.0),
+        "refused": refused,
+        "params": trial.params,
+    }
+
+
+def _rank(row: Mapping[str, Any]) -> tuple[float, float, int]:
+    """Larger is better: confirmed ones first, by the mean of their further seeds; of equals the earlier one."""
+    return (-1.0 if row["confirmed"] is None else row["confirmed"], row["value"], -row["number"])
+
+
+def _count_refused(states: Mapping[str, int], reason: str | None) -> str:
+    finished = sum(states[state] for state in STATES if state != "fail")
+    return f"{states['refused']} of {finished} trials could not be built: {reason}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f}"
+
+
+def _brief(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

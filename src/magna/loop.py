@@ -1,0 +1,202 @@
+"""The one training loop, top to bottom."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+
+from magna.capture import captured, step_precision
+from magna.config import Config, TrainConfig
+from magna.models import Model
+from magna.run import RunFolder
+from magna.tasks import Task
+
+CHECKPOINT_SECONDS = 10.0
+CHECKPOINT_WRITE = 0.5  # seconds; a model that takes longer to save is saved less often in proportion
+# Its advice on matrix products is `train.precision` here.
+logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+
+
+class Diverged(RuntimeError):
+    """The loss is no number any more."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What a progress display gets after each epoch: number `number` of `of`, in run `run` (from 0) of `runs`."""
+
+    label: str
+    number: int
+    of: int
+    loss: float | None
+    valid: dict[str, float] | None  # None: not looked at in this epoch
+    best: dict[str, float] | None
+    run: int = 0
+    runs: int = 1
+
+
+@dataclass
+class Progress:
+    """How far a run has come; with the tensors, all that a checkpoint holds."""
+
+    epoch: int = 0
+    best_epoch: int = -1
+    seconds: float = 0.0
+    best: dict[str, float] | None = None
+
+
+def fit(
+    config: Config,
+    task: Task,
+    fabric: Fabric,
+    network: Model,
+    on_epoch: Callable[[Epoch], None],
+    run: RunFolder | None = None,
+) -> Progress:
+    """Train a network, going on from the checkpoint of its run; it ends with the weights that validation chose."""
+    on_gpu = fabric.device.type == "cuda"
+    rate = torch.tensor(config.train.lr, device=fabric.device) if on_gpu else config.train.lr
+    adam = torch.optim.Adam(
+        network.parameters(),
+        rate,
+        betas=(config.train.beta1, config.train.beta2),
+        weight_decay=config.train.weight_decay,
+        capturable=on_gpu,
+        fused=on_gpu,  # one pass over the weights instead of a dozen
+    )
+    model, optimiser = fabric.setup(network, adam)
+    best_weights = _copy(network)
+    progress = Progress()
+    if run is not None:
+        progress = _restore(run, network, adam, best_weights, fabric.device) or progress
+        run.keep_metrics(progress.epoch)
+
+    epoch = torch.tensor(progress.epoch, device=fabric.device)
+
+    def step(batch: Tensor) -> Tensor:
+        with step_precision(config.train.precision, fabric.device):
+            loss = task.loss(model, batch, epoch)
+        optimiser.zero_grad()
+        fabric.backward(loss)
+        if config.train.clip > 0:
+            fabric.clip_gradients(model, optimiser, max_norm=config.train.clip, error_if_nonfinite=False)
+        optimiser.step()
+        return loss.detach()
+
+    model.train()
+    step = captured(step, [next(task.batches())], adam, network.parameters())
+    started, save_at = time.perf_counter() - progress.seconds, time.perf_counter() + CHECKPOINT_SECONDS
+    while progress.epoch < config.train.epochs and progress.epoch - progress.best_epoch <= config.train.patience:
+        epoch.fill_(progress.epoch)
+        model.train()
+        losses = []
+        for number, batch in enumerate(task.batches(progress.epoch, config.train.seed)):
+            _set_rate(adam, cosine_lr(config.train, progress.epoch + number / task.num_batches))
+            losses.append(step(batch).clone())  # a captured step gives the same tensor each time
+        train_loss = float(torch.stack(losses).mean())
+        check_loss(train_loss, progress.epoch)
+
+        valid = None
+        row: dict[str, Any] = {"epoch": progress.epoch, "loss": train_loss}
+        if (progress.epoch + 1) % config.train.eval_every == 0 or progress.epoch + 1 == config.train.epochs:
+            row["valid"] = valid = task.evaluate(model, "valid")
+            if progress.best is None or task.score(valid) > task.score(progress.best):
+                progress.best, progress.best_epoch = valid, progress.epoch
+                best_weights = _copy(network)
+        if run is not None:
+            run.log(row)
+        progress.epoch += 1
+        progress.seconds = time.perf_counter() - started
+        label = f"seed {config.train.seed}"
+        on_epoch(Epoch(label, progress.epoch, config.train.epochs, train_loss, valid, progress.best))
+        if run is not None and (now := time.perf_counter()) >= save_at:
+            _save(run, network, adam, best_weights, progress, fabric.device)
+            taken = time.perf_counter() - now
+            save_at = now + taken + CHECKPOINT_SECONDS * max(1.0, taken / CHECKPOINT_WRITE)
+
+    if run is not None:
+        _save(run, network, adam, best_weights, progress, fabric.device)
+    # The weights that validation chose are the ones that are tested and saved; nothing has seen the test split before.
+    network.load_state_dict(best_weights)
+    return progress
+
+
+def cosine_lr(config: TrainConfig, epoch: float) -> float:
+    """The rate of a step, so many epochs from the start: from `lr` down to `min_lr` along half a cosine."""
+    return config.min_lr + (config.lr - config.min_lr) * (1 + math.cos(math.pi * epoch / config.epochs)) / 2
+
+
+def check_loss(loss: float, epoch: int) -> None:
+    if not math.isfinite(loss):
+        raise Diverged(f"the loss is {loss} after epoch {epoch}; try a smaller train.lr")
+
+
+def _set_rate(adam: torch.optim.Adam, rate: float) -> None:
+    for group in adam.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)  # a captured step reads this very tensor
+        else:
+            group["lr"] = rate
+
+
+def _save(
+    run: RunFolder,
+    network: nn.Module,
+    adam: torch.optim.Optimizer,
+    best_weights: dict[str, Tensor],
+    progress: Progress,
+    device: torch.device,
+) -> None:
+    moments = {f"{i}.{name}": value for i, state in adam.state_dict()["state"].items() for name, value in state.items()}
+    groups = {"model": network.state_dict(), "best": best_weights, "adam": moments, "random": _random_states(device)}
+    tensors = {f"{group}/{name}": value for group, values in groups.items() for name, value in values.items()}
+    run.save_checkpoint({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, vars(progress))
+
+
+def _restore(
+    run: RunFolder,
+    network: nn.Module,
+    adam: torch.optim.Optimizer,
+    best_weights: dict[str, Tensor],
+    device: torch.device,
+) -> Progress | None:
+    """Put everything back as it was when the last checkpoint was written."""
+    found = run.load_checkpoint()
+    if found is None:
+        return None
+    tensors, state = found
+    groups: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "adam": {}, "random": {}}
+    for key, value in tensors.items():
+        group, name = key.split("/", 1)
+        groups[group][name] = value
+    network.load_state_dict(groups["model"])
+    for name, value in groups["best"].items():
+        best_weights[name].copy_(value)
+    moments: dict[int, dict[str, Tensor]] = {}
+    for key, value in groups["adam"].items():
+        index, name = key.split(".", 1)
+        moments.setdefault(int(index), {})[name] = value
+    adam.load_state_dict({"state": moments, "param_groups": adam.state_dict()["param_groups"]})
+    torch.set_rng_state(groups["random"]["cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(groups["random"]["cuda"], device)
+    return Progress(**state)
+
+
+def _random_states(device: torch.device) -> dict[str, Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def _copy(network: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in network.state_dict().items()}

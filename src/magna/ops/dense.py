@@ -1,0 +1,269 @@
+"""Layer norm, linear layers and lookups, which torch has, where its own take a GPU longer than their bytes ask for.
+
+On the CPU they are torch's own.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from magna.ops import reference
+from magna.ops.backends import accumulator, choose, fused_op
+from magna.typing import Backend
+
+_FEW_ROWS = 1024  # of a table whose gradient is a matrix product
+
+
+def add_norm(
+    x: Tensor,
+    added: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float = 1e-5,
+    *,
+    backend: Backend = "auto",
+) -> tuple[Tensor, Tensor]:
+    """x + added and its layer norm, in one pass over both; the gradients of both results meet in one pass, too.
+
+    Means, deviations and sums are float32 at least; the norm has the type of the sum, under autocast as well.
+
+    Shapes: x and added [..., C], weight [C], bias [C] → [..., C] twice.
+
+    >>> total, normed = add_norm(torch.tensor([[1.0, 2.0]]), torch.tensor([[-1.0, 0.0]]), torch.ones(2), torch.zeros(2))
+    >>> total.tolist(), normed.round().tolist()
+    ([[0.0, 2.0]], [[-1.0, 1.0]])
+    """
+    if choose(backend, x.device) != "triton":
+        return reference.add_norm(x, added, weight, bias, eps)
+    if added is not None:
+        dtype = torch.promote_types(x.dtype, added.dtype)
+        x, added = x.to(dtype), added.to(dtype).reshape(1, -1, x.size(-1))
+    weight, bias = (own.to(accumulator(x.dtype))[None] for own in (weight, bias))
+    total, normed, _, _ = layer_norm_op(x.reshape(1, -1, x.size(-1)), added, weight, bias, eps)
+    return x if added is None else total.view(x.shape), normed.view(x.shape)
+
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False, backend: Backend = "auto"
+) -> Tensor:
+    """x @ weight.T + bias, and ReLU of it with `relu`, under autocast in its type.
+
+    On the GPU ReLU is part of the product, and one pass over the gradient masks it and sums it up for the bias. The
+    gradient of a float32 weight is float32 from the product on, also where the product is of bfloat16 numbers.
+
+    Shapes: x [N, C], weight [D, C], bias [D] → [N, D].
+    """
+    if choose(backend, x.device) != "triton":
+        return reference.linear(x, weight, bias, relu)
+    x = _as_multiplied(x)
+    return linear_op(x, weight, weight.detach().to(x.dtype), bias, relu)
+
+
+def linears(x: Tensor, weights: Sequence[Tensor], *, backend: Backend = "auto") -> list[Tensor]:
+    """x @ weight.T for several weights; on the GPU their gradients of x are added up by the products themselves.
+
+    Shapes: x [N, C], weights [D, C] each → [N, D] each.
+    """
+    if choose(backend, x.device) != "triton":
+        return reference.linears(x, weights)
+    x = _as_multiplied(x)
+    return linears_op(x, list(weights), [weight.detach().to(x.dtype) for weight in weights])
+
+
+def _as_multiplied(x: Tensor) -> Tensor:
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+
+def lookup(table: Tensor, index: Tensor) -> Tensor:
+    """table[index]; on the GPU the gradient of a small table is a product, as its rows would wait for one another.
+
+    >>> lookup(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 1])).tolist()
+    [[2.0], [2.0]]
+    """
+    if not table.is_cuda:
+        # Of table[index], threads add up the gradient in the order they come.
+        return table.index_select(0, index)
+    return lookup_op(table, index) if table.size(0) <= _FEW_ROWS else table[index]
+
+
+@fused_op("magna::layer_norm")
+def layer_norm_op(
+    x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The sum of x and `added` [G, N, C], its norm with the weight and bias [G, C], mean and scale [G, N] of its rows.
+
+    Where nothing is added there is no sum: [G, 0].
+    """
+    tensors = (None if tensor is None else tensor.contiguous() for tensor in (x, added, weight, bias))
+    return _kernels().layer_norm(*tensors, eps)
+
+
+@layer_norm_op.register_fake
+def _(x, added, weight, bias, eps):
+    total = x.new_empty(x.size(0), 0) if added is None else x.new_empty(x.shape)
+    return total, x.new_empty(x.shape), weight.new_empty(x.shape[:2]), weight.new_empty(x.shape[:2])
+
+
+@fused_op("magna::layer_norm_backward")
+def layer_norm_backward_op(
+    grad: Tensor, beside: Tensor | None, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients of x and of weight and bias [G, 2, C], from those of the norm and, `beside` it, of x itself."""
+    tensors = (None if t is None else t.contiguous() for t in (grad, beside, x, weight, mean, scale))
+    return _kernels().layer_norm_backward(*tensors)
+
+
+@layer_norm_backward_op.register_fake
+def _(grad, beside, x, weight, mean, scale):
+    return x.new_empty(x.shape), weight.new_empty(weight.size(0), 2, weight.size(1))
+
+
+def _layer_norm_save(ctx, inputs, output):
+    x, added, weight, _, _ = inputs
+    total, _, mean, scale = output
+    ctx.adds = added is not None
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(total if ctx.adds else x, weight, mean, scale)
+
+
+def _layer_norm_grad(ctx, beside, grad, *_):
+    if grad is None:
+        return beside, beside if ctx.adds else None, None, None, None
+    grad_x, own = layer_norm_backward_op(grad, beside if ctx.adds else None, *ctx.saved_tensors)
+    return grad_x, grad_x if ctx.adds else None, *own.unbind(1), None
+
+
+layer_norm_op.register_autograd(_layer_norm_grad, setup_context=_layer_norm_save)
+
+
+@fused_op("magna::linear")
+def linear_op(x: Tensor, weight: Tensor, rounded: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+    """`rounded` is the weight in the type of x: it is what is multiplied, the weight what gets the gradient."""
+    bias = None if bias is None else bias.to(x.dtype)
+    if relu and bias is not None:
+        # One call of cuBLAS, which adds the bias and cuts at zero before it writes.
+        return torch._addmm_activation(bias, x, rounded.t())
+    out = torch.nn.functional.linear(x, rounded, bias)
+    return out.relu_() if relu else out
+
+
+@linear_op.register_fake
+def _(x, weight, rounded, bias, relu):
+    return x.new_empty(x.size(0), rounded.size(0))
+
+
+@fused_op("magna::linear_backward")
+def linear_backward_op(
+    grad: Tensor, x: Tensor, weight: Tensor, rounded: Tensor, out: Tensor | None, into_x: bool, into_bias: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, weight and bias, empty where not asked for; `out` is what ReLU gave, where there is one."""
+    grad, by_bias = grad.contiguous(), weight.new_empty(0)
+    if into_bias or out is not None:
+        grad, by_bias = _kernels().bias_backward(grad, out)
+    by_x = grad @ rounded if into_x else x.new_empty(0)
+    return by_x, _weight_gradient(grad, x, weight), by_bias.to(weight.dtype)
+
+
+def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    if grad.dtype != torch.bfloat16:
+        return (grad.t() @ x).to(weight.dtype)
+    exact = torch.mm(grad.t(), x, out_dtype=torch.float32) if x.is_cuda else grad.t().float() @ x.float()
+    return exact.to(weight.dtype)
+
+
+@linear_backward_op.register_fake
+def _(grad, x, weight, rounded, out, into_x, into_bias):
+    sums = weight.new_empty(weight.size(0) if into_bias or out is not None else 0)
+    return x.new_empty(x.shape if into_x else 0), weight.new_empty(weight.shape), sums
+
+
+def _linear_save(ctx, inputs, output):
+    x, weight, rounded, bias, relu = inputs
+    ctx.biased = bias is not None
+    ctx.save_for_backward(x, weight, rounded, output if relu else None)
+
+
+def _linear_grad(ctx, grad):
+    into_x = ctx.needs_input_grad[0]
+    x, weight, bias = linear_backward_op(grad, *ctx.saved_tensors, into_x, ctx.biased)
+    return x if into_x else None, weight, None, bias if ctx.biased else None, None
+
+
+linear_op.register_autograd(_linear_grad, setup_context=_linear_save)
+
+
+@fused_op("magna::linears")
+def linears_op(x: Tensor, weights: Sequence[Tensor], rounded: Sequence[Tensor]) -> list[Tensor]:
+    """As `linear_op` for each weight."""
+    return [x @ weight.t() for weight in rounded]
+
+
+@linears_op.register_fake
+def _(x, weights, rounded):
+    return [x.new_empty(x.size(0), weight.size(0)) for weight in rounded]
+
+
+@fused_op("magna::linears_backward")
+def linears_backward_op(
+    x: Tensor, grads: Sequence[Tensor], weights: Sequence[Tensor], rounded: Sequence[Tensor]
+) -> list[Tensor]:
+    """The gradients of x and of each weight."""
+    by_x = grads[0] @ rounded[0]
+    for grad, weight in zip(grads[1:], rounded[1:], strict=True):
+        by_x.addmm_(grad, weight)
+    return [by_x, *(_weight_gradient(grad, x, weight) for grad, weight in zip(grads, weights, strict=True))]
+
+
+@linears_backward_op.register_fake
+def _(x, grads, weights, rounded):
+    return [x.new_empty(x.shape), *(weight.new_empty(weight.shape) for weight in weights)]
+
+
+def _linears_save(ctx, inputs, output):
+    x, weights, rounded = inputs
+    ctx.save_for_backward(x, *weights, *rounded)
+
+
+def _linears_grad(ctx, grads):
+    x, *both = ctx.saved_tensors
+    half = len(both) // 2
+    by_x, *by_weights = linears_backward_op(x, grads, both[:half], both[half:])
+    return by_x, by_weights, [None] * half
+
+
+linears_op.register_autograd(_linears_grad, setup_context=_linears_save)
+
+
+@fused_op("magna::lookup")
+def lookup_op(table: Tensor, index: Tensor) -> Tensor:
+    return table[index]
+
+
+@lookup_op.register_fake
+def _(table, index):
+    return table.new_empty(*index.shape, *table.shape[1:])
+
+
+def _lookup_save(ctx, inputs, output):
+    table, index = inputs
+    ctx.rows = table.size(0)
+    ctx.save_for_backward(index)
+
+
+def _lookup_grad(ctx, grad):
+    (index,) = ctx.saved_tensors
+    taken = index[:, None] == torch.arange(ctx.rows, device=index.device)  # [B, rows]
+    return taken.to(grad.dtype).t() @ grad, None
+
+
+lookup_op.register_autograd(_lookup_grad, setup_context=_lookup_save)
+
+
+def _kernels() -> ModuleType:
+    return importlib.import_module("magna.ops.triton_dense")

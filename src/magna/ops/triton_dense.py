@@ -1,0 +1,166 @@
+"""Layer norm, and what a linear layer's gradient needs beside products, on the GPU: one pass over the rows each.
+
+Sums over all rows, the gradients of weights and biases, are kept by program and added up in a fixed order: no atomics.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from magna.ops import backends
+from magna.ops.triton_hops import accumulator
+
+_TILE = 2048  # entries of several rows that a program takes in one step
+_COLUMNS = 512  # of a program that need not hold whole rows
+_CHUNKS = 512  # programs that share the rows where there are sums over them
+
+
+@triton.jit
+def _tile(start, end, rows, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr):
+    """BN rows of a group: their numbers among those of all groups, which there are, the same of their entries."""
+    n, c = start + tl.arange(0, BN), tl.arange(0, CB)
+    row = tl.program_id(1).to(tl.int64) * rows + n
+    there = n < end
+    return row, there, row[:, None] * C + c[None, :], there[:, None] & (c < C)[None, :]
+
+
+@triton.jit
+def _layer_norm_kernel(
+    x_ptr, added_ptr, weight_ptr, bias_ptr, total_ptr, out_ptr, mean_ptr, scale_ptr, rows,
+    EPS: tl.constexpr, ADDS: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    row, there, place, live = _tile(tl.program_id(0) * BN, rows, rows, C, BN, CB)
+    x = tl.load(x_ptr + place, mask=live, other=0.0).to(ACC)
+    if ADDS:
+        x += tl.load(added_ptr + place, mask=live, other=0.0).to(ACC)
+        # What is normed is what the others will read.
+        rounded = x.to(total_ptr.dtype.element_ty)
+        tl.store(total_ptr + place, rounded, mask=live)
+        x = rounded.to(ACC)
+    mean = tl.sum(x, axis=1) / C
+    centred = tl.where(live, x - mean[:, None], 0.0)
+    # A float in the text of a kernel has 32 bits; eps has those of the sum.
+    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, axis=1) / C + tl.full([BN], EPS, ACC))
+    c = tl.arange(0, CB)
+    own = tl.program_id(1).to(tl.int64) * C + c
+    weight = tl.load(weight_ptr + own, mask=c < C, other=0.0).to(ACC)
+    bias = tl.load(bias_ptr + own, mask=c < C, other=0.0).to(ACC)
+    out = centred * scale[:, None] * weight[None, :] + bias[None, :]
+    tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), mask=live)
+    tl.store(mean_ptr + row, mean, mask=there)
+    tl.store(scale_ptr + row, scale, mask=there)
+
+
+@triton.jit
+def _layer_norm_backward_kernel(
+    grad_ptr, beside_ptr, x_ptr, weight_ptr, mean_ptr, scale_ptr, grad_x_ptr, partial_ptr, rows, chunk,
+    ADDS: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """`partial` [G, programs, 2, C]: the gradients of weight and bias by each chunk of rows."""
+    first = tl.program_id(0) * chunk
+    end = tl.minimum(first + chunk, rows)
+    c, group = tl.arange(0, CB), tl.program_id(1).to(tl.int64)
+    weight = tl.load(weight_ptr + group * C + c, mask=c < C, other=0.0).to(ACC)
+    by_weight = tl.zeros([BN, CB], dtype=ACC)
+    by_bias = tl.zeros([BN, CB], dtype=ACC)
+    for start in range(first, end, BN):
+        row, there, place, live = _tile(start, end, rows, C, BN, CB)
+        grad = tl.load(grad_ptr + place, mask=live, other=0.0).to(ACC)
+        mean = tl.load(mean_ptr + row, mask=there, other=0.0)
+        scale = tl.load(scale_ptr + row, mask=there, other=0.0)
+        normed = (tl.load(x_ptr + place, mask=live, other=0.0).to(ACC) - mean[:, None]) * scale[:, None]
+        by_weight += grad * normed
+        by_bias += grad
+        slope = grad * weight[None, :]
+        along = tl.sum(slope * normed, axis=1) / C
+        slope = (slope - (tl.sum(slope, axis=1) / C)[:, None] - normed * along[:, None]) * scale[:, None]
+        if ADDS:
+            slope += tl.load(beside_ptr + place, mask=live, other=0.0).to(ACC)
+        tl.store(grad_x_ptr + place, slope.to(grad_x_ptr.dtype.element_ty), mask=live)
+    own = (group * tl.num_programs(0) + tl.program_id(0)) * 2 * C + c
+    tl.store(partial_ptr + own, tl.sum(by_weight, axis=0), mask=c < C)
+    tl.store(partial_ptr + own + C, tl.sum(by_bias, axis=0), mask=c < C)
+
+
+@triton.jit
+def _bias_backward_kernel(
+    grad_ptr, out_ptr, masked_ptr, partial_ptr, rows, chunk,
+    RELU: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """`partial` [programs, C]: the sums of the gradient's columns, where ReLU let something through."""
+    first = tl.program_id(0) * chunk
+    end = tl.minimum(first + chunk, rows)
+    c = tl.program_id(1) * CB + tl.arange(0, CB)
+    total = tl.zeros([BN, CB], dtype=ACC)
+    for start in range(first, end, BN):
+        n = start + tl.arange(0, BN)
+        place, live = n.to(tl.int64)[:, None] * C + c[None, :], (n < end)[:, None] & (c < C)[None, :]
+        grad = tl.load(grad_ptr + place, mask=live, other=0.0)
+        if RELU:
+            grad = tl.where(tl.load(out_ptr + place, mask=live, other=0.0) <= 0, 0.0, grad)
+            tl.store(masked_ptr + place, grad, mask=live)
+        total += grad.to(ACC)
+    tl.store(partial_ptr + tl.program_id(0).to(tl.int64) * C + c, tl.sum(total, axis=0), mask=c < C)
+
+
+def layer_norm(
+    x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    groups, rows, width = x.shape
+    total = x.new_empty(groups, 0) if added is None else torch.empty_like(x)
+    out, options = torch.empty_like(x), _options(x, width)
+    mean, scale = (weight.new_empty(groups, rows) for _ in range(2))
+    if out.numel():
+        _layer_norm_kernel[(triton.cdiv(rows, options["BN"]), groups)](
+            x, added, weight, bias, total, out, mean, scale, rows, EPS=eps, ADDS=added is not None, C=width, **options
+        )
+    return total, out, mean, scale
+
+
+def layer_norm_backward(
+    grad: Tensor, beside: Tensor | None, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor
+) -> tuple[Tensor, Tensor]:
+    groups, rows, width = x.shape
+    grad_x, options = torch.empty_like(x), _options(x, width)
+    chunk, programs = _chunks(rows, options["BN"], _CHUNKS)
+    partial = mean.new_empty(groups, programs, 2, width)
+    if partial.numel():
+        _layer_norm_backward_kernel[(programs, groups)](
+            grad, beside, x, weight, mean, scale, grad_x, partial, rows, chunk,
+            ADDS=beside is not None, C=width, **options,
+        )  # fmt: skip
+    return grad_x, partial.sum(1)
+
+
+def bias_backward(grad: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The gradient in front of ReLU, where `out` is what came out of it, and its sum over the rows."""
+    rows, width = grad.shape
+    options = _options(grad, min(width, _COLUMNS))
+    columns = triton.cdiv(width, options["CB"])
+    chunk, programs = _chunks(rows, options["BN"], max(1, _CHUNKS // max(columns, 1)))
+    masked = grad if out is None else torch.empty_like(grad)
+    partial = torch.empty(programs, width, dtype=backends.accumulator(grad.dtype), device=grad.device)
+    if partial.numel():
+        _bias_backward_kernel[(programs, columns)](
+            grad, out, masked, partial, rows, chunk, RELU=out is not None, C=width, **options
+        )
+    return masked, partial.sum(0)
+
+
+def _options(x: Tensor, width: int) -> dict:
+    columns = triton.next_power_of_2(max(width, 1))
+    return {
+        "BN": max(1, _TILE // columns),
+        "CB": columns,
+        "ACC": accumulator(x.dtype),
+        "num_warps": min(16, max(4, columns // 512)),
+    }
+
+
+def _chunks(rows: int, step: int, most: int) -> tuple[int, int]:
+    """The rows of a program, a multiple of its step, and how many programs that makes."""
+    chunk = triton.cdiv(triton.cdiv(rows, most), step) * step
+    return chunk, triton.cdiv(rows, chunk) if rows else 0

@@ -1,0 +1,264 @@
+"""Layer norm, linear layers and lookups: the Triton ops against torch's own, their gradients, trials, autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from magna.ops import add_norm, linear, linears, lookup, reference
+from magna.ops.backends import choose, why_not
+from magna.ops.dense import layer_norm_op, linear_op, lookup_op
+from magna.typing import Backend
+from tests.laws import Results, device_of, gradient, interpreted, same, same_bits, uniform, within_budget
+
+DEVICE = device_of("triton")
+REASON = why_not("triton", DEVICE)
+pytestmark = [
+    pytest.mark.usefixtures("poisoned"),
+    pytest.mark.skipif(REASON is not None, reason=str(REASON)),
+]
+SHAPES = [(0, 3), (1, 1), (1, 5), (7, 8), (3, 513), (37, 130), (1031, 2)]
+
+
+def tensors(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    return [uniform(*shape, seed=i, low=-2, high=3).to(DEVICE, dtype) for i, shape in enumerate(shapes)]
+
+
+def with_grads(
+    function: Callable[..., Tensor | tuple[Tensor, ...]], *inputs: Tensor, autocast: bool = False
+) -> Results:
+    """What comes out, and the gradient of each input from all of it."""
+    leaves = [given.detach().clone().requires_grad_() for given in inputs]
+    with torch.autocast(DEVICE.type, torch.bfloat16, enabled=autocast):
+        found = function(*leaves)
+    outs = found if isinstance(found, tuple) else (found,)
+    grads = [uniform(*out.shape, seed=9 + i).to(out) for i, out in enumerate(outs)]
+    torch.autograd.backward(outs, grads)
+    results = {f"out {i}": out.detach() for i, out in enumerate(outs)}
+    return results | {f"gradient {i}": gradient(leaf) for i, leaf in enumerate(leaves)}
+
+
+def norm_of(backend: Backend, *, adds: bool) -> Callable[..., tuple[Tensor, ...]]:
+    def function(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        *added, weight, bias = rest
+        return add_norm(x, added[0] if adds else None, weight, bias, 1e-3, backend=backend)
+
+    return function
+
+
+@pytest.mark.parametrize("adds", [True, False], ids=["added", "alone"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_norm_of_odd_sizes(shape: tuple[int, int], adds: bool) -> None:
+    given = tensors(shape, *([shape] if adds else []), shape[1:], shape[1:])
+    same(with_grads(norm_of("triton", adds=adds), *given), with_grads(norm_of("reference", adds=adds), *given))
+
+
+def test_norm_of_more_rows_than_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from magna.ops import triton_dense
+
+    monkeypatch.setattr(triton_dense, "_CHUNKS", 3)
+    monkeypatch.setattr(triton_dense, "_TILE", 8)
+    given = tensors((29, 3), (29, 3), (3,), (3,))
+    same(with_grads(norm_of("triton", adds=True), *given), with_grads(norm_of("reference", adds=True), *given))
+    given = tensors((29, 3), (20, 3), (20,))
+    same(with_grads(linear_of("triton", relu=True), *given), with_grads(linear_of("reference", relu=True), *given))
+
+
+@pytest.mark.parametrize("used", [0, 1], ids=["the sum", "the norm"])
+def test_norm_of_which_one_result_is_used(used: int) -> None:
+    given = tensors((5, 6), (5, 6), (6,), (6,))
+    found, expected = ([leaf.clone().requires_grad_() for leaf in given] for _ in range(2))
+    norm_of("triton", adds=True)(*found)[used].square().sum().backward()
+    norm_of("reference", adds=True)(*expected)[used].square().sum().backward()
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_norm_takes_any_number_of_axes_and_mixed_types() -> None:
+    x, added, weight, bias = tensors((2, 3, 4), (2, 3, 4), (4,), (4,), dtype=torch.float32)
+    found = with_grads(norm_of("triton", adds=True), x.bfloat16(), added, weight, bias)
+    expected = with_grads(norm_of("reference", adds=True), x.bfloat16(), added, weight, bias)
+    assert found["out 1"].shape == (2, 3, 4) and found["out 1"].dtype == torch.float32
+    assert found["gradient 0"].dtype == torch.bfloat16 and found["gradient 1"].dtype == torch.float32
+    same(found, expected)
+
+
+def linear_of(backend: Backend, *, relu: bool) -> Callable[..., Tensor]:
+    return lambda x, weight, bias=None: linear(x, weight, bias, relu=relu, backend=backend)
+
+
+@pytest.mark.parametrize("relu", [True, False], ids=["relu", "plain"])
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("shape", [(0, 3, 2), (1, 1, 1), (7, 5, 9), (33, 4, 130), (6, 2, 513), (700, 3, 2)])
+def test_linear_of_odd_sizes(shape: tuple[int, int, int], biased: bool, relu: bool) -> None:
+    N, C, D = shape
+    given = tensors((N, C), (D, C), *([(D,)] if biased else []))
+    same(with_grads(linear_of("triton", relu=relu), *given), with_grads(linear_of("reference", relu=relu), *given))
+
+
+@pytest.mark.parametrize("autocast", [True, False])
+@pytest.mark.parametrize("outs", [(4,), (4, 9), (1, 4, 4)])
+def test_several_layers_of_one_input(outs: tuple[int, ...], autocast: bool) -> None:
+    given = tensors((7, 5), *((out, 5) for out in outs), dtype=torch.float32)
+    ours, theirs = (
+        with_grads(lambda x, *weights: tuple(linears(x, weights, backend=b)), *given, autocast=autocast)  # noqa: B023
+        for b in ("triton", "reference")
+    )
+    # Products of bfloat16 are rounded once more by torch.
+    same(ours, theirs, **({"rtol": 0.02, "atol": 0.1} if autocast else {}))
+
+
+@pytest.mark.parametrize("axes", [(0, 0, 0), (None, 0, 1), (1, None, None)])
+def test_several_layers_of_each_trial(axes: tuple[int | None, ...]) -> None:
+    given = [
+        t if axis is None else torch.stack([t, t + 1, t.flip(0)], axis)
+        for t, axis in zip(tensors((7, 4), (5, 4), (3, 4)), axes, strict=True)
+    ]
+    ours, theirs = (
+        with_grads(torch.vmap(lambda x, *ws: tuple(linears(x, ws, backend=b)), in_dims=axes), *given)  # noqa: B023
+        for b in ("triton", "reference")
+    )
+    same(ours, theirs)
+
+
+def test_relu_lets_nan_through_and_nothing_at_zero() -> None:
+    x = torch.tensor([[0.0], [-1.0], [1.0], [torch.nan]], dtype=torch.float64, device=DEVICE)
+    for given in ([x, torch.ones_like(x[:1])], [x, torch.ones_like(x[:1]), torch.zeros_like(x[0])]):
+        found, expected = (with_grads(linear_of(b, relu=True), *given) for b in ("triton", "reference"))
+        same({"x": found["gradient 0"]}, {"x": expected["gradient 0"]}, equal_nan=True)
+
+
+def test_linear_of_features_that_learn_nothing() -> None:
+    x, weight, bias = tensors((5, 3), (4, 3), (4,))
+    weight.requires_grad_()
+    linear(x, weight, bias, relu=True, backend="triton").sum().backward()
+    assert weight.grad is not None and x.grad is None
+    torch.testing.assert_close(
+        weight.grad, torch.autograd.grad(reference.linear(x, weight, bias, True).sum(), weight)[0]
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_error_budget(dtype: torch.dtype) -> None:
+    rows = 300 if interpreted("triton") else 40_000
+    norm, dense = tensors((rows, 40), (rows, 40), (40,), (40,)), tensors((rows, 40), (70, 40), (70,))
+    for function, given in ((norm_of, norm), (linear_of, dense)):
+        features = 2 if function is norm_of else 1
+        low = [t.to(dtype) if i < features else t.to(dtype).float() for i, t in enumerate(given)]
+        option = {"adds": True} if function is norm_of else {"relu": False}
+        ours, plain = function("triton", **option), function("reference", **option)
+        found, torchs = (with_grads(f, *low, autocast=dtype == torch.bfloat16) for f in (ours, plain))
+        assert all(found[f"gradient {i}"].dtype == t.dtype for i, t in enumerate(low))
+        within_budget(found, torchs, with_grads(plain, *(t.double() for t in low)))
+
+
+def test_the_norm_keeps_its_digits_far_from_zero() -> None:
+    x = (uniform(50, 33, seed=0) + 1000).to(DEVICE)
+    ones, zeros = torch.ones(33, device=DEVICE), torch.zeros(33, device=DEVICE)
+    expected = add_norm(x, None, ones.double(), zeros.double(), backend="reference")[1]
+    found = add_norm(x.float(), None, ones, zeros, backend="triton")[1]
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=5e-4)
+
+
+def test_autocast_gives_torchs_types() -> None:
+    x, weight, bias = tensors((6, 5), (5, 5), (5,), dtype=torch.float32)
+    with torch.autocast(DEVICE.type, torch.bfloat16):
+        out = linear(x, weight, bias, backend="triton")
+        assert out.dtype == linear(x, weight, bias, backend="reference").dtype == torch.bfloat16
+        for given in (x, out):
+            assert add_norm(given, None, bias, bias, backend="triton")[1].dtype == given.dtype
+    torch.testing.assert_close(out, linear(x.bfloat16(), weight.bfloat16(), bias.bfloat16(), backend="reference"))
+
+
+def test_the_weights_gradient_is_not_rounded() -> None:
+    x, weight, bias = tensors((64, 5), (4, 5), (4,), dtype=torch.float32)
+    found = with_grads(linear_of("triton", relu=False), x, weight, bias, autocast=True)
+    for name in ("gradient 1", "gradient 2"):
+        assert found[name].dtype == torch.float32
+        assert not torch.equal(found[name], found[name].bfloat16().float())
+
+
+def test_gradcheck() -> None:
+    x, added, weight, bias = (t.requires_grad_() for t in tensors((3, 4), (3, 4), (4,), (4,)))
+    torch.autograd.gradcheck(norm_of("triton", adds=True), (x, added, weight, bias))
+    torch.autograd.gradcheck(norm_of("triton", adds=False), (x, weight, bias))
+    matrix, shift = (uniform(*shape, seed=7).to(DEVICE).requires_grad_() for shape in ((5, 4), (5,)))
+    torch.autograd.gradcheck(linear_of("triton", relu=True), (x, matrix, shift))
+    index = torch.tensor([2, 0, 0, 2], device=DEVICE)
+    torch.autograd.gradcheck(lambda table: lookup_op(table, index), (x,))
+
+
+def test_same_bits_every_time() -> None:
+    norm, dense = tensors((70, 9), (70, 9), (9,), (9,), dtype=torch.float32), tensors((70, 9), (20, 9), (20,))
+    for function, given in ((norm_of("triton", adds=True), norm), (linear_of("triton", relu=True), dense)):
+        same_bits(with_grads(function, *given), with_grads(function, *given))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_lookup(dtype: torch.dtype) -> None:
+    table, index = tensors((7, 3), dtype=dtype)[0], torch.tensor([3, 0, 3, 3, 6, 0], device=DEVICE)
+    expected = with_grads(lambda table: table[index], table)
+    for function in (lookup, lookup_op):
+        found = with_grads(lambda table: function(table, index), table)  # noqa: B023
+        assert torch.equal(found["out 0"], expected["out 0"])
+        same(found, expected)
+    assert with_grads(lambda table: lookup_op(table, index[:0]), table)["gradient 0"].abs().sum() == 0
+
+
+@pytest.mark.parametrize("axes", [(0, 0, 0, 0), (None, None, 0, 0), (1, 0, None, None), (0, None, 0, None)])
+def test_norm_of_each_trial(axes: tuple[int | None, ...]) -> None:
+    shapes = [(7, 4), (7, 4), (4,), (4,)]
+    given = [
+        t if axis is None else torch.stack([t, t + 1, t.flip(0)], axis)
+        for t, axis in zip(tensors(*shapes), axes, strict=True)
+    ]
+    for part in (slice(None), slice(2, None)):
+        inputs = [given[0], *given[part][-2:]] if part.start else given
+        dims = (axes[0], *axes[2:]) if part.start else axes
+        ours, theirs = (
+            with_grads(torch.vmap(norm_of(b, adds=not part.start), in_dims=dims), *inputs)
+            for b in ("triton", "reference")
+        )
+        same(ours, theirs)
+
+
+@pytest.mark.parametrize("axes", [(0, 0, 0), (None, 0, 0), (1, None, None)])
+@pytest.mark.parametrize("relu", [True, False])
+def test_linear_of_each_trial(axes: tuple[int | None, ...], relu: bool) -> None:
+    given = [
+        t if axis is None else torch.stack([t, t + 1, t.flip(0)], axis)
+        for t, axis in zip(tensors((7, 4), (5, 4), (5,)), axes, strict=True)
+    ]
+    ours, theirs = (
+        with_grads(torch.vmap(linear_of(b, relu=relu), in_dims=axes), *given) for b in ("triton", "reference")
+    )
+    same(ours, theirs)
+
+
+def test_compiles_in_one_graph() -> None:
+    index = torch.tensor([2, 0, 0, 2], device=DEVICE)
+
+    def layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            inner = linear(x, weight, bias, relu=True, backend="triton")
+            total, normed = add_norm(inner, inner, bias, bias, backend="triton")
+        return (total + normed).float() * lookup_op(weight, index)[0, 0]
+
+    given = tensors((6, 5), (4, 5), (4,), dtype=torch.float32)
+    expected = with_grads(layer, *given)
+    torch._dynamo.reset()
+    same(with_grads(torch.compile(layer, fullgraph=True, backend="aot_eager"), *given), expected)
+
+
+def test_the_plain_ops_serve_on_the_cpu() -> None:
+    if choose("auto", torch.device("cpu")) == "triton":
+        pytest.skip("Triton is what auto takes")
+    x, weight, bias = (t.cpu() for t in tensors((4, 4), (4, 4), (4,)))
+    with torch.profiler.profile() as profiler:
+        lookup(linear(add_norm(x, x, bias, bias)[1], weight, bias, relu=True), torch.tensor([0, 1]))
+    ran = {event.key for event in profiler.key_averages()}
+    names = {op._qualname for op in (layer_norm_op, linear_op, lookup_op)}
+    assert not names & ran and "aten::layer_norm" in ran
