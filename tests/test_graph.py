@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from magna.graph import PIECE_EDGES, Graph, Segments, as_graph
+from magna.graph import Graph, Segments, as_graph, piece_edges
 from magna.ops.backends import pack, unpack
 from tests.laws import Options, integers, odd_graphs, random_graph, star
 
@@ -38,7 +38,7 @@ def check_segments(segments: Segments, key: Tensor, size: int) -> None:
     pieces = segments.pieces[segments.pieces[:, 0] >= 0].tolist()
     walked: dict[int, list[tuple[int, int, int]]] = {group: [] for group in range(size)}
     for group, begin, end, slot in pieces:
-        assert 0 <= end - begin <= PIECE_EDGES
+        assert 0 <= end - begin <= piece_edges(key.numel())
         walked[group].append((begin, end, slot))
     hubs = {group: (first, last) for group, first, last in segments.hubs.tolist() if group >= 0}
     slots = []
@@ -83,10 +83,16 @@ def test_tables_built_under_a_compiler_are_padded_and_say_the_same(
     check_segments(padded.by_source, graph.source, graph.num_nodes)
 
 
-def test_hub_is_cut() -> None:
+@pytest.mark.parametrize("many", [0, 1000])
+def test_hub_is_cut(monkeypatch: pytest.MonkeyPatch, many: int) -> None:
+    """Into longer pieces where there are many edges."""
+    monkeypatch.setattr("magna.graph._MANY_EDGES", many)
     hub = star(300, leaves=300)
-    assert hub.by_target.hubs.shape == (1, 3) and hub.by_target.num_slots == -(-300 // PIECE_EDGES)
+    longest = piece_edges(hub.num_edges)
+    assert (longest > 64) == (many == 0)
+    assert hub.by_target.hubs.shape == (1, 3) and hub.by_target.num_slots == -(-300 // longest)
     assert hub.by_source.hubs.shape == (1, 3)
+    check_segments(hub.by_target, hub.target, hub.num_nodes)
 
 
 def test_relations_are_segments_too() -> None:

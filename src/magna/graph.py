@@ -14,8 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# A program of a GPU kernel walks at most this many edges, so that a hub does not run on one program alone.
-PIECE_EDGES = 64
+# A program of a GPU kernel walks at most so many edges, so that a hub does not run on one program alone. Where pieces fill
+# the GPU many times over, longer ones leave less to add up.
+_SHORT_PIECE, _LONG_PIECE, _MANY_EDGES = 64, 128, 1 << 20
 _INT32_MAX = 2**31 - 1
 
 
@@ -241,8 +242,13 @@ def _segments(key: Tensor, size: int, in_order: bool) -> Segments:
     return Segments(ptr.int(), order.int(), *_cut(ptr, key.numel()))
 
 
+def piece_edges(num_edges: int) -> int:
+    """Edges of a piece at most; a row with more is a hub."""
+    return _SHORT_PIECE if num_edges < _MANY_EDGES else _LONG_PIECE
+
+
 def _cut(ptr: Tensor, num_edges: int) -> tuple[Tensor, Tensor, int]:
-    """Cut each group into pieces of at most PIECE_EDGES edges.
+    """Cut each group into pieces of bounded length.
 
     Under a compiler the number of pieces must not depend on the data: the tables then have the largest size that
     can be needed, and what is left over is marked with group -1.
@@ -251,13 +257,14 @@ def _cut(ptr: Tensor, num_edges: int) -> tuple[Tensor, Tensor, int]:
     if size == 0:
         empty = torch.zeros(0, dtype=torch.int32, device=device)
         return empty.view(0, 4), empty.view(0, 3), 0
+    longest = piece_edges(num_edges)
     degree = ptr[1:] - ptr[:-1]
-    count = ((degree + PIECE_EDGES - 1) // PIECE_EDGES).clamp_(min=1)
+    count = ((degree + longest - 1) // longest).clamp_(min=1)
     first = torch.cumsum(count, 0)
     is_hub = count > 1
     hub_end = torch.cumsum(torch.where(is_hub, count, 0), 0)
     if torch.compiler.is_compiling():
-        num_hubs = num_edges // PIECE_EDGES
+        num_hubs = num_edges // longest
         num_pieces, num_slots = size + num_hubs, 2 * num_hubs
     else:
         num_pieces, num_hubs, num_slots = torch.stack([first[-1], is_hub.sum(), hub_end[-1]]).tolist()
@@ -266,18 +273,20 @@ def _cut(ptr: Tensor, num_edges: int) -> tuple[Tensor, Tensor, int]:
     used = group < size
     group = group.clamp_(max=size - 1)
     within = piece - (first - count)[group]
-    begin = ptr[group] + within * PIECE_EDGES
-    end = torch.minimum(begin + PIECE_EDGES, ptr[group + 1])
+    begin = ptr[group] + within * longest
+    end = torch.minimum(begin + longest, ptr[group + 1])
     slot = torch.where(used & is_hub[group], (hub_end - count)[group] + within, -1)
     end = torch.where(used, end, begin)
     pieces = torch.stack([torch.where(used, group, -1), begin, end, slot], dim=1)
     # The pieces of hubs come first, so that slot i belongs to piece i; then the others from long to short, so that the
     # rows that a program walks side by side are alike.
-    pieces = pieces[torch.argsort(torch.where(slot < 0, begin - end, -PIECE_EDGES - 1), stable=True)]
+    pieces = pieces[torch.argsort(torch.where(slot < 0, begin - end, -longest - 1), stable=True)]
     # The hubs in the order of their groups: the i-th hub is the first group whose running count passes i.
     running = torch.cumsum(is_hub, 0)
     hub = torch.searchsorted(running, torch.arange(num_hubs, device=device), right=True)
     used = hub < size
     hub = hub.clamp_(max=size - 1)
     hubs = torch.stack([torch.where(used, hub, -1), (hub_end - count)[hub], hub_end[hub]], dim=1)
+    # The largest first, so that nobody waits for it at the end.
+    hubs = hubs[torch.argsort(torch.where(used, hubs[:, 1] - hubs[:, 2], 0), stable=True)]
     return pieces.int(), hubs.int(), num_slots

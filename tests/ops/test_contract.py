@@ -59,6 +59,19 @@ def test_diffusion_on_odd_graphs(fused: Backend, calls: Counter, name: str, drop
     same(found, diffuse(problem, "reference", **drops))
 
 
+def test_longer_pieces_give_the_same(fused: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = random_graph(4, 900)  # of up to three pieces, or of none
+    problem = Problem.of(graph, heads=2, width=3, K=1, device=device_of(fused))
+    expected = [diffuse(problem, "reference"), softmax(problem, "reference")]
+    mask = reference.top_k_mask(problem.scores, 15, problem.graph)
+    monkeypatch.setattr("magna.graph._MANY_EDGES", 0)
+    longer = Problem.of(random_graph(4, 900), heads=2, width=3, K=1, device=device_of(fused))
+    assert longer.graph.by_target.num_slots < problem.graph.by_target.num_slots
+    for found, same_as in zip([diffuse(longer, fused), softmax(longer, fused)], expected, strict=True):
+        same(found, same_as)
+    assert torch.equal(kernels(fused).top_k_mask(longer.scores, 15, longer.graph), mask)
+
+
 @pytest.mark.parametrize("name", ODD)
 def test_softmax_on_odd_graphs(fused: Backend, calls: Counter, name: str) -> None:
     problem = Problem.of(odd_graphs(300 if interpreted(fused) else 5000)[name], heads=3, device=device_of(fused))

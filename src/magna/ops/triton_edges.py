@@ -11,15 +11,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from magna.graph import PIECE_EDGES, Graph, Segments
+from magna.graph import Graph, Segments, piece_edges
 from magna.ops.triton_hops import accumulator
 
 _EDGES = 32  # edges that a program looks at in one step
 _HEADS = 32  # heads of a program at most
 _ROWS = 4  # short rows that a program of the softmax takes at once
 _ROW_EDGES = 8  # edges of each in one step
-# Top-k of rows up to a length: the edges and heads that a program keeps in registers, and its warps.
-_TOP_K_TILES = ((PIECE_EDGES, PIECE_EDGES, 8, 1), (512, 512, 8, 4), (2**31 - 1, 4096, 2, 8))
+# Top-k of hubs up to a length: the edges and heads that a program keeps in registers, and its warps.
+_TOP_K_HUBS = ((512, 512, 8, 4), (2**31 - 1, 4096, 2, 8))
 
 
 @triton.jit
@@ -364,8 +364,8 @@ def top_k_mask(scores: Tensor, k: int, graph: Graph) -> Tensor:
         return out
     heads, key = scores.size(1), tl.int64 if scores.dtype == torch.float64 else tl.int32
     same = {"H": heads, "KEY": key, "BITS": key.primitive_bitwidth, "IN_ORDER": graph.in_order}
-    shorter = 0
-    for longest, edges, most_heads, warps in _TOP_K_TILES:
+    piece, shorter = piece_edges(scores.size(0)), 0
+    for longest, edges, most_heads, warps in ((piece, piece, 8, piece // 64), *_TOP_K_HUBS):
         group = min(most_heads, triton.next_power_of_2(heads))
         hubs = shorter > 0
         number = rows.hubs.size(0) if hubs else graph.num_nodes

@@ -1,6 +1,6 @@
 """One hop of the diffusion and its backward walk on the GPU.
 
-A program walks pieces of rows (at most `graph.PIECE_EDGES` edges each) for a group of heads. Where a row is one piece,
+A program walks pieces of rows (at most `graph.piece_edges` edges each) for a group of heads. Where a row is one piece,
 the program finishes it; the pieces of a hub write partial sums, and a second kernel adds those in order. Nothing is
 atomic, so the same inputs give the same bits.
 """
@@ -23,7 +23,7 @@ from magna.ops.triton_draw import bits, factor
 _FREE = ["number", "all_heads", "all_width", "first_head", "first_column"]
 _FREE_OF_ROWS = ["num_pieces", "num_slots", *_FREE]
 _BLOCK = 1024
-_HUB_TILE = 4096  # partial sums of a hub that a program adds at a time, on four warps
+_HUB_WARPS = 4  # that add up the partial sums of a hub, 16 bytes a thread and step
 
 
 @triton.jit
@@ -195,16 +195,29 @@ def _leave(partial_ptr, pieces_ptr, num_pieces, lane, row, inside, SIZE: tl.cons
 
 
 @triton.jit
+def _slots(partial_ptr, slot, last, lane, inside, SIZE: tl.constexpr):
+    return tl.load(partial_ptr + slot.to(tl.int64) * SIZE + lane, mask=(slot < last) & inside, other=0.0)
+
+
+@triton.jit
 def _sum_slots(partial_ptr, hubs_ptr, lane, inside, SIZE: tl.constexpr, SLOTS: tl.constexpr):
-    """A hub, [1], and the sum of what its pieces left, [1, HB, DB], always in the same order."""
-    at = hubs_ptr + tl.program_id(0) * 3
-    first = tl.load(at + 1)
-    last = tl.load(at + 2)
+    """The sum of what the pieces of a hub left, [1, HB, DB], always in the same order."""
+    first = tl.load(hubs_ptr + tl.program_id(0) * 3 + 1)
+    last = tl.load(hubs_ptr + tl.program_id(0) * 3 + 2)
     acc = tl.zeros([SLOTS, lane.shape[1], lane.shape[2]], dtype=partial_ptr.dtype.element_ty)
-    for start in range(first, last, SLOTS):
+    for start in range(first, last, 8 * SLOTS):
+        # Eight steps by hand: of one large tile the assembler would load two parts, add them, and load the next.
         slot = (start + tl.arange(0, SLOTS))[:, None, None]
-        acc += tl.load(partial_ptr + slot.to(tl.int64) * SIZE + lane, mask=(slot < last) & inside, other=0.0)
-    return tl.load(at + tl.zeros([1], dtype=tl.int32)), tl.sum(acc, axis=0)[None, :, :]
+        sum0 = _slots(partial_ptr, slot, last, lane, inside, SIZE)
+        sum1 = _slots(partial_ptr, slot + SLOTS, last, lane, inside, SIZE)
+        sum2 = _slots(partial_ptr, slot + 2 * SLOTS, last, lane, inside, SIZE)
+        sum3 = _slots(partial_ptr, slot + 3 * SLOTS, last, lane, inside, SIZE)
+        sum4 = _slots(partial_ptr, slot + 4 * SLOTS, last, lane, inside, SIZE)
+        sum5 = _slots(partial_ptr, slot + 5 * SLOTS, last, lane, inside, SIZE)
+        sum6 = _slots(partial_ptr, slot + 6 * SLOTS, last, lane, inside, SIZE)
+        sum7 = _slots(partial_ptr, slot + 7 * SLOTS, last, lane, inside, SIZE)
+        acc += ((sum0 + sum1) + (sum2 + sum3)) + ((sum4 + sum5) + (sum6 + sum7))
+    return tl.sum(acc, axis=0)[None, :, :]
 
 
 @triton.jit(do_not_specialize=_FREE)
@@ -218,10 +231,11 @@ def _hop_hubs_kernel(
     d = tl.arange(0, DB)
     lane = (h[:, None] * D + d[None, :])[None, :, :]
     inside = _inside(h, d, H, D, HB, DB)
-    node, acc = _sum_slots(partial_ptr, hubs_ptr, lane, inside, H * D, SLOTS)
+    node = tl.load(hubs_ptr + tl.program_id(0) * 3 + tl.zeros([1], dtype=tl.int32))
     live = (node >= 0)[:, None, None] & inside
     own = node.to(tl.int64)[:, None, None] * (H * D) + lane
     x = tl.load(x_ptr + own, mask=live, other=0.0).to(ACC)
+    acc = _sum_slots(partial_ptr, hubs_ptr, lane, inside, H * D, SLOTS)
     acc = _hop_row(
         acc, x, node, h, d, z_scale_ptr, x_scale_ptr, seed_ptr, feature_rate_ptr,
         number, all_heads, all_width, first_head, first_column, H, Z_SCALED, FEATURE_DROP, ACC,
@@ -362,11 +376,12 @@ def _hop_backward_hubs_kernel(
     d = tl.arange(0, DB)
     lane = (h[:, None] * D + d[None, :])[None, :, :]
     inside = _inside(h, d, H, D, HB, DB)
-    node, acc = _sum_slots(partial_ptr, hubs_ptr, lane, inside, H * D, SLOTS)
+    node = tl.load(hubs_ptr + tl.program_id(0) * 3 + tl.zeros([1], dtype=tl.int32))
     live = (node >= 0)[:, None, None] & inside
     own = node.to(tl.int64)[:, None, None] * (H * D) + lane
     before_ptr = grad_ptr if FIRST else grad_x_ptr
     before = tl.load(before_ptr + own, mask=live, other=0.0).to(ACC)
+    acc = _sum_slots(partial_ptr, hubs_ptr, lane, inside, H * D, SLOTS)
     acc, total = _backward_row(
         acc, before, node, h, d, first_scale_ptr, scale_ptr, seed_ptr, feature_rate_ptr,
         number, all_heads, all_width, first_head, first_column, H, FIRST, FEATURE_DROP, ACC,
@@ -451,7 +466,7 @@ def _blocks(z: Tensor) -> tuple[Tile, dict, dict, int]:
     t = tile(z.size(1), z.size(2), z.element_size())
     shared = {"H": z.size(1), "D": z.size(2), "HB": t.heads, "DB": t.width, "ACC": accumulator(z.dtype)}
     walk = shared | {"R": t.rows, "J": t.edges, "num_warps": t.warps}
-    hubs = shared | {"SLOTS": max(1, _HUB_TILE // (t.heads * t.width)), "num_warps": 4}
+    hubs = shared | {"SLOTS": max(1, 128 * _HUB_WARPS // (t.heads * t.width)), "num_warps": _HUB_WARPS}
     return t, walk, hubs, triton.cdiv(z.size(1), t.heads)
 
 
