@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# A program of a GPU kernel walks at most so many edges, so that a hub does not run on one program alone. Where pieces fill
-# the GPU many times over, longer ones leave less to add up.
+# A program of a GPU kernel walks at most so many edges, so that a hub does not run on one program alone. Where pieces
+# fill the GPU many times over, longer ones leave less to add up.
 _SHORT_PIECE, _LONG_PIECE, _MANY_EDGES = 64, 128, 1 << 20
 _INT32_MAX = 2**31 - 1
 

@@ -74,6 +74,7 @@ def kvsall_loss_op(
     own = _own(entity, entity_bias, share.dtype)
     for start, scores, _, b_here in _blocks(q, e, b, block, own):
         steps.accumulate(scores, b_here, start, where, top, total, picked)
+        del scores  # before the next ones are made
     extra, elsewhere, negative_entropy = _targets(ptr, candidates.size(0), label_smoothing, share.dtype)
     all_scores = q.to(share.dtype) @ e.sum(0, dtype=share.dtype)
     if bias is not None:
@@ -129,6 +130,7 @@ def kvsall_loss_backward_op(
         if own is not None:
             column, here = _places(own[0], start, grad_s.size(1))
             grad_own += torch.where(here, grad_s.gather(1, column), 0).squeeze(1)
+        del scores, grad_s  # before the next ones are made
     size = candidates.size(0)
     grad_b = grad_b[:size] if bias is None else grad_b[:size].to(bias.dtype)
     return grad_q.to(query.dtype), grad_e[:size], grad_b, grad_own
@@ -202,6 +204,7 @@ def _blocks(
             column, here = _places(own[0], start, scores.size(1))
             scores.scatter_add_(1, column, torch.where(here, own[1][:, None], 0))
         yield start, scores, e_here, b[start : start + block]
+        del scores
 
 
 def _places(entity: Tensor, start: int, width: int) -> tuple[Tensor, Tensor]:
