@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
@@ -10,11 +11,14 @@ import ledger
 
 from magna.bench.comparison import BUSY_CORES
 
+Row = dict[str, Any]
+
 
 def update() -> None:
     """Write each table between its markers in the document."""
     text = ledger.DOCS.read_text()
-    for name, table in (("kernels", kernels()), ("epochs", epochs()), ("scaling", scaling()), ("memory", memory())):
+    for table_of in (kernels, epochs, scaling, memory, steps, loss, ranking):
+        name, table = table_of.__name__, table_of()
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         text, found = re.subn(f"{begin}.*?{end}", lambda _, t=f"{begin}\n{table}\n{end}": t, text, flags=re.DOTALL)
         assert found == 1, f"{ledger.DOCS} has no place for the {name} table"
@@ -110,6 +114,36 @@ def memory() -> str:
         header = ["graph", "peak MB", *(f"K = {K}" for K in hops)]
         parts.append(_titled(record["device"], _stamps([record]), header, body))
     return "\n\n".join(parts)
+
+
+def steps() -> str:
+    def cells(row: Row) -> list[str]:
+        settings, peak = " ".join(row["set"]) or "its own", _megabytes(row.get("peak_bytes"))
+        return [row["recipe"], settings, f"{row['batch']:,}", _digits(row["ms"]), _digits(row["tflops"]), peak]
+
+    return _listed("step", ["recipe", "settings", "queries", "ms", "TFLOP/s", "peak MB"], cells)
+
+
+def loss() -> str:
+    def cells(row: Row) -> list[str]:
+        block, peak = f"{row['block']:,}" if row["block"] else "all", _megabytes(row["peak_bytes"])
+        return [row["graph"], row["backend"], row["precision"], block, _digits(row["ms"]), peak]
+
+    return _listed("loss", ["graph", "backend", "precision", "entities at a time", "ms", "peak MB"], cells)
+
+
+def ranking() -> str:
+    def cells(row: Row) -> list[str]:
+        return [row["graph"], f"{row['targets']:,}", f"{row['entities']:,}", _digits(row["seconds"])]
+
+    return _listed("ranking", ["graph", "ranks", "entities", "seconds"], cells)
+
+
+def _listed(study: str, header: list[str], cells: Callable[[Row], list[str]]) -> str:
+    """One table for each device: its rows as they stand in the record."""
+    records = ledger.read_json(study)
+    tables = [_titled(r["device"], _stamps([r]), header, [cells(row) for row in r["rows"]]) for r in records]
+    return "\n\n".join(tables) or "Not measured yet."
 
 
 def _titled(device: str, stamps: str, header: list[str], body: list[list[str]]) -> str:
