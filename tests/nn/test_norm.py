@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from magna.nn.norm import UnbiasedLayerNorm, make_norm
+from magna.nn.dropout import Dropout
+from magna.nn.norm import UnbiasedLayerNorm, add_norm, make_norm
 
 
 def test_unbiased_norm_is_its_formula():
@@ -39,6 +40,17 @@ def test_autocast_does_not_widen_the_standard_norm():
         narrow = norm(x.bfloat16())
         assert narrow.dtype == torch.bfloat16 and norm(x).dtype == torch.float32
     torch.testing.assert_close(narrow.float(), norm(x), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("name", ["layer", "unbiased", "none"])
+def test_dropout_of_a_norm_is_that_of_its_own(name):
+    x, norm, dropout = torch.randn(5, 8), make_norm(name, 8), Dropout(0.5)
+    torch.manual_seed(0)
+    total, found = add_norm(x, x, norm, dropout)
+    torch.manual_seed(0)
+    torch.testing.assert_close(found, dropout(norm(x + x)))
+    assert torch.equal(total, x + x) and (found == 0).any()
+    torch.testing.assert_close(add_norm(x, x, norm, dropout.eval())[1], norm(x + x))
 
 
 def test_the_names():

@@ -61,9 +61,11 @@ def dense_samples(x: Tensor) -> Iterator[tuple[CustomOpDef, tuple]]:
     grad = low @ low.T
     yield linears_op, (*learn(low), list(learn(own, own)), [low, low])
     yield linears_backward_op, (low, [grad, grad], [own, own], [low, low])
+    rate, seed = torch.full((len(x),), 0.3, device=x.device), torch.tensor([3], device=x.device)
     for adds in (True, False):
-        yield layer_norm_op, (*learn(x), learn(x)[0] if adds else None, *learn(own, own), 1e-5)
-        yield layer_norm_backward_op, (x, x if adds else None, x, own, x[:, :, 0], x[:, :, 1])
+        drawn = (rate, seed) if adds else (None, None)
+        yield layer_norm_op, (*learn(x), learn(x)[0] if adds else None, *learn(own, own), *drawn, 1e-5)
+        yield layer_norm_backward_op, (x, x if adds else None, x, own, x[:, :, 0], x[:, :, 1], *drawn)
         yield linear_op, (*learn(low, own), low, learn(own[:, 0])[0] if adds else None, adds)
         yield linear_backward_op, (grad, low, own, low, grad if adds else None, adds, adds)
 
@@ -85,7 +87,7 @@ def op_samples(fused: Backend) -> Iterator[tuple[CustomOpDef, tuple]]:
     yield head_scores_op, (*learn(p.x[None], p.x[:1]), True, fused)
     yield head_scores_backward_op, (nodes[None], p.x[None], p.x[:1], True, fused)
     yield kept_edges_op, (rate, seed, None, True, *packed, fused)
-    yield edge_softmax_op, (*learn(p.scores), *packed, fused)
+    yield edge_softmax_op, (*learn(p.scores), p.scores, *packed, fused)
     yield edge_softmax_backward_op, (p.scores, attention, *packed, fused)
     yield top_k_mask_op, (p.scores, 2, *packed, fused)
     yield edge_scores_op, (*learn(nodes, nodes, nodes[:2]), *packed, 0.2, fused)

@@ -332,7 +332,9 @@ def node_scores_with_grads(backend: Backend, x: Tensor, vector: Tensor, tanh: bo
 
 
 @pytest.mark.parametrize("tanh", [True, False])
-@pytest.mark.parametrize("shape", [(0, 2, 3), (1, 1, 1), (5, 3, 7), (130, 2, 8), (3, 1, 65), (300, 1, 20)])
+@pytest.mark.parametrize(
+    "shape", [(0, 2, 3), (1, 1, 1), (5, 3, 7), (130, 2, 8), (3, 1, 65), (300, 1, 20), (70, 1, 300)]
+)
 def test_node_scores_of_odd_sizes(fused: Backend, calls: Counter, shape: tuple[int, int, int], tanh: bool) -> None:
     x, vector = (
         uniform(*size, seed=i, low=-3, high=3).to(device_of(fused)) for i, size in enumerate((shape, shape[1:]))

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from magna.ops import add_norm, linear, linears, lookup, reference
+from magna.ops import add_norm, dropout, linear, linears, lookup, reference
 from magna.ops.backends import choose, why_not
+from magna.ops.checks import Rate
 from magna.ops.dense import layer_norm_op, linear_op, lookup_op
 from magna.typing import Backend
 from tests.laws import Results, device_of, gradient, interpreted, same, same_bits, uniform, within_budget
@@ -41,10 +42,10 @@ def with_grads(
     return results | {f"gradient {i}": gradient(leaf) for i, leaf in enumerate(leaves)}
 
 
-def norm_of(backend: Backend, *, adds: bool) -> Callable[..., tuple[Tensor, ...]]:
+def norm_of(backend: Backend, *, adds: bool, p: float | Tensor = 0.0) -> Callable[..., tuple[Tensor, ...]]:
     def function(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         *added, weight, bias = rest
-        return add_norm(x, added[0] if adds else None, weight, bias, 1e-3, backend=backend)
+        return add_norm(x, added[0] if adds else None, weight, bias, 1e-3, p=p, seed=7, backend=backend)
 
     return function
 
@@ -54,6 +55,34 @@ def norm_of(backend: Backend, *, adds: bool) -> Callable[..., tuple[Tensor, ...]
 def test_norm_of_odd_sizes(shape: tuple[int, int], adds: bool) -> None:
     given = tensors(shape, *([shape] if adds else []), shape[1:], shape[1:])
     same(with_grads(norm_of("triton", adds=adds), *given), with_grads(norm_of("reference", adds=adds), *given))
+
+
+@pytest.mark.parametrize("adds", [True, False], ids=["added", "alone"])
+@pytest.mark.parametrize("shape", [(0, 3), (1, 5), (37, 130), (2, 3, 4)])
+def test_norm_under_dropout(shape: tuple[int, ...], adds: bool) -> None:
+    given = tensors(shape, *([shape] if adds else []), shape[-1:], shape[-1:])
+    ours, theirs = (with_grads(norm_of(b, adds=adds, p=0.3), *given) for b in ("triton", "reference"))
+    same(ours, theirs)
+    # The entries that dropout by itself sets to zero.
+    kept = dropout(torch.ones_like(given[0]), 0.3, 7, backend="triton")
+    assert torch.equal(ours["out 1"] == 0, kept == 0)
+    same({"norm": ours["out 1"]}, {"norm": kept * with_grads(norm_of("triton", adds=adds), *given)["out 1"]})
+
+
+def test_the_seed_of_a_norm_under_dropout_is_asked_for() -> None:
+    x, weight, bias = tensors((2, 3), (3,), (3,))
+    with pytest.raises(ValueError, match="seed is missing: p is above 0"):
+        add_norm(x, None, weight, bias, p=0.5, backend="triton")
+    with pytest.raises(ValueError, match="allowed: 0 up to, but not including, 1"):
+        add_norm(x, None, weight, bias, p=1.0, seed=1, backend="triton")
+
+
+@pytest.mark.parametrize("shape", [(1, 0, 3), (1, 1, 1), (2, 513, 17), (3, 1100, 2), (1, 5, 0)])
+def test_sums_over_rows(shape: tuple[int, int, int]) -> None:
+    from magna.ops.triton_dense import sum_rows
+
+    (x,) = tensors(shape)
+    torch.testing.assert_close(sum_rows(x), x.sum(1))
 
 
 def test_norm_of_more_rows_than_programs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,6 +214,7 @@ def test_gradcheck() -> None:
     x, added, weight, bias = (t.requires_grad_() for t in tensors((3, 4), (3, 4), (4,), (4,)))
     torch.autograd.gradcheck(norm_of("triton", adds=True), (x, added, weight, bias))
     torch.autograd.gradcheck(norm_of("triton", adds=False), (x, weight, bias))
+    torch.autograd.gradcheck(norm_of("triton", adds=True, p=0.3), (x, added, weight, bias))
     matrix, shift = (uniform(*shape, seed=7).to(DEVICE).requires_grad_() for shape in ((5, 4), (5,)))
     torch.autograd.gradcheck(linear_of("triton", relu=True), (x, matrix, shift))
     index = torch.tensor([2, 0, 0, 2], device=DEVICE)
@@ -223,6 +253,28 @@ def test_norm_of_each_trial(axes: tuple[int | None, ...]) -> None:
             for b in ("triton", "reference")
         )
         same(ours, theirs)
+
+
+@pytest.mark.parametrize("axes", [(0, 0, 0, 0), (None, None, 0, 0), (0, 1, None, None)])
+def test_norm_under_the_dropout_of_each_trial(axes: tuple[int | None, ...]) -> None:
+    p: Rate = torch.tensor([0.1, 0.5, 0.8], device=DEVICE) if axes[0] == 0 else 0.5
+    given = [
+        t if axis is None else torch.stack([t, t + 1, t.flip(0)], axis)
+        for t, axis in zip(tensors((7, 4), (4,), (4,)), axes[1:], strict=True)
+    ]
+    options: dict = {"seed": 7, "backend": "triton", "validate": False}
+
+    def together(p: Rate, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return add_norm(x, None, weight, bias, p=p, **options)[1]
+
+    def apart(p: Rate, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return dropout(add_norm(x, None, weight, bias, backend="triton")[1], p, **options)
+
+    found, expected = (
+        with_grads(lambda *inputs: torch.vmap(function, in_dims=axes)(p, *inputs), *given)  # noqa: B023
+        for function in (together, apart)
+    )
+    same(found, expected)
 
 
 @pytest.mark.parametrize("axes", [(0, 0, 0), (None, 0, 0), (1, None, None)])

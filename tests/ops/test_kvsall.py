@@ -123,6 +123,14 @@ def test_a_bias_of_its_own_for_one_entity_of_a_query(blocked: LossBackend, block
     torch.testing.assert_close(plain, expected["loss"])
 
 
+def test_rows_that_do_not_lie_side_by_side(blocked: LossBackend) -> None:
+    q = Queries.of([2, 1], 70, device=device_of(blocked))
+    own = torch.tensor([[3, 9], [69, 9]], device=q.query.device)[:, 0], q.query[:, 0]
+    expected = replace(q, own=own).loss(blocked, label_smoothing=0.1, block=64)
+    apart = replace(q, query=q.query.T.contiguous().T, candidates=q.candidates.T.contiguous().T, own=own)
+    same(apart.loss(blocked, label_smoothing=0.1, block=64), expected)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_gradients(blocked: LossBackend, smoothing: float) -> None:
     q = Queries.of([2, 0, 1], 7, channels=3, padding=2, device=device_of(blocked))
@@ -193,12 +201,14 @@ def test_single_precision_is_in_the_budget(blocked: LossBackend) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_bfloat16_products_are_in_the_budget(blocked: LossBackend, dtype: torch.dtype) -> None:
     q = Queries.of([3, 1, 40, 7], 300, channels=64, device=device_of(blocked)).to(torch.bfloat16).to(dtype)
-    if q.bias is not None:
-        q = replace(q, bias=q.bias.float())
+    assert q.bias is not None
+    own = torch.tensor([0, 299, 5, int(q.answers[1][-1])], device=q.query.device), q.bias[:4].float()
+    q = replace(q, bias=q.bias.float(), own=own)
     truth = q.to(torch.float64).loss("reference", label_smoothing=0.1)
     found = q.loss(blocked, label_smoothing=0.1, precision="bfloat16")
     assert {t.dtype for t in (found["query"], found["candidates"])} == {dtype}
     assert found["loss"].dtype == found["bias"].dtype == torch.float32
+    torch.testing.assert_close(found["own"], truth["own"], rtol=1e-4, atol=1e-7)
     # Inputs that are bfloat16 numbers already: the scores lose nothing, only their gradient is rounded.
     torch.testing.assert_close(found["loss"].double(), truth["loss"], rtol=1e-5, atol=0)
     plain = q.to(torch.bfloat16).loss("reference", label_smoothing=0.1)

@@ -127,8 +127,8 @@ class MAGNABlock(nn.Module):
 
     def step(self, x: Tensor, update: Tensor | None, graph: Graph, **call: Any) -> tuple[Tensor, Tensor | None]:
         """The block on x + update, its own last addition left to whoever is next: a norm adds up in passing."""
-        x, normed = add_norm(x, update, self.norm)
-        attended = self.output_dropout(self.conv(self.input_dropout(normed), graph, **call))
+        x, normed = add_norm(x, update, self.norm, self.input_dropout)
+        attended = self.output_dropout(self.conv(normed, graph, **call))
         kept = self.residual(self.residual_dropout(x))
         if self.ffn is None or self.ffn_norm is None:
             return elu(attended + kept), None

@@ -212,5 +212,6 @@ class ConvE(Decoder):
         return self.entity_bias
 
 
-LINEAR = ("distmult", "complex", "tucker")  # a score is a product with the relation
 DECODERS: dict[str, type[Decoder]] = {"distmult": DistMult, "complex": ComplEx, "tucker": TuckER, "conve": ConvE}
+# Those whose score is a product with the relation.
+LINEAR = tuple(name for name, decoder in DECODERS.items() if decoder.pair is not Decoder.pair)

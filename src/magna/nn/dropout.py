@@ -41,8 +41,12 @@ class Dropout(nn.Module):
         self.rows = rows
         self.backend = backend
 
+    @property
+    def drops(self) -> bool:
+        return self.training and not is_zero(self.p)
+
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or is_zero(self.p):
+        if not self.drops:
             return x
         entries = x.new_ones(x.size(0), *(1 for _ in x.shape[1:])) if self.rows else x
         dropped = dropout(entries, self.p, draw_seed(x.device), backend=self.backend, validate=False)

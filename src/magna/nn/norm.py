@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from magna import ops
+from magna.nn.dropout import Dropout, draw_seed
 from magna.typing import Backend, Norm, one_of
 
 
@@ -23,9 +24,12 @@ class LayerNorm(nn.LayerNorm):
     def forward(self, x: Tensor) -> Tensor:
         return self.added(x, None)[1]
 
-    def added(self, x: Tensor, update: Tensor | None) -> tuple[Tensor, Tensor]:
-        """x + update and its norm, in one pass."""
-        return ops.add_norm(x, update, self.weight, self.bias, self.eps, backend=self.backend)
+    def added(self, x: Tensor, update: Tensor | None, dropout: Dropout | None = None) -> tuple[Tensor, Tensor]:
+        """x + update and its norm under dropout, in one pass."""
+        own = x, update, self.weight, self.bias, self.eps
+        if dropout is None or not dropout.drops:
+            return ops.add_norm(*own, backend=self.backend)
+        return ops.add_norm(*own, p=dropout.p, seed=draw_seed(x.device), backend=self.backend, validate=False)
 
 
 class UnbiasedLayerNorm(nn.Module):
@@ -70,12 +74,14 @@ class UnbiasedLayerNorm(nn.Module):
 NormLayer = LayerNorm | UnbiasedLayerNorm | nn.Identity
 
 
-def add_norm(x: Tensor, update: Tensor | None, norm: NormLayer) -> tuple[Tensor, Tensor]:
-    """x + update and its norm, of whatever kind."""
+def add_norm(
+    x: Tensor, update: Tensor | None, norm: NormLayer, dropout: Dropout | None = None
+) -> tuple[Tensor, Tensor]:
+    """x + update and its norm, of whatever kind, under dropout of its entries."""
     if isinstance(norm, LayerNorm):
-        return norm.added(x, update)
+        return norm.added(x, update, dropout)
     total = x if update is None else x + update
-    return total, norm(total)
+    return total, norm(total) if dropout is None else dropout(norm(total))
 
 
 def make_norm(norm: Norm, channels: int, eps: float | None = None, backend: Backend = "auto") -> NormLayer:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
@@ -13,10 +11,9 @@ from magna.ops import checks, reference
 from magna.ops.answers import Answers, check_answers, check_own, check_products, check_values, shares
 from magna.ops.backends import accumulator, choose, pack
 from magna.ops.checks import Rate
-from magna.ops.dense import add_norm, linear, linears, lookup
+from magna.ops.dense import add_norm, dropout, linear, linears, lookup
 from magna.ops.diffusion import diffuse_op
 from magna.ops.edges import (
-    dropout_op,
     edge_scores_op,
     edge_softmax_op,
     head_scores_op,
@@ -56,6 +53,9 @@ __all__ = [
     "truncation_error",
 ]
 
+# Never taken out: a captured step goes on reading what it found here.
+_FIXED_THETA: dict[tuple[float, int, int, torch.dtype, torch.device], Tensor] = {}
+
 
 def head_scores(x: Tensor, vector: Tensor, *, tanh: bool = True, backend: Backend = "auto") -> Tensor:
     """The dot products of Eq. 1, one per node and head: Σ_c v_hc tanh(x_nhc), without storing the tanh.
@@ -76,7 +76,8 @@ def head_scores(x: Tensor, vector: Tensor, *, tanh: bool = True, backend: Backen
     chosen = choose(backend, x.device)
     if chosen == "reference":
         return reference.head_scores(x, vector, tanh)
-    return head_scores_op(x[None], vector[None], tanh, chosen)[0]
+    # Not [0], whose gradient would be copied into zeros.
+    return head_scores_op(x[None], vector[None], tanh, chosen).squeeze(0)
 
 
 def edge_scores(
@@ -158,28 +159,28 @@ def edge_softmax(
         keeps.append(mask if mask.dim() == 2 else mask[:, None])
     if checks.active("edge_dropout", edge_dropout, scores.size(1), validate):
         checks.pairs(edge_pairs, graph)
-        rate = _rates(edge_dropout, scores.size(1), scores.device)
+        rate = checks.rates(edge_dropout, scores.size(1), scores.device)
         drawn = checks.seed(seed, "edge_dropout", scores.device)
         numbers, paired = (edge_pairs, False) if isinstance(edge_pairs, Tensor) else (None, edge_pairs)
         if chosen == "reference":
             keeps.append(reference.kept_edges(rate, drawn, numbers, paired, graph))
         else:
             keeps.append(kept_edges_op(rate, drawn, numbers, paired, *pack(graph), chosen))
-    absent = None
+    # The gradient of an edge whose attention is 0 is 0 by itself; only the definition's, by autograd, needs the masks.
+    left = scores if chosen == "reference" else scores.detach()
     if keeps:
-        absent = ~keeps[0] if len(keeps) == 1 else ~(keeps[0] & keeps[1])
-        scores = scores.masked_fill(absent, -torch.inf)
+        left = torch.where(keeps[0] if len(keeps) == 1 else keeps[0] & keeps[1], left, -torch.inf)
     if top_k is not None:
         checks.top_k(top_k)
-        ranked = scores.detach().mean(1, keepdim=True) if top_k_shared else scores.detach().contiguous()
+        ranked = left.detach().mean(1, keepdim=True) if top_k_shared else left.detach().contiguous()
         if chosen == "reference":
             best = reference.top_k_mask(ranked, top_k, graph)
         else:
             best = top_k_mask_op(ranked, top_k, *pack(graph), chosen)
-        scores = scores.masked_fill(~best, -torch.inf)
+        left = torch.where(best, left, -torch.inf)
     if chosen == "reference":
-        return reference.edge_softmax(scores, graph)
-    return edge_softmax_op(scores.contiguous(), *pack(graph), chosen)
+        return reference.edge_softmax(left, graph)
+    return edge_softmax_op(scores, left, *pack(graph), chosen)
 
 
 def attention_diffusion(
@@ -244,7 +245,7 @@ def attention_diffusion(
     heads, device = x.size(1), x.device
     attention = attention.to(accumulator(x.dtype)).contiguous()
     dropped = [
-        _rates(rate, heads, device) if checks.active(name, rate, heads, validate) else None
+        checks.rates(rate, heads, device) if checks.active(name, rate, heads, validate) else None
         for name, rate in (("attention_dropout", attention_dropout), ("feature_dropout", feature_dropout))
     ]
     chosen = choose(backend, device)
@@ -274,19 +275,6 @@ def attention_diffusion(
     if save and memory == "auto":
         save = saves(x.numel() * x.element_size() * (theta.size(1) - 2), device)
     return diffuse_op(x.contiguous(), attention, theta.contiguous(), seed, *dropped, *pack(graph), save, chosen)[0]
-
-
-def dropout(x: Tensor, p: Rate, seed: int | Tensor, *, backend: Backend = "auto", validate: bool = True) -> Tensor:
-    """Inverted dropout from a seed: the same bits in every backend, and not serial on the CPU as torch's own.
-
-    >>> dropout(torch.ones(4), 0.5, seed=0).unique().tolist()
-    [0.0, 2.0]
-    """
-    if not checks.active("p", p, 1, validate):
-        return x
-    rate, seed = _rates(p, 1, x.device), checks.seed(seed, "p", x.device)
-    chosen = choose(backend, x.device)
-    return reference.dropout(x, rate, seed) if chosen == "reference" else dropout_op(x, rate, seed, False, chosen)
 
 
 def kvsall_loss(
@@ -396,23 +384,18 @@ def _per_head(value: float | Tensor | None, heads: int, like: Tensor) -> Tensor:
 
 
 def _theta(alpha: float | Tensor | None, K: int, heads: int, like: Tensor) -> Tensor:
-    # What is made while a CUDA graph is captured or in inference mode belongs there, and must not be kept.
-    passing = not checks.values_readable(like) or torch.is_inference_mode_enabled()
-    if isinstance(alpha, Tensor) or passing:
+    if isinstance(alpha, Tensor):
         return geometric_weights(_per_head(alpha, heads, like), K)
     assert alpha is not None
-    return _fixed_theta(float(alpha), K, heads, like.dtype, like.device)
-
-
-@lru_cache(maxsize=64)
-def _fixed_theta(alpha: float, K: int, heads: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return geometric_weights(torch.full((heads,), alpha, dtype=torch.float64, device=device), K).to(dtype)
-
-
-def _rates(rate: Rate, heads: int, device: torch.device) -> Tensor:
-    if isinstance(rate, Tensor):
-        return rate.to(device, torch.float32).expand(heads).contiguous()
-    return torch.full((heads,), rate, dtype=torch.float32, device=device)
+    key = float(alpha), K, heads, like.dtype, like.device
+    theta = None if checks.traced(like) else _FIXED_THETA.get(key)
+    if theta is None:
+        start = torch.full((heads,), alpha, dtype=torch.float64, device=like.device)
+        theta = geometric_weights(start, K).to(like.dtype)
+        # What is made while a CUDA graph is captured or in inference mode belongs there, and must not be kept.
+        if checks.values_readable(like) and not torch.is_inference_mode_enabled():
+            _FIXED_THETA[key] = theta
+    return theta
 
 
 def _zero_seed(device: torch.device) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 Answers = tuple[Tensor, Tensor]
+Own = tuple[Tensor, Tensor]  # one entity of each query, and what is added to its score
 
 
 def entries(answers: Answers) -> Answers:

@@ -12,11 +12,14 @@ from magna.ops.backends import DTYPES
 Rate = float | Tensor  # a probability, or one per head
 
 
+def traced(tensor: Tensor) -> bool:
+    """Whether a compiler looks on, or there is a shape alone."""
+    return torch.compiler.is_compiling() or isinstance(tensor, FakeTensor)
+
+
 def values_readable(tensor: Tensor) -> bool:
     """Values cannot be looked at while a compiler traces, a CUDA graph is being captured, or where there are none."""
-    if torch.compiler.is_compiling() or isinstance(tensor, FakeTensor):
-        return False
-    return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+    return not (traced(tensor) or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()))
 
 
 def same_device(name: str, tensor: Tensor, graph: Graph) -> None:
@@ -140,6 +143,13 @@ def active(name: str, rate: Rate, heads: int, validate: bool = True) -> bool:
     if not (0 <= low and high < 1):
         raise ValueError(f"{name} is {high if low >= 0 else low}; allowed: 0 up to, but not including, 1")
     return isinstance(rate, Tensor) or rate > 0
+
+
+def rates(rate: Rate, heads: int, device: torch.device) -> Tensor:
+    """float32 [heads]."""
+    if isinstance(rate, Tensor):
+        return rate.to(device, torch.float32).expand(heads).contiguous()
+    return torch.full((heads,), rate, dtype=torch.float32, device=device)
 
 
 def pairs(value: bool | Tensor, graph: Graph) -> None:

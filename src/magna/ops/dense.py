@@ -1,6 +1,6 @@
-"""Layer norm, linear layers and lookups, which torch has, where its own take a GPU longer than their bytes ask for.
+"""Dropout from a seed; layer norm, linear layers and lookups where torch's take a GPU longer than their bytes ask for.
 
-On the CPU they are torch's own.
+On the CPU these are torch's own.
 """
 
 from __future__ import annotations
@@ -12,11 +12,26 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from magna.ops import reference
+from magna.ops import checks, reference
 from magna.ops.backends import accumulator, choose, fused_op
+from magna.ops.checks import Rate
+from magna.ops.edges import dropout_op
 from magna.typing import Backend
 
 _FEW_ROWS = 1024  # of a table whose gradient is a matrix product
+
+
+def dropout(x: Tensor, p: Rate, seed: int | Tensor, *, backend: Backend = "auto", validate: bool = True) -> Tensor:
+    """Inverted dropout from a seed: the same bits in every backend, and not serial on the CPU as torch's own.
+
+    >>> dropout(torch.ones(4), 0.5, seed=0).unique().tolist()
+    [0.0, 2.0]
+    """
+    if not checks.active("p", p, 1, validate):
+        return x
+    rate, seed = checks.rates(p, 1, x.device), checks.seed(seed, "p", x.device)
+    chosen = choose(backend, x.device)
+    return reference.dropout(x, rate, seed) if chosen == "reference" else dropout_op(x, rate, seed, False, chosen)
 
 
 def add_norm(
@@ -26,11 +41,15 @@ def add_norm(
     bias: Tensor,
     eps: float = 1e-5,
     *,
+    p: Rate = 0.0,
+    seed: int | Tensor | None = None,
     backend: Backend = "auto",
+    validate: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """x + added and its layer norm, in one pass over both; the gradients of both results meet in one pass, too.
 
-    Means, deviations and sums are float32 at least; the norm has the type of the sum, under autocast as well.
+    Means, deviations and sums are float32 at least; the norm has the type of the sum, under autocast as well. With `p`
+    it comes out as `dropout` would leave it, in the same pass.
 
     Shapes: x and added [..., C], weight [C], bias [C] → [..., C] twice.
 
@@ -38,13 +57,17 @@ def add_norm(
     >>> total.tolist(), normed.round().tolist()
     ([[0.0, 2.0]], [[-1.0, 1.0]])
     """
+    drops = checks.active("p", p, 1, validate)
+    drawn = checks.seed(seed, "p", x.device) if drops else None
     if choose(backend, x.device) != "triton":
-        return reference.add_norm(x, added, weight, bias, eps)
+        total, normed = reference.add_norm(x, added, weight, bias, eps)
+        return total, normed if drawn is None else dropout(normed, p, drawn, backend=backend, validate=False)
     if added is not None:
         dtype = torch.promote_types(x.dtype, added.dtype)
         x, added = x.to(dtype), added.to(dtype).reshape(1, -1, x.size(-1))
     weight, bias = (own.to(accumulator(x.dtype))[None] for own in (weight, bias))
-    total, normed, _, _ = layer_norm_op(x.reshape(1, -1, x.size(-1)), added, weight, bias, eps)
+    rate = checks.rates(p, 1, x.device) if drops else None
+    total, normed, _, _ = layer_norm_op(x.reshape(1, -1, x.size(-1)), added, weight, bias, rate, drawn, eps)
     return x if added is None else total.view(x.shape), normed.view(x.shape)
 
 
@@ -94,49 +117,56 @@ def lookup(table: Tensor, index: Tensor) -> Tensor:
 
 @fused_op("magna::layer_norm")
 def layer_norm_op(
-    x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, eps: float
+    x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, rate: Tensor | None, seed: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The sum of x and `added` [G, N, C], its norm with the weight and bias [G, C], mean and scale [G, N] of its rows.
 
-    Where nothing is added there is no sum: [G, 0].
+    Where nothing is added there is no sum: [G, 0]. The norm is under dropout where there is a rate [G].
     """
-    tensors = (None if tensor is None else tensor.contiguous() for tensor in (x, added, weight, bias))
+    tensors = (None if tensor is None else tensor.contiguous() for tensor in (x, added, weight, bias, rate, seed))
     return _kernels().layer_norm(*tensors, eps)
 
 
 @layer_norm_op.register_fake
-def _(x, added, weight, bias, eps):
+def _(x, added, weight, bias, rate, seed, eps):
     total = x.new_empty(x.size(0), 0) if added is None else x.new_empty(x.shape)
     return total, x.new_empty(x.shape), weight.new_empty(x.shape[:2]), weight.new_empty(x.shape[:2])
 
 
 @fused_op("magna::layer_norm_backward")
 def layer_norm_backward_op(
-    grad: Tensor, beside: Tensor | None, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor
+    grad: Tensor,
+    beside: Tensor | None,
+    x: Tensor,
+    weight: Tensor,
+    mean: Tensor,
+    scale: Tensor,
+    rate: Tensor | None,
+    seed: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The gradients of x and of weight and bias [G, 2, C], from those of the norm and, `beside` it, of x itself."""
-    tensors = (None if t is None else t.contiguous() for t in (grad, beside, x, weight, mean, scale))
+    tensors = (None if t is None else t.contiguous() for t in (grad, beside, x, weight, mean, scale, rate, seed))
     return _kernels().layer_norm_backward(*tensors)
 
 
 @layer_norm_backward_op.register_fake
-def _(grad, beside, x, weight, mean, scale):
+def _(grad, beside, x, weight, mean, scale, rate, seed):
     return x.new_empty(x.shape), weight.new_empty(weight.size(0), 2, weight.size(1))
 
 
 def _layer_norm_save(ctx, inputs, output):
-    x, added, weight, _, _ = inputs
+    x, added, weight, _, rate, seed, _ = inputs
     total, _, mean, scale = output
     ctx.adds = added is not None
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(total if ctx.adds else x, weight, mean, scale)
+    ctx.save_for_backward(total if ctx.adds else x, weight, mean, scale, rate, seed)
 
 
 def _layer_norm_grad(ctx, beside, grad, *_):
     if grad is None:
-        return beside, beside if ctx.adds else None, None, None, None
+        return beside, beside if ctx.adds else None, *[None] * 5
     grad_x, own = layer_norm_backward_op(grad, beside if ctx.adds else None, *ctx.saved_tensors)
-    return grad_x, grad_x if ctx.adds else None, *own.unbind(1), None
+    return grad_x, grad_x if ctx.adds else None, *own.unbind(1), None, None, None
 
 
 layer_norm_op.register_autograd(_layer_norm_grad, setup_context=_layer_norm_save)

@@ -114,13 +114,16 @@ def _(rate, seed, pairs, paired, graph, sizes, backend):
 
 
 @fused_op("magna::edge_softmax")
-def edge_softmax_op(scores: Tensor, graph: Sequence[Tensor], sizes: Sequence[int], backend: str) -> Tensor:
-    return kernels(backend).edge_softmax(scores, unpack(graph, sizes))
+def edge_softmax_op(
+    scores: Tensor, left: Tensor, graph: Sequence[Tensor], sizes: Sequence[int], backend: str
+) -> Tensor:
+    """`left` is the scores, -inf for absent edges: it is what the softmax is of, the scores what gets the gradient."""
+    return kernels(backend).edge_softmax(left.contiguous(), unpack(graph, sizes))
 
 
 @edge_softmax_op.register_fake
-def _(scores, graph, sizes, backend):
-    return torch.empty_like(scores)
+def _(scores, left, graph, sizes, backend):
+    return left.new_empty(left.shape)
 
 
 @fused_op("magna::edge_softmax_backward")
@@ -136,13 +139,14 @@ def _(grad, attention, graph, sizes, backend):
 
 
 def _edge_softmax_save(ctx, inputs, output):
-    _, graph, ctx.sizes, ctx.backend = inputs
+    _, _, graph, ctx.sizes, ctx.backend = inputs
     ctx.save_for_backward(output, *graph)
 
 
 def _edge_softmax_grad(ctx, grad):
     attention, *graph = ctx.saved_tensors
-    return edge_softmax_backward_op(grad, attention, graph, ctx.sizes, ctx.backend), [None] * len(graph), None, None
+    grad = edge_softmax_backward_op(grad, attention, graph, ctx.sizes, ctx.backend)
+    return grad, None, [None] * len(graph), None, None
 
 
 edge_softmax_op.register_autograd(_edge_softmax_grad, setup_context=_edge_softmax_save)

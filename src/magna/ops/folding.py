@@ -58,7 +58,7 @@ def _per_edge_or_node(op: Any, folded: Sequence[int]) -> None:
 
 
 _per_edge_or_node(edge_scores_op, (0, 1, 2))
-_per_edge_or_node(edge_softmax_op, (0,))
+_per_edge_or_node(edge_softmax_op, (0, 1))
 _per_edge_or_node(top_k_mask_op, (0,))
 
 
@@ -76,7 +76,9 @@ def _(info, axes, x, vector, *rest):
 
 @layer_norm_op.register_vmap
 def _(info, axes, *inputs):
-    out = layer_norm_op(*_grouped(inputs[:4], axes[:4], info.batch_size), inputs[4])
+    *tensors, seed, eps = inputs
+    seed = None if seed is None else _one(seed, axes[5])
+    out = layer_norm_op(*_grouped(tensors, axes[:5], info.batch_size), seed, eps)
     return tuple(_unfold(part, info.batch_size, 0) for part in out), (0, 0, 0, 0)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from magna.ops.answers import entries
+from magna.ops.answers import Own, entries
 from magna.ops.backends import fused_op, why_not
 
 LossBackend = Literal["auto", "reference", "blocked", "triton"]
@@ -72,11 +72,10 @@ def kvsall_loss_op(
     total, picked = torch.zeros_like(share), share.new_zeros(index.shape)
     q, e, b = _operands(query, candidates, bias, precision, block, share.dtype)
     own = _own(entity, entity_bias, share.dtype)
-    for start, scores, _, b_here in _blocks(q, e, b, block, own):
-        steps.accumulate(scores, b_here, start, where, top, total, picked)
-        del scores  # before the next ones are made
+    for start, e_here, b_here in _blocks(e, b, block):
+        steps.accumulate(_product(q, e_here.T), b_here, own, start, where, top, total, picked)
     extra, elsewhere, negative_entropy = _targets(ptr, candidates.size(0), label_smoothing, share.dtype)
-    all_scores = q.to(share.dtype) @ e.sum(0, dtype=share.dtype)
+    all_scores = q.to(share.dtype) @ steps.column_sums(e, share.dtype)
     if bias is not None:
         all_scores += bias.sum(dtype=share.dtype)
     if own is not None:
@@ -117,20 +116,19 @@ def kvsall_loss_backward_op(
     share = grad * share
     q, e, b = _operands(query, candidates, bias, precision, block, share.dtype)
     grad_q = torch.zeros_like(q, dtype=share.dtype)
-    grad_e = torch.empty_like(e, dtype=candidates.dtype)
+    grad_e = candidates.new_empty(len(b), e.size(1))
     grad_b = torch.empty_like(b) if bias is not None else b.new_empty(0)
     own = _own(entity, entity_bias, share.dtype)
     grad_own = share.new_zeros(0 if own is None else len(share))
-    for start, scores, e_here, b_here in _blocks(q, e, b, block, own):
-        grad_s = steps.gradient(scores, b_here, start, where, top, total, share, elsewhere, extra, q.dtype)
+    of_queries = top, total, share, elsewhere, extra, grad_own
+    for start, e_here, b_here in _blocks(e, b, block):
+        # A block's scores have no name, and its gradient none for long: neither is there when the next ones are made.
+        grad_s = steps.gradient(_product(q, e_here.T), b_here, own, start, where, *of_queries, q.dtype)
         grad_q += _product(grad_s, e_here)
-        grad_e[start : start + block] = _product(grad_s.T, q)
+        _product(grad_s.T, q, out=grad_e[start : start + block])
         if bias is not None:
             torch.sum(grad_s, 0, dtype=share.dtype, out=grad_b[start : start + block])
-        if own is not None:
-            column, here = _places(own[0], start, grad_s.size(1))
-            grad_own += torch.where(here, grad_s.gather(1, column), 0).squeeze(1)
-        del scores, grad_s  # before the next ones are made
+        del grad_s
     size = candidates.size(0)
     grad_b = grad_b[:size] if bias is None else grad_b[:size].to(bias.dtype)
     return grad_q.to(query.dtype), grad_e[:size], grad_b, grad_own
@@ -140,7 +138,7 @@ def kvsall_loss_backward_op(
 def _(grad, query, candidates, bias, ptr, index, share, entity, entity_bias, top, total, *options):
     grad_bias = share.new_empty(0) if bias is None else torch.empty_like(bias)
     grad_own = share.new_empty(0 if entity is None else len(share))
-    return torch.empty_like(query), torch.empty_like(candidates), grad_bias, grad_own
+    return torch.empty_like(query), candidates.new_empty(candidates.shape), grad_bias, grad_own
 
 
 def _save(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
@@ -175,50 +173,38 @@ def _operands(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, candidates and biases as the products take them.
 
-    Rows of an odd number of bfloat16 would keep the products off their fast paths, so entities are added up to a whole
-    block. They have bias -inf: no softmax sees them.
+    Rows of an odd number of bfloat16 would keep the products off their fast paths, so there are biases for a whole
+    number of blocks; those of entities that are not there are -inf, and no softmax sees them.
     """
     size = candidates.size(0)
     if precision == "bfloat16" or query.dtype == torch.bfloat16:
-        query, e = query.bfloat16(), query.new_zeros(size + -size % block, query.size(1), dtype=torch.bfloat16)
-        e[:size] = candidates
-    else:
-        e = candidates
-    b = torch.full(e.shape[:1], -torch.inf, dtype=dtype, device=query.device)
+        query, candidates = query.bfloat16(), candidates.bfloat16()
+    filled = size + -size % block if query.dtype == torch.bfloat16 else size
+    b = torch.full((filled,), -torch.inf, dtype=dtype, device=query.device)
     b[:size] = 0 if bias is None else bias
-    return query, e, b
+    return query, candidates.contiguous(), b
 
 
-def _own(entity: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
-    return None if entity is None or bias is None else (entity, bias.to(dtype))
+def _own(entity: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Own | None:
+    return None if entity is None or bias is None else (entity.contiguous(), bias.to(dtype).contiguous())
 
 
-def _blocks(
-    q: Tensor, e: Tensor, b: Tensor, block: int, own: tuple[Tensor, Tensor] | None
-) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-    """Of each block: where it starts, the products, which may be written over, candidates and biases."""
+def _blocks(e: Tensor, b: Tensor, block: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Of each block: where it starts, its candidates and biases, as many of them."""
     for start in range(0, e.size(0), block):
-        e_here = e[start : start + block]
-        scores = _product(q, e_here.T)
-        if own is not None:
-            column, here = _places(own[0], start, scores.size(1))
-            scores.scatter_add_(1, column, torch.where(here, own[1][:, None], 0))
-        yield start, scores, e_here, b[start : start + block]
-        del scores
+        e_here, b_here = e[start : start + block], b[start : start + block]
+        missing = len(b_here) - len(e_here)
+        yield start, torch.nn.functional.pad(e_here, (0, 0, 0, missing)) if missing else e_here, b_here
 
 
-def _places(entity: Tensor, start: int, width: int) -> tuple[Tensor, Tensor]:
-    """[B, 1]: the column of each query's own entity in a block, 0 where it is not in it, and whether it is."""
-    column = (entity - start)[:, None]
-    here = (column >= 0) & (column < width)
-    return torch.where(here, column, 0), here
-
-
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b; of bfloat16 in float32."""
+def _product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """a @ b; of bfloat16 in float32, or in the type of `out`, summed up in float32 either way."""
     if a.dtype != torch.bfloat16:
-        return a @ b
-    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
+        return torch.mm(a, b, out=out)
+    if a.is_cuda:
+        return torch.mm(a, b, out_dtype=torch.float32 if out is None else out.dtype, out=out)
+    product = a.float() @ b.float()
+    return product if out is None else out.copy_(product)
 
 
 def _steps(backend: str) -> ModuleType:

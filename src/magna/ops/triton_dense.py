@@ -11,11 +11,14 @@ import triton.language as tl
 from torch import Tensor
 
 from magna.ops import backends
+from magna.ops.random import DENSE_STREAM
+from magna.ops.triton_draw import bits, factor
 from magna.ops.triton_hops import accumulator
 
 _TILE = 2048  # entries of several rows that a program takes in one step
 _COLUMNS = 512  # of a program that need not hold whole rows
 _CHUNKS = 512  # programs that share the rows where there are sums over them
+_STRIP = 512, 16  # of what these leave, rows in one step of a program and all of its columns
 
 
 @triton.jit
@@ -28,9 +31,17 @@ def _tile(start, end, rows, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr)
 
 
 @triton.jit
+def _dropped(x, rate_ptr, seed_ptr, place, STREAM: tl.constexpr, ACC: tl.constexpr):
+    """Dropout as `dropout` draws it: a rate for each group, all groups numbered through."""
+    drawn = bits(seed_ptr, tl.full([], STREAM, tl.int32), place)
+    return x * factor(drawn, tl.load(rate_ptr + tl.program_id(1)), ACC)
+
+
+@triton.jit
 def _layer_norm_kernel(
-    x_ptr, added_ptr, weight_ptr, bias_ptr, total_ptr, out_ptr, mean_ptr, scale_ptr, rows,
-    EPS: tl.constexpr, ADDS: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, ACC: tl.constexpr,
+    x_ptr, added_ptr, weight_ptr, bias_ptr, rate_ptr, seed_ptr, total_ptr, out_ptr, mean_ptr, scale_ptr, rows,
+    EPS: tl.constexpr, ADDS: tl.constexpr, DROPS: tl.constexpr, STREAM: tl.constexpr,
+    C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     row, there, place, live = _tile(tl.program_id(0) * BN, rows, rows, C, BN, CB)
     x = tl.load(x_ptr + place, mask=live, other=0.0).to(ACC)
@@ -49,6 +60,8 @@ def _layer_norm_kernel(
     weight = tl.load(weight_ptr + own, mask=c < C, other=0.0).to(ACC)
     bias = tl.load(bias_ptr + own, mask=c < C, other=0.0).to(ACC)
     out = centred * scale[:, None] * weight[None, :] + bias[None, :]
+    if DROPS:
+        out = _dropped(out, rate_ptr, seed_ptr, place, STREAM, ACC)
     tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), mask=live)
     tl.store(mean_ptr + row, mean, mask=there)
     tl.store(scale_ptr + row, scale, mask=there)
@@ -56,8 +69,9 @@ def _layer_norm_kernel(
 
 @triton.jit
 def _layer_norm_backward_kernel(
-    grad_ptr, beside_ptr, x_ptr, weight_ptr, mean_ptr, scale_ptr, grad_x_ptr, partial_ptr, rows, chunk,
-    ADDS: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, ACC: tl.constexpr,
+    grad_ptr, beside_ptr, x_ptr, weight_ptr, mean_ptr, scale_ptr, rate_ptr, seed_ptr, grad_x_ptr, partial_ptr, rows,
+    chunk, ADDS: tl.constexpr, DROPS: tl.constexpr, STREAM: tl.constexpr,
+    C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """`partial` [G, programs, 2, C]: the gradients of weight and bias by each chunk of rows."""
     first = tl.program_id(0) * chunk
@@ -69,6 +83,8 @@ def _layer_norm_backward_kernel(
     for start in range(first, end, BN):
         row, there, place, live = _tile(start, end, rows, C, BN, CB)
         grad = tl.load(grad_ptr + place, mask=live, other=0.0).to(ACC)
+        if DROPS:
+            grad = _dropped(grad, rate_ptr, seed_ptr, place, STREAM, ACC)
         mean = tl.load(mean_ptr + row, mask=there, other=0.0)
         scale = tl.load(scale_ptr + row, mask=there, other=0.0)
         normed = (tl.load(x_ptr + place, mask=live, other=0.0).to(ACC) - mean[:, None]) * scale[:, None]
@@ -106,8 +122,28 @@ def _bias_backward_kernel(
     tl.store(partial_ptr + tl.program_id(0).to(tl.int64) * C + c, tl.sum(total, axis=0), mask=c < C)
 
 
+@triton.jit
+def _sum_kernel(x_ptr, out_ptr, rows, columns, BN: tl.constexpr, CB: tl.constexpr):
+    c, group = tl.program_id(0) * CB + tl.arange(0, CB), tl.program_id(1).to(tl.int64)
+    total = tl.zeros([BN, CB], dtype=x_ptr.dtype.element_ty)
+    for start in range(0, rows, BN):
+        n = start + tl.arange(0, BN)
+        live = (n < rows)[:, None] & (c < columns)[None, :]
+        total += tl.load(x_ptr + (group * rows + n)[:, None] * columns + c[None, :], mask=live, other=0.0)
+    tl.store(out_ptr + group * columns + c, tl.sum(total, axis=0), mask=c < columns)
+
+
+def sum_rows(x: Tensor) -> Tensor:
+    """[G, N, C] → [G, C], for the few rows that many programs leave: all of them in one step."""
+    groups, rows, width = x.shape
+    out, (step, columns) = x.new_empty(groups, width), _STRIP
+    if out.numel():
+        _sum_kernel[(triton.cdiv(width, columns), groups)](x, out, rows, width, BN=step, CB=columns, num_warps=8)
+    return out
+
+
 def layer_norm(
-    x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, eps: float
+    x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, rate: Tensor | None, seed: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     groups, rows, width = x.shape
     total = x.new_empty(groups, 0) if added is None else torch.empty_like(x)
@@ -115,13 +151,21 @@ def layer_norm(
     mean, scale = (weight.new_empty(groups, rows) for _ in range(2))
     if out.numel():
         _layer_norm_kernel[(triton.cdiv(rows, options["BN"]), groups)](
-            x, added, weight, bias, total, out, mean, scale, rows, EPS=eps, ADDS=added is not None, C=width, **options
-        )
+            x, added, weight, bias, rate, seed, total, out, mean, scale, rows,
+            EPS=eps, ADDS=added is not None, DROPS=rate is not None, STREAM=DENSE_STREAM, C=width, **options,
+        )  # fmt: skip
     return total, out, mean, scale
 
 
 def layer_norm_backward(
-    grad: Tensor, beside: Tensor | None, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor
+    grad: Tensor,
+    beside: Tensor | None,
+    x: Tensor,
+    weight: Tensor,
+    mean: Tensor,
+    scale: Tensor,
+    rate: Tensor | None,
+    seed: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     groups, rows, width = x.shape
     grad_x, options = torch.empty_like(x), _options(x, width)
@@ -129,10 +173,10 @@ def layer_norm_backward(
     partial = mean.new_empty(groups, programs, 2, width)
     if partial.numel():
         _layer_norm_backward_kernel[(programs, groups)](
-            grad, beside, x, weight, mean, scale, grad_x, partial, rows, chunk,
-            ADDS=beside is not None, C=width, **options,
+            grad, beside, x, weight, mean, scale, rate, seed, grad_x, partial, rows, chunk,
+            ADDS=beside is not None, DROPS=rate is not None, STREAM=DENSE_STREAM, C=width, **options,
         )  # fmt: skip
-    return grad_x, partial.sum(1)
+    return grad_x, sum_rows(partial.flatten(2)).view(groups, 2, width)
 
 
 def bias_backward(grad: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -147,7 +191,7 @@ def bias_backward(grad: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
         _bias_backward_kernel[(programs, columns)](
             grad, out, masked, partial, rows, chunk, RELU=out is not None, C=width, **options
         )
-    return masked, partial.sum(0)
+    return masked, sum_rows(partial[None])[0]
 
 
 def _options(x: Tensor, width: int) -> dict:

@@ -7,22 +7,35 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from magna.ops.answers import Answers, Own
+from magna.ops.triton_dense import bias_backward
+
 _COLUMNS = 1024  # scores that a program looks at in one step
 _ENTRIES = 128  # answers of a program
 
 
 @triton.jit
+def _scores_at(
+    scores_ptr, bias_ptr, entity_ptr, own_ptr, row, column, live, start, width, OWN: tl.constexpr,
+):  # fmt: skip
+    """The scores at some places of a block, -inf where there are none."""
+    score = tl.load(scores_ptr + row * width + column, mask=live, other=float("-inf"))
+    score += tl.load(bias_ptr + column, mask=live, other=0.0)
+    if OWN:
+        score += tl.where(column == tl.load(entity_ptr + row) - start, tl.load(own_ptr + row), 0.0)
+    return score
+
+
+@triton.jit
 def _softmax_kernel(
-    scores_ptr, bias_ptr, top_ptr, total_ptr, width, BLOCK: tl.constexpr,
+    scores_ptr, bias_ptr, entity_ptr, own_ptr, top_ptr, total_ptr, start, width, OWN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     top = tl.load(top_ptr + row)
     total = tl.load(total_ptr + row)
     for first in range(0, width, BLOCK):
         column = first + tl.arange(0, BLOCK)
-        live = column < width
-        score = tl.load(scores_ptr + row * width + column, mask=live, other=float("-inf"))
-        score += tl.load(bias_ptr + column, mask=live, other=0.0)
+        score = _scores_at(scores_ptr, bias_ptr, entity_ptr, own_ptr, row, column, column < width, start, width, OWN)
         above = tl.maximum(top, tl.max(score, axis=0))
         total = total * tl.exp(top - above) + tl.sum(tl.exp(score - above), axis=0)
         top = above
@@ -42,79 +55,106 @@ def _entries_here(row_ptr, column_ptr, num_entries, start, width, BLOCK: tl.cons
 
 @triton.jit
 def _pick_kernel(
-    scores_ptr, bias_ptr, row_ptr, column_ptr, picked_ptr, num_entries, start, width, BLOCK: tl.constexpr,
+    scores_ptr, bias_ptr, entity_ptr, own_ptr, row_ptr, column_ptr, picked_ptr, num_entries, start, width,
+    OWN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     entry, row, column, here = _entries_here(row_ptr, column_ptr, num_entries, start, width, BLOCK)
-    score = tl.load(scores_ptr + row * width + column, mask=here, other=0.0)
-    score += tl.load(bias_ptr + column, mask=here, other=0.0)
+    score = _scores_at(scores_ptr, bias_ptr, entity_ptr, own_ptr, row, column, here, start, width, OWN)
     tl.store(picked_ptr + entry, score, mask=here)
 
 
 @triton.jit
+def _store_gradient(score, target, top_ptr, total_ptr, share_ptr, out_ptr, row, column, live, width):
+    softmax = tl.exp(score - tl.load(top_ptr + row)) / tl.load(total_ptr + row)
+    grad = tl.load(share_ptr + row) * (softmax - target)
+    tl.store(out_ptr + row * width + column, grad.to(out_ptr.dtype.element_ty), mask=live)
+    return grad
+
+
+@triton.jit
 def _gradient_kernel(
-    scores_ptr, bias_ptr, top_ptr, total_ptr, share_ptr, elsewhere_ptr, out_ptr, width, BLOCK: tl.constexpr,
+    scores_ptr, bias_ptr, entity_ptr, own_ptr, top_ptr, total_ptr, share_ptr, elsewhere_ptr, out_ptr, grad_own_ptr,
+    start, width, OWN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    first = tl.program_id(1) * BLOCK
+    column = first + tl.arange(0, BLOCK)
     live = column < width
-    score = tl.load(scores_ptr + row * width + column, mask=live, other=0.0)
-    score += tl.load(bias_ptr + column, mask=live, other=0.0)
-    softmax = tl.exp(score - tl.load(top_ptr + row)) / tl.load(total_ptr + row)
-    grad = tl.load(share_ptr + row) * (softmax - tl.load(elsewhere_ptr + row))
-    tl.store(out_ptr + row * width + column, grad.to(out_ptr.dtype.element_ty), mask=live)
+    score = _scores_at(scores_ptr, bias_ptr, entity_ptr, own_ptr, row, column, live, start, width, OWN)
+    target = tl.load(elsewhere_ptr + row)
+    grad = _store_gradient(score, target, top_ptr, total_ptr, share_ptr, out_ptr, row, column, live, width)
+    if OWN:
+        place = tl.load(entity_ptr + row) - start
+        # In one program of one block.
+        if (place >= first) & (place < tl.minimum(first + BLOCK, width)):
+            tl.store(grad_own_ptr + row, tl.sum(tl.where(column == place, grad, 0.0), axis=0))
 
 
 @triton.jit
 def _answer_gradient_kernel(
-    scores_ptr, bias_ptr, top_ptr, total_ptr, share_ptr, elsewhere_ptr, extra_ptr, row_ptr, column_ptr, out_ptr,
-    num_entries, start, width, BLOCK: tl.constexpr,
+    scores_ptr, bias_ptr, entity_ptr, own_ptr, top_ptr, total_ptr, share_ptr, elsewhere_ptr, extra_ptr, row_ptr,
+    column_ptr, out_ptr, grad_own_ptr, num_entries, start, width, OWN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    # Each query has an answer once, so no other program writes where this one does.
     _, row, column, here = _entries_here(row_ptr, column_ptr, num_entries, start, width, BLOCK)
-    score = tl.load(scores_ptr + row * width + column, mask=here, other=0.0)
-    score += tl.load(bias_ptr + column, mask=here, other=0.0)
+    score = _scores_at(scores_ptr, bias_ptr, entity_ptr, own_ptr, row, column, here, start, width, OWN)
     target = tl.load(elsewhere_ptr + row) + tl.load(extra_ptr + row)
-    softmax = tl.exp(score - tl.load(top_ptr + row)) / tl.load(total_ptr + row)
-    grad = tl.load(share_ptr + row) * (softmax - target)
-    # Each query has an answer once, so no other program writes here.
-    tl.store(out_ptr + row * width + column, grad.to(out_ptr.dtype.element_ty), mask=here)
+    grad = _store_gradient(score, target, top_ptr, total_ptr, share_ptr, out_ptr, row, column, here, width)
+    if OWN:
+        tl.store(grad_own_ptr + row, grad, mask=here & (column == tl.load(entity_ptr + row) - start))
+
+
+def column_sums(e: Tensor, dtype: torch.dtype) -> Tensor:
+    return bias_backward(e, None)[1].to(dtype)
 
 
 def accumulate(
-    scores: Tensor, bias: Tensor, start: int, entries: tuple[Tensor, Tensor], top: Tensor, total: Tensor, picked: Tensor
+    scores: Tensor,
+    bias: Tensor,
+    own: Own | None,
+    start: int,
+    where: Answers,
+    top: Tensor,
+    total: Tensor,
+    picked: Tensor,
 ) -> None:
     rows, width = scores.shape
     if rows == 0:
         return
-    _softmax_kernel[rows,](scores, bias, top, total, width, _columns(width))
+    given, owned = (scores, bias, *(own or (None, None))), own is not None
+    _softmax_kernel[rows,](*given, top, total, start, width, owned, _columns(width))
     num_entries = picked.numel()
     if num_entries:
         _pick_kernel[triton.cdiv(num_entries, _ENTRIES),](
-            scores, bias, *entries, picked, num_entries, start, width, _ENTRIES
+            *given, *where, picked, num_entries, start, width, owned, _ENTRIES
         )
 
 
 def gradient(
     scores: Tensor,
     bias: Tensor,
+    own: Own | None,
     start: int,
-    entries: tuple[Tensor, Tensor],
+    where: Answers,
     top: Tensor,
     total: Tensor,
     share: Tensor,
     elsewhere: Tensor,
     extra: Tensor,
+    grad_own: Tensor,
     dtype: torch.dtype,
 ) -> Tensor:
     rows, width = scores.shape
     out = torch.empty_like(scores, dtype=dtype)
     if rows == 0:
         return out
+    given, owned = (scores, bias, *(own or (None, None)), top, total, share, elsewhere), own is not None
     block = _columns(width)
-    _gradient_kernel[rows, triton.cdiv(width, block)](scores, bias, top, total, share, elsewhere, out, width, block)
-    num_entries = entries[0].numel()
+    _gradient_kernel[rows, triton.cdiv(width, block)](*given, out, grad_own, start, width, owned, block)
+    num_entries = where[0].numel()
     if num_entries:
         _answer_gradient_kernel[triton.cdiv(num_entries, _ENTRIES),](
-            scores, bias, top, total, share, elsewhere, extra, *entries, out, num_entries, start, width, _ENTRIES
+            *given, extra, *where, out, grad_own, num_entries, start, width, owned, _ENTRIES
         )
     return out
 

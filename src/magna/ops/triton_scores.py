@@ -9,12 +9,14 @@ from torch import Tensor
 
 from magna.graph import Graph
 from magna.ops.random import EDGE_STREAM
+from magna.ops.triton_dense import sum_rows
 from magna.ops.triton_draw import bits
 from magna.ops.triton_edges import blocks
 from magna.ops.triton_hops import accumulator
 
-_TILE = 1024  # channels of several nodes that a program takes in one step
-_CHUNK = 128  # nodes of a program
+_TILE = 4096  # channels of several nodes that a program takes in one step
+_CHUNK = 32, 256  # nodes of a program, at least and at most
+_PROGRAMS = 1024  # more than these only where they have as many nodes as they may
 _EDGES = 128  # edges of a program
 
 
@@ -61,19 +63,19 @@ def _head_scores_backward_kernel(
 ):  # fmt: skip
     """`partial` [G, chunks, H, C]: the gradient of the vector by each chunk of nodes."""
     first = tl.program_id(0) * CHUNK
-    total = tl.zeros([CB], dtype=ACC)
+    total = tl.zeros([BN, CB], dtype=ACC)
     for start in range(first, tl.minimum(first + CHUNK, nodes), BN):
         row, there, x, place, live, vector = _head(x_ptr, vector_ptr, start, nodes, H, C, BN, CB, ACC)
         grad = tl.load(grad_ptr + row, mask=there, other=0.0)[:, None]
         bent = _tanh(x) if TANH else x
-        total += tl.sum(grad * bent, axis=0)
+        total += grad * bent
         slope = grad * vector[None, :]
         if TANH:
             slope *= 1.0 - bent * bent
         tl.store(grad_x_ptr + place, slope.to(grad_x_ptr.dtype.element_ty), mask=live)
     c = tl.arange(0, CB)
     item = tl.program_id(2).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(partial_ptr + (item * H + tl.program_id(1)) * C + c, total, mask=c < C)
+    tl.store(partial_ptr + (item * H + tl.program_id(1)) * C + c, tl.sum(total, axis=0), mask=c < C)
 
 
 @triton.jit
@@ -137,15 +139,17 @@ def head_scores_backward(grad: Tensor, x: Tensor, vector: Tensor, tanh: bool) ->
     partial = vector.new_empty(x.size(0), grid[0], *x.shape[2:])
     if partial.numel():
         _head_scores_backward_kernel[grid](grad, x, vector, grad_x, partial, *x.shape[1:], TANH=tanh, **options)
-    return grad_x, partial.sum(1)
+    return grad_x, sum_rows(partial.flatten(2)).view(vector.shape)
 
 
 def _tiles(x: Tensor) -> tuple[dict, tuple[int, int, int]]:
     groups, nodes, heads, width = x.shape
     channels = triton.next_power_of_2(width)
-    rows = min(_CHUNK, max(1, _TILE // channels))
-    options = {"CHUNK": _CHUNK, "BN": rows, "CB": channels, "ACC": accumulator(x.dtype)}
-    return options, (triton.cdiv(nodes, _CHUNK), heads, groups)
+    least, most = _CHUNK
+    chunk = min(most, max(least, triton.next_power_of_2(triton.cdiv(groups * nodes * heads, _PROGRAMS))))
+    rows = min(chunk, max(1, _TILE // channels))
+    options = {"CHUNK": chunk, "BN": rows, "CB": channels, "ACC": accumulator(x.dtype)}
+    return options, (triton.cdiv(nodes, chunk), heads, groups)
 
 
 def edge_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: Graph, negative_slope: float) -> Tensor:

@@ -144,7 +144,8 @@ class LinkPrediction:
         if self.settings.n3 > 0:
             decoder = model.decoder
             states, relations = scored.states, decoder.relation(lookup(model.relations(), relation))
-            factors = (lookup(states, head), relations, lookup(states, tail))
+            heads, tails = _both(states, head, tail)
+            factors = heads, relations, tails
             norms = sum(decoder.magnitude(factor.float()).pow(3).sum(1) for factor in factors)
             loss = loss + self.settings.n3 * (share * norms).sum()
         return loss
@@ -174,10 +175,12 @@ class LinkPrediction:
     def _relation_loss(self, model: Any, states: Tensor, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
         """[B]: the relation guessed by the decoder; or from the embeddings, as e_h ∘ e_t against each relation's."""
         if self.settings.relation_guess == "states":
-            scores = model.decoder.relation_scores(lookup(states, head), model.relations(), lookup(states, tail))
+            heads, tails = _both(states, head, tail)
+            scores = model.decoder.relation_scores(heads, model.relations(), tails)
         else:
             entities, relations = model.entity_table, model.relation_table
-            scores = (lookup(entities, head) * lookup(entities, tail)) @ relations.T
+            heads, tails = _both(entities, head, tail)
+            scores = (heads * tails) @ relations.T
         return nn.functional.cross_entropy(
             scores.float(), relation, reduction="none", label_smoothing=_RELATION_SMOOTHING
         )
@@ -268,6 +271,12 @@ def log_probabilities(scores: Tensor, told: Tensor) -> Tensor:
     """
     others = scores.masked_fill(told, -torch.inf).logsumexp(1, keepdim=True)
     return torch.where(told, scores - torch.logaddexp(others, scores), scores - others)
+
+
+def _both(table: Tensor, head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of heads and of tails, looked up together: the gradient of a lookup is as large as its table."""
+    heads, tails = lookup(table, torch.cat([head, tail])).chunk(2)
+    return heads, tails
 
 
 def _metrics(ranks: Ranks) -> dict[str, float]:
