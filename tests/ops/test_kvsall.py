@@ -107,6 +107,16 @@ def test_blocks_equal_the_definition(
         same(q.loss(blocked, label_smoothing=smoothing, block=block), expected)
 
 
+@pytest.mark.parametrize("entity", [-1, 9])
+def test_an_entity_that_is_none(entity: int) -> None:
+    q = Queries.of([1, 2], 9)
+    own = torch.tensor([0, entity]), torch.zeros(2)
+    with pytest.raises(ValueError, match=r"own has entities .* allowed: 0 to 8"):
+        kvsall_loss(q.query, q.candidates, q.bias, q.answers, own=own)
+    with pytest.raises(ValueError, match="own has biases of torch"):
+        kvsall_loss(q.query, q.candidates, q.bias, q.answers, own=(own[0], own[0]))
+
+
 @pytest.mark.parametrize("block", [None, 3, 64])
 def test_a_bias_of_its_own_for_one_entity_of_a_query(blocked: LossBackend, block: int | None) -> None:
     q = Queries.of([2, 0, 3, 1], 70, padding=3, device=device_of(blocked))

@@ -9,6 +9,7 @@ from magna.graph import Graph, as_graph
 from magna.nn.initial import attention_gain, fill_linear, fill_matrix, fill_vector
 from magna.nn.linear import Linear
 from magna.nn.norm import make_norm
+from magna.nn.plain import is_plain
 from magna.ops import edge_scores, head_scores, linears
 from magna.typing import Backend, Init, Norm, Projection, one_of
 
@@ -146,13 +147,17 @@ class EdgeAttention(nn.Module):
         source, target = self.project(x)
         return self.scores(source, target, graph, relation)
 
-    def project(self, x: Tensor, *further: Tensor) -> tuple[Tensor, ...]:
-        """W_h x and W_t x, each [N, H, head_channels], and V x for further matrices V; they share one gradient of x.
+    def project(self, x: Tensor, *further: Linear) -> tuple[Tensor, ...]:
+        """W_h x and W_t x, each [N, H, head_channels], and V x of further layers; they share one gradient of x.
 
         The first two are the same tensor where the projection is shared.
         """
-        weights = [self.source.weight, *([] if self.target is None else [self.target.weight]), *further]
-        projected = [out.unflatten(-1, (self.heads, -1)) for out in linears(x, weights, backend=self.backend)]
+        layers = [self.source, *([] if self.target is None else [self.target]), *further]
+        if all(is_plain(layer, Linear) for layer in layers):
+            outs = linears(x, [layer.weight for layer in layers], backend=self.backend)
+        else:
+            outs = [layer(x) for layer in layers]
+        projected = [out.unflatten(-1, (self.heads, -1)) for out in outs]
         return (*projected[:1], *projected) if self.target is None else tuple(projected)
 
     def scores(self, source: Tensor, target: Tensor, graph: Graph, relation: Tensor | None = None) -> Tensor:

@@ -268,7 +268,7 @@ class MAGNAConv(nn.Module):
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What edges are scored by at their sources and at their targets, and the values, each [N, H, ...]."""
-        further = [] if self.value is None else [self.value.weight]
+        further = [] if self.value is None else [self.value]
         source, target, *values = self.attention.project(x, *further)
         if self.head_form == "full":
             return source, target, x[:, None].expand(-1, self.heads, -1)

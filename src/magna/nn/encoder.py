@@ -19,6 +19,7 @@ from magna.nn.initial import fill_linear, fill_matrix
 from magna.nn.linear import Linear
 from magna.nn.norm import NormLayer, add_norm, make_norm
 from magna.nn.options import complete, defaults
+from magna.nn.plain import is_plain
 from magna.typing import Norm, one_of
 
 _CARD = """---
@@ -183,8 +184,11 @@ class MAGNA(
             h = self.input_projection(h)
         update = None
         for block in self.blocks:
-            assert isinstance(block, MAGNABlock)
-            h, update = block.step(h, update, graph, relation=relation, edge_mask=edge_mask, edge_seed=seed)
+            call = {"relation": relation, "edge_mask": edge_mask, "edge_seed": seed}
+            if is_plain(block, MAGNABlock):
+                h, update = block.step(h, update, graph, **call)
+            else:
+                h, update = block(h if update is None else h + update, graph, **call), None
         _, h = add_norm(h, update, self.final_norm)
         return h if self.classifier is None else self.classifier(self.classifier_dropout(h))
 

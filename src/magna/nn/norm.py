@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from magna import ops
 from magna.nn.dropout import Dropout, draw_seed
+from magna.nn.plain import is_plain
 from magna.typing import Backend, Norm, one_of
 
 
@@ -78,7 +79,7 @@ def add_norm(
     x: Tensor, update: Tensor | None, norm: NormLayer, dropout: Dropout | None = None
 ) -> tuple[Tensor, Tensor]:
     """x + update and its norm, of whatever kind, under dropout of its entries."""
-    if isinstance(norm, LayerNorm):
+    if is_plain(norm, LayerNorm) and (dropout is None or is_plain(dropout, Dropout)):
         return norm.added(x, update, dropout)
     total = x if update is None else x + update
     return total, norm(total) if dropout is None else dropout(norm(total))

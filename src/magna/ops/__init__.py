@@ -8,7 +8,7 @@ from torch import Tensor
 import magna.ops.folding  # noqa: F401 (how the ops behave under torch.vmap)
 from magna.graph import Graph
 from magna.ops import checks, reference
-from magna.ops.answers import Answers, check_answers, check_own, check_products, check_values, shares
+from magna.ops.answers import Answers, check_answers, check_own, check_own_values, check_products, check_values, shares
 from magna.ops.backends import accumulator, choose, pack
 from magna.ops.checks import Rate
 from magna.ops.dense import add_norm, dropout, linear, linears, lookup
@@ -336,6 +336,7 @@ def kvsall_loss(
         raise ValueError(f"weight has shape {list(weight.shape)} on {weight.device}; allowed: {allowed}")
     if validate and checks.values_readable(query):
         check_values("answers", answers, candidates.size(0))
+        check_own_values(own, candidates.size(0))
         if weight is not None and not bool((weight >= 0).all()):
             raise ValueError(f"weight has {float(weight[~(weight >= 0)][0])}; allowed: 0 and above")
     chosen = choose_backend(backend, query.device)

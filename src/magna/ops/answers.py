@@ -97,3 +97,11 @@ def check_own(own: tuple[Tensor, Tensor] | None, num_queries: int, device: torch
                 f"own has {name} of {tensor.dtype} {list(tensor.shape)} on {tensor.device}; allowed: {allowed} "
                 f"[{num_queries}] on {device}, one per query"
             )
+
+
+def check_own_values(own: tuple[Tensor, Tensor] | None, num_entities: int) -> None:
+    if own is None or own[0].numel() == 0:
+        return
+    low, high = int(own[0].min()), int(own[0].max())
+    if low < 0 or high >= num_entities:
+        raise ValueError(f"own has entities {low} to {high}; allowed: 0 to {num_entities - 1}")

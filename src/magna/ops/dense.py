@@ -57,6 +57,11 @@ def add_norm(
     >>> total.tolist(), normed.round().tolist()
     ([[0.0, 2.0]], [[-1.0, 1.0]])
     """
+    if added is not None and added.shape != x.shape:
+        raise ValueError(f"added has shape {list(added.shape)}; allowed: that of x, {list(x.shape)}")
+    if not weight.shape == bias.shape == x.shape[-1:]:
+        shapes = f"weight has shape {list(weight.shape)}, bias {list(bias.shape)}"
+        raise ValueError(f"{shapes}; allowed: [{x.size(-1)}], the width of x")
     drops = checks.active("p", p, 1, validate)
     drawn = checks.seed(seed, "p", x.device) if drops else None
     if choose(backend, x.device) != "triton":
@@ -99,8 +104,10 @@ def linears(x: Tensor, weights: Sequence[Tensor], *, backend: Backend = "auto") 
 
 
 def _as_multiplied(x: Tensor) -> Tensor:
+    """x as autocast would hand it to a product: float64 stays what it is."""
     kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+    casts = torch.is_autocast_enabled(kind) and x.dtype != torch.float64
+    return x.to(torch.get_autocast_dtype(kind)) if casts else x
 
 
 def lookup(table: Tensor, index: Tensor) -> Tensor:

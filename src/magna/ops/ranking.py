@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from magna.ops.answers import Answers, check_answers, check_own, check_products, check_values, entries
+from magna.ops.answers import Answers, check_answers, check_own, check_own_values, check_products, check_values, entries
 
 _BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}  # scores of a block
 
@@ -62,6 +62,7 @@ def rank_targets(
     Q, N, device = query.size(0), candidates.size(0), query.device
     _check(query, candidates, bias, query_index, target, known)
     check_own(own, Q, device)
+    check_own_values(own, N)
     if block is None:
         block = max(1, _BLOCK_BYTES.get(device.type, 64 << 20) // (query.element_size() * N))
     elif block < 1:
