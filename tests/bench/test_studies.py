@@ -33,7 +33,7 @@ def test_records_are_appended_and_read_back(study, tmp_path, monkeypatch):
 def test_tables_are_written_between_their_markers(study, tmp_path, monkeypatch):
     ledger, tables = study("ledger"), study("tables")
     document = tmp_path / "benchmarks.md"
-    names = ("kernels", "epochs", "scaling", "memory")
+    names = ("kernels", "epochs", "scaling", "memory", "steps", "loss", "ranking")
     places = "".join(f"<!-- {name}: begin -->old<!-- {name}: end -->\n" for name in names)
     document.write_text(f"before\n{places}after\n")
     stamp = {"device": "some", "date": "2026-01-02 03:04", "commit": "abc", "torch": "2", "pyg": "2"}
@@ -41,12 +41,18 @@ def test_tables_are_written_between_their_markers(study, tmp_path, monkeypatch):
     (tmp_path / "memory-some.json").write_text(json.dumps(stamp | {"rows": rows}))
     epoch = {"recipe": "cora-paper", "settings": [], "model": "6 × 512", "ms": 5, "peer_ms": 10, "share": 0.5}
     (tmp_path / "epoch-some.json").write_text(json.dumps({"rows": [stamp | epoch | {"difference": 1e-6}]}))
+    step = {"recipe": "wn18rr", "set": ["model.K=3"], "batch": 4096, "ms": 9, "tflops": 300.0, "peak_bytes": 3e9}
+    (tmp_path / "step-some.json").write_text(json.dumps(stamp | {"rows": [step]}))
+    ranks = {"graph": "fb15k-237", "targets": 40_932, "entities": 14_541, "seconds": 0.06}
+    (tmp_path / "ranking-some.json").write_text(json.dumps(stamp | {"rows": [ranks]}))
     monkeypatch.setattr(ledger, "RECORDS", tmp_path)
     monkeypatch.setattr(ledger, "DOCS", document)
     tables.update()
     text = document.read_text()
     assert "old" not in text
     assert "| cora | save | 5 |" in text
+    assert "| wn18rr | model.K=3 | 4,096 | 9.00 | 300 | 3,000 |" in text
+    assert "| fb15k-237 | 40,932 | 14,541 | 0.06 |" in text and "Not measured yet." in text
     assert "| cora-paper | its own | 6 × 512 | 5.00 | 10.0 | 0.50 | 1e-06 |" in text
     assert text.startswith("before\n")
     assert text.endswith("after\n")
