@@ -20,6 +20,7 @@ from magna.nn.encoder import MAGNA
 from magna.nn.norm import make_norm
 from magna.nn.options import complete, defaults
 from magna.ops import lookup
+from magna.ops.answers import Own
 from magna.ops.reference import with_own
 from magna.typing import DecoderName, Norm, RelationSource, one_of
 
@@ -42,7 +43,7 @@ class Scored(NamedTuple):
     candidates: Tensor  # [N, C]
     bias: Tensor | None  # [N]
     states: Tensor  # [N, hidden_channels], the encoder's
-    own: tuple[Tensor, Tensor] | None = None  # the head of each query [B], and what is added to its score [B]
+    own: Own | None = None  # the head of each query [B], and what is added to its score [B]
 
     def part(self, queries: slice) -> Scored:
         """Some of the queries."""

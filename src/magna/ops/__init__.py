@@ -8,7 +8,16 @@ from torch import Tensor
 import magna.ops.folding  # noqa: F401 (how the ops behave under torch.vmap)
 from magna.graph import Graph
 from magna.ops import checks, reference
-from magna.ops.answers import Answers, check_answers, check_own, check_own_values, check_products, check_values, shares
+from magna.ops.answers import (
+    Answers,
+    Own,
+    check_answers,
+    check_own,
+    check_own_values,
+    check_products,
+    check_values,
+    shares,
+)
 from magna.ops.backends import accumulator, choose, pack
 from magna.ops.checks import Rate
 from magna.ops.dense import add_norm, dropout, linear, linears, lookup
@@ -285,7 +294,7 @@ def kvsall_loss(
     *,
     label_smoothing: float = 0.0,
     weight: Tensor | None = None,
-    own: tuple[Tensor, Tensor] | None = None,
+    own: Own | None = None,
     precision: Precision = "float32",
     block: int | None = None,
     backend: LossBackend = "auto",

@@ -6,11 +6,23 @@ size, which a CUDA graph needs.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 Answers = tuple[Tensor, Tensor]
 Own = tuple[Tensor, Tensor]  # one entity of each query, and what is added to its score
+
+
+class Block(NamedTuple):
+    """Products of all queries with the entities from `start` on; they may be written over."""
+
+    scores: Tensor  # [B, width]
+    bias: Tensor  # [width]
+    own: Own | None
+    start: int
+    where: Answers  # `entries` of all answers, of this block and of others
 
 
 def entries(answers: Answers) -> Answers:
@@ -86,7 +98,7 @@ def check_values(name: str, answers: Answers, num_entities: int) -> None:
         )
 
 
-def check_own(own: tuple[Tensor, Tensor] | None, num_queries: int, device: torch.device) -> None:
+def check_own(own: Own | None, num_queries: int, device: torch.device) -> None:
     if own is None:
         return
     entity, bias = own
@@ -99,9 +111,12 @@ def check_own(own: tuple[Tensor, Tensor] | None, num_queries: int, device: torch
             )
 
 
-def check_own_values(own: tuple[Tensor, Tensor] | None, num_entities: int) -> None:
-    if own is None or own[0].numel() == 0:
-        return
-    low, high = int(own[0].min()), int(own[0].max())
-    if low < 0 or high >= num_entities:
-        raise ValueError(f"own has entities {low} to {high}; allowed: 0 to {num_entities - 1}")
+def check_own_values(own: Own | None, num_entities: int) -> None:
+    if own is not None:
+        check_range("own has entities", own[0], num_entities)
+
+
+def check_range(has: str, index: Tensor, size: int) -> None:
+    """Whether all are from 0 to size - 1 (waits for the GPU)."""
+    if index.numel() and not (0 <= int(index.min()) and int(index.max()) < size):
+        raise ValueError(f"{has} {int(index.min())} to {int(index.max())}; allowed: 0 to {size - 1}")

@@ -40,6 +40,16 @@ KERNELS = (
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
+def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """a @ b; of bfloat16 in float32, or in the type of `out`, summed up in float32 either way."""
+    if a.dtype != torch.bfloat16:
+        return torch.mm(a, b, out=out)
+    if a.is_cuda:
+        return torch.mm(a, b, out_dtype=torch.float32 if out is None else out.dtype, out=out)
+    exact = a.float() @ b.float()
+    return exact if out is None else out.copy_(exact)
+
+
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """The type that sums of a feature type are kept in."""
     return torch.float64 if dtype == torch.float64 else torch.float32

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from magna.ops import checks, reference
-from magna.ops.backends import accumulator, choose, fused_op
+from magna.ops.backends import accumulator, choose, fused_op, product
 from magna.ops.checks import Rate
 from magna.ops.edges import dropout_op
 from magna.typing import Backend
@@ -204,14 +204,7 @@ def linear_backward_op(
     if into_bias or out is not None:
         grad, by_bias = _kernels().bias_backward(grad, out)
     by_x = grad @ rounded if into_x else x.new_empty(0)
-    return by_x, _weight_gradient(grad, x, weight), by_bias.to(weight.dtype)
-
-
-def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    if grad.dtype != torch.bfloat16:
-        return (grad.t() @ x).to(weight.dtype)
-    exact = torch.mm(grad.t(), x, out_dtype=torch.float32) if x.is_cuda else grad.t().float() @ x.float()
-    return exact.to(weight.dtype)
+    return by_x, product(grad.t(), x).to(weight.dtype), by_bias.to(weight.dtype)
 
 
 @linear_backward_op.register_fake
@@ -254,7 +247,7 @@ def linears_backward_op(
     by_x = grads[0] @ rounded[0]
     for grad, weight in zip(grads[1:], rounded[1:], strict=True):
         by_x.addmm_(grad, weight)
-    return [by_x, *(_weight_gradient(grad, x, weight) for grad, weight in zip(grads, weights, strict=True))]
+    return [by_x, *(product(grad.t(), x).to(weight.dtype) for grad, weight in zip(grads, weights, strict=True))]
 
 
 @linears_backward_op.register_fake

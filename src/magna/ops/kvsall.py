@@ -14,8 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from magna.ops.answers import Own, entries
-from magna.ops.backends import fused_op, why_not
+from magna.ops.answers import Block, Own, entries
+from magna.ops.backends import fused_op, product, why_not
 
 LossBackend = Literal["auto", "reference", "blocked", "triton"]
 Precision = Literal["float32", "bfloat16"]
@@ -73,7 +73,7 @@ def kvsall_loss_op(
     q, e, b = _operands(query, candidates, bias, precision, block, share.dtype)
     own = _own(entity, entity_bias, share.dtype)
     for start, e_here, b_here in _blocks(e, b, block):
-        steps.accumulate(_product(q, e_here.T), b_here, own, start, where, top, total, picked)
+        steps.accumulate(Block(product(q, e_here.T), b_here, own, start, where), top, total, picked)
     extra, elsewhere, negative_entropy = _targets(ptr, candidates.size(0), label_smoothing, share.dtype)
     all_scores = q.to(share.dtype) @ steps.column_sums(e, share.dtype)
     if bias is not None:
@@ -123,9 +123,9 @@ def kvsall_loss_backward_op(
     of_queries = top, total, share, elsewhere, extra, grad_own
     for start, e_here, b_here in _blocks(e, b, block):
         # A block's scores have no name, and its gradient none for long: neither is there when the next ones are made.
-        grad_s = steps.gradient(_product(q, e_here.T), b_here, own, start, where, *of_queries, q.dtype)
-        grad_q += _product(grad_s, e_here)
-        _product(grad_s.T, q, out=grad_e[start : start + block])
+        grad_s = steps.gradient(Block(product(q, e_here.T), b_here, own, start, where), *of_queries, q.dtype)
+        grad_q += product(grad_s, e_here)
+        product(grad_s.T, q, out=grad_e[start : start + block])
         if bias is not None:
             torch.sum(grad_s, 0, dtype=share.dtype, out=grad_b[start : start + block])
         del grad_s
@@ -195,16 +195,6 @@ def _blocks(e: Tensor, b: Tensor, block: int) -> Iterator[tuple[int, Tensor, Ten
         e_here, b_here = e[start : start + block], b[start : start + block]
         missing = len(b_here) - len(e_here)
         yield start, torch.nn.functional.pad(e_here, (0, 0, 0, missing)) if missing else e_here, b_here
-
-
-def _product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-    """a @ b; of bfloat16 in float32, or in the type of `out`, summed up in float32 either way."""
-    if a.dtype != torch.bfloat16:
-        return torch.mm(a, b, out=out)
-    if a.is_cuda:
-        return torch.mm(a, b, out_dtype=torch.float32 if out is None else out.dtype, out=out)
-    product = a.float() @ b.float()
-    return product if out is None else out.copy_(product)
 
 
 def _steps(backend: str) -> ModuleType:

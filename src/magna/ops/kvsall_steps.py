@@ -5,26 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from magna.ops.answers import Answers, Own
+from magna.ops.answers import Block
 
 
 def column_sums(e: Tensor, dtype: torch.dtype) -> Tensor:
     return e.sum(0, dtype=dtype)
 
 
-def accumulate(
-    scores: Tensor,
-    bias: Tensor,
-    own: Own | None,
-    start: int,
-    where: Answers,
-    top: Tensor,
-    total: Tensor,
-    picked: Tensor,
-) -> None:
+def accumulate(block: Block, top: Tensor, total: Tensor, picked: Tensor) -> None:
     """Take a block into the softmax's largest score and its sum, and note down the scores of the answers."""
-    _add(scores, bias, own, start)
-    query, entity, here = _within(where, start, scores.size(1))
+    scores, (query, entity, here) = _with_biases(block), _within(block)
     picked += torch.where(here, scores[query, entity], 0)
     above = torch.maximum(top, scores.amax(1))
     total *= (top - above).exp()
@@ -33,11 +23,7 @@ def accumulate(
 
 
 def gradient(
-    scores: Tensor,
-    bias: Tensor,
-    own: Own | None,
-    start: int,
-    where: Answers,
+    block: Block,
     top: Tensor,
     total: Tensor,
     share: Tensor,
@@ -47,32 +33,32 @@ def gradient(
     dtype: torch.dtype,
 ) -> Tensor:
     """share (softmax − target) of a block; what it is where `own` was added goes into `grad_own`, not rounded."""
-    _add(scores, bias, own, start)
-    softmax = scores.sub_(top[:, None]).exp_().div_(total[:, None])
+    softmax = _with_biases(block).sub_(top[:, None]).exp_().div_(total[:, None])
     grad = softmax.sub_(elsewhere[:, None]).mul_(share[:, None])
-    query, entity, here = _within(where, start, scores.size(1))
+    query, entity, here = _within(block)
     # A place gets one number at most, and beside it zeros: the order of the sum cannot be seen.
     less = torch.where(here, (share * extra)[query], 0)
-    grad.view(-1).index_add_(0, query * scores.size(1) + entity, less, alpha=-1)
-    if own is not None:
-        column, here = _within_block(own[0], start, grad.size(1))
+    grad.view(-1).index_add_(0, query * grad.size(1) + entity, less, alpha=-1)
+    if block.own is not None:
+        column, here = _places(block.own[0], block)
         grad_own += torch.where(here, grad.gather(1, column[:, None]).squeeze(1), 0)
     return grad.to(dtype)
 
 
-def _add(scores: Tensor, bias: Tensor, own: Own | None, start: int) -> None:
-    scores += bias
-    if own is not None:
-        column, here = _within_block(own[0], start, scores.size(1))
-        scores.scatter_add_(1, column[:, None], torch.where(here, own[1], 0)[:, None])
+def _with_biases(block: Block) -> Tensor:
+    scores = block.scores.add_(block.bias)
+    if block.own is not None:
+        column, here = _places(block.own[0], block)
+        scores.scatter_add_(1, column[:, None], torch.where(here, block.own[1], 0)[:, None])
+    return scores
 
 
-def _within(where: Answers, start: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+def _within(block: Block) -> tuple[Tensor, Tensor, Tensor]:
     """The answers' queries and their places in a block, 0 for those that are not in it, and which are."""
-    return where[0], *_within_block(where[1], start, width)
+    return block.where[0], *_places(block.where[1], block)
 
 
-def _within_block(entity: Tensor, start: int, width: int) -> tuple[Tensor, Tensor]:
-    column = entity - start
-    here = (column >= 0) & (column < width)
+def _places(entity: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+    column = entity - block.start
+    here = (column >= 0) & (column < block.scores.size(1))
     return torch.where(here, column, 0), here

@@ -9,7 +9,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from magna.ops.answers import Answers, check_answers, check_own, check_own_values, check_products, check_values, entries
+from magna.ops.answers import (
+    Answers,
+    Own,
+    check_answers,
+    check_own,
+    check_own_values,
+    check_products,
+    check_range,
+    check_values,
+    entries,
+)
 
 _BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}  # scores of a block
 
@@ -29,7 +39,7 @@ def rank_targets(
     query_index: Tensor,
     target: Tensor,
     known: Answers | None,
-    own: tuple[Tensor, Tensor] | None = None,
+    own: Own | None = None,
     *,
     block: int | None = None,
 ) -> RankCounts:
@@ -148,8 +158,7 @@ def _check(
             raise ValueError(f"{name} is {tensor.dtype} {list(tensor.shape)}; allowed: {allowed}")
         if tensor.device != query.device:
             raise ValueError(f"{name} is on {tensor.device}, query on {query.device}; move one with .to(device)")
-        if tensor.numel() and not (0 <= int(tensor.min()) and int(tensor.max()) < size):
-            raise ValueError(f"{name} has {int(tensor.min())} to {int(tensor.max())}; allowed: 0 to {size - 1}")
+        check_range(f"{name} has", tensor, size)
     if known is not None:
         check_answers("known", known, query.size(0), query.device)
         check_values("known", known, candidates.size(0))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.nn.functional import leaky_relu, normalize
 
 from magna.graph import Graph
-from magna.ops.answers import Answers, entries, shares
+from magna.ops.answers import Answers, Own, entries, shares
 from magna.ops.random import DENSE_STREAM, EDGE_STREAM, attention_stream, dropout_factor, feature_stream, keep
 
 
@@ -173,7 +173,7 @@ def kvsall_loss(
     *,
     label_smoothing: float = 0.0,
     weight: Tensor | None = None,
-    own: tuple[Tensor, Tensor] | None = None,
+    own: Own | None = None,
 ) -> Tensor:
     """The weighted mean over the queries of KL(t ‖ softmax(s)), with s = query @ candidates.T + bias over all entities.
 
@@ -195,7 +195,7 @@ def kvsall_loss(
     return (shares(answers[0], weight, scores.dtype) * divergence).sum()
 
 
-def with_own(scores: Tensor, own: tuple[Tensor, Tensor] | None) -> Tensor:
+def with_own(scores: Tensor, own: Own | None) -> Tensor:
     """Scores [B, N] with a bias [B] added to one entity [B] of each query."""
     if own is None:
         return scores
@@ -209,7 +209,7 @@ def rank_targets(
     query_index: Tensor,
     target: Tensor,
     known: Answers | None,
-    own: tuple[Tensor, Tensor] | None = None,
+    own: Own | None = None,
 ) -> tuple[Tensor, Tensor]:
     """For each target the number of other entities that score higher, and of those that score the same.
 

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from magna.ops.answers import Answers, Own
+from magna.ops.answers import Block
 from magna.ops.triton_dense import bias_backward
 
 _COLUMNS = 1024  # scores that a program looks at in one step
@@ -108,34 +108,21 @@ def column_sums(e: Tensor, dtype: torch.dtype) -> Tensor:
     return bias_backward(e, None)[1].to(dtype)
 
 
-def accumulate(
-    scores: Tensor,
-    bias: Tensor,
-    own: Own | None,
-    start: int,
-    where: Answers,
-    top: Tensor,
-    total: Tensor,
-    picked: Tensor,
-) -> None:
-    rows, width = scores.shape
+def accumulate(block: Block, top: Tensor, total: Tensor, picked: Tensor) -> None:
+    rows, width = block.scores.shape
     if rows == 0:
         return
-    given, owned = (scores, bias, *(own or (None, None))), own is not None
-    _softmax_kernel[rows,](*given, top, total, start, width, owned, _columns(width))
+    given, owned = _given(block), block.own is not None
+    _softmax_kernel[rows,](*given, top, total, block.start, width, owned, _columns(width))
     num_entries = picked.numel()
     if num_entries:
         _pick_kernel[triton.cdiv(num_entries, _ENTRIES),](
-            *given, *where, picked, num_entries, start, width, owned, _ENTRIES
+            *given, *block.where, picked, num_entries, block.start, width, owned, _ENTRIES
         )
 
 
 def gradient(
-    scores: Tensor,
-    bias: Tensor,
-    own: Own | None,
-    start: int,
-    where: Answers,
+    block: Block,
     top: Tensor,
     total: Tensor,
     share: Tensor,
@@ -144,19 +131,23 @@ def gradient(
     grad_own: Tensor,
     dtype: torch.dtype,
 ) -> Tensor:
-    rows, width = scores.shape
-    out = torch.empty_like(scores, dtype=dtype)
+    rows, width = block.scores.shape
+    out = torch.empty_like(block.scores, dtype=dtype)
     if rows == 0:
         return out
-    given, owned = (scores, bias, *(own or (None, None)), top, total, share, elsewhere), own is not None
-    block = _columns(width)
-    _gradient_kernel[rows, triton.cdiv(width, block)](*given, out, grad_own, start, width, owned, block)
-    num_entries = where[0].numel()
+    given, owned = (*_given(block), top, total, share, elsewhere), block.own is not None
+    columns = _columns(width)
+    _gradient_kernel[rows, triton.cdiv(width, columns)](*given, out, grad_own, block.start, width, owned, columns)
+    num_entries = block.where[0].numel()
     if num_entries:
         _answer_gradient_kernel[triton.cdiv(num_entries, _ENTRIES),](
-            *given, extra, *where, out, grad_own, num_entries, start, width, owned, _ENTRIES
+            *given, extra, *block.where, out, grad_own, num_entries, block.start, width, owned, _ENTRIES
         )
     return out
+
+
+def _given(block: Block) -> tuple[Tensor | None, ...]:
+    return (block.scores, block.bias, *(block.own or (None, None)))
 
 
 def _columns(width: int) -> int:
