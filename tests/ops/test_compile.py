@@ -8,11 +8,12 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 import torch
 from torch import Tensor
-from torch._library.custom_ops import OPDEFS, CustomOpDef
+from torch._library.custom_ops import OPDEFS
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from magna.graph import Graph
 from magna.ops import attention_diffusion, dropout, edge_scores, edge_softmax
-from magna.ops.backends import pack
+from magna.ops.backends import FusedOp, pack
 from magna.ops.dense import (
     layer_norm_backward_op,
     layer_norm_op,
@@ -55,7 +56,7 @@ def learn(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor.detach().clone().requires_grad_() for tensor in tensors)
 
 
-def dense_samples(x: Tensor) -> Iterator[tuple[CustomOpDef, tuple]]:
+def dense_samples(x: Tensor) -> Iterator[tuple[FusedOp, tuple]]:
     """Those of Triton alone, of x [G, N, C]."""
     own, low = x[:, 0], x[:, 0].bfloat16()  # [G, C]
     grad = low @ low.T
@@ -70,7 +71,7 @@ def dense_samples(x: Tensor) -> Iterator[tuple[CustomOpDef, tuple]]:
         yield linear_backward_op, (grad, low, own, low, grad if adds else None, adds, adds)
 
 
-def op_samples(fused: Backend) -> Iterator[tuple[CustomOpDef, tuple]]:
+def op_samples(fused: Backend) -> Iterator[tuple[FusedOp, tuple]]:
     """Every registered op with arguments."""
     p = problem_for(fused)
     packed, attention = pack(p.graph), p.attention.detach()
@@ -115,9 +116,9 @@ def test_every_op_passes_opcheck(fused: Backend) -> None:
     tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     checked = set()
     for op, arguments in op_samples(fused):
-        torch.library.opcheck(op, arguments, test_utils=tests[:3] if interpreted(fused) else tests)
-        checked.add(op._qualname)
-    of_triton = {op._qualname for op, _ in dense_samples(torch.zeros(2, 2, 2))}
+        torch.library.opcheck(op.library, arguments, test_utils=tests[:3] if interpreted(fused) else tests)
+        checked.add(op.name)
+    of_triton = {op.name for op, _ in dense_samples(torch.zeros(2, 2, 2))}
     everywhere = {name for name in OPDEFS if name.startswith("magna::")} - of_triton
     assert checked == (everywhere | of_triton if fused == "triton" else everywhere)
 
@@ -133,7 +134,40 @@ def test_every_op_runs_on_the_device_of_its_tensors(fused: Backend, monkeypatch:
         with monkeypatch.context() as patch, torch.no_grad():
             patch.setattr(torch.cuda, "device_of", device_of)
             op(*arguments)
-        assert entered.pop() is arguments[0] and not entered, op._qualname
+        assert entered.pop() is arguments[0] and not entered, op.name
+
+
+def test_the_short_way_gives_the_same_bits(fused: Backend) -> None:
+    def results(call: Callable, arguments: tuple) -> list[Tensor]:
+        found = call(*arguments)
+        outputs = list(found) if isinstance(found, tuple | list) else [found]
+        given = [t for a in arguments for t in (a if isinstance(a, list) else [a])]
+        leaves = [t for t in given if isinstance(t, Tensor) and t.requires_grad]
+        learned = [out for out in outputs if out.requires_grad]
+        if not leaves or not learned:
+            return outputs
+        grads = torch.autograd.grad(learned, leaves, [torch.ones_like(out) for out in learned], allow_unused=True)
+        return [*outputs, *(grad for grad in grads if grad is not None)]
+
+    for op, arguments in op_samples(fused):
+        expected, found = results(op.library, arguments), results(op, arguments)
+        assert len(found) == len(expected), op.name
+        for one, other in zip(found, expected, strict=True):
+            assert one.requires_grad == other.requires_grad and torch.equal(one, other), op.name
+
+
+def test_the_short_way_is_for_plain_tensors_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.ones(2, 3, 4)
+    calls = []
+    monkeypatch.setattr(dropout_op, "library", lambda *arguments: calls.append(arguments))
+    given = torch.tensor([0.5]), torch.tensor([1]), False, "cpu"
+    dropout_op(x, *given)
+    assert not calls
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        dropout_op(x, *given)
+    dropout_op(x.to("meta"), *given)
+    torch.vmap(lambda row: row.clone() if dropout_op(row, *given) is None else row)(x)
+    assert len(calls) == 3
 
 
 def layer(graph: Graph, backend: Backend, x: Tensor, source: Tensor, target: Tensor, theta: Tensor) -> Tensor:

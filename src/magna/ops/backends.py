@@ -11,11 +11,14 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, wraps
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.library import custom_op
+from torch.nn import Parameter
 
 from magna.graph import Graph, Segments
 from magna.typing import Backend, one_of
@@ -93,17 +96,68 @@ def choose(backend: Backend, device: torch.device) -> str:
     return backend
 
 
+class FusedOp:
+    """A `torch.library` op, and a shorter way to it where nobody looks on.
+
+    What `torch.library` does for compilers, `torch.vmap` and dispatch modes takes longer than launching the kernels of
+    a small graph. Where none of them is there, the same function and the same gradient are called directly.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self.name = name
+        self.library = custom_op(name, function, mutates_args=())
+        self.register_fake, self.register_vmap = self.library.register_fake, self.library.register_vmap
+        self.function = self.learning = function
+
+    def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., None]) -> None:
+        self.library.register_autograd(backward, setup_context=setup_context)
+        if self.function.__annotations__["return"] == "list[Tensor]":
+            self.learning = self.library  # a Function gives tensors or a tuple of them
+            return
+
+        def forward(ctx: Any, *args: Any) -> Any:
+            output = self.function(*args)
+            setup_context(ctx, args, output)
+            return output
+
+        def once(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+            found = backward(ctx, *grads)
+            # A list of tensors without gradients is one input here.
+            return tuple(None if isinstance(g, list) else g for g in (found if isinstance(found, tuple) else (found,)))
+
+        steps = {"forward": staticmethod(forward), "backward": staticmethod(once_differentiable(once))}
+        # The name is what a profiler shows.
+        self.learning = cast("type[Function]", type(self.name, (Function,), steps)).apply
+
+    def __call__(self, *args: Any) -> Any:
+        if not _alone(args):
+            return self.library(*args)
+        return (self.learning if torch.is_grad_enabled() else self.function)(*args)
+
+
+def _alone(args: Sequence[Any]) -> bool:
+    """Whether plain tensors are all there is: no compiler, no transform, no mode, no list whose tensors learn."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    first = args[0]
+    if type(first) not in (Tensor, Parameter) or first.device.type not in ("cpu", "cuda"):
+        return False
+    return not any(isinstance(a, list) and any(isinstance(t, Tensor) and t.requires_grad for t in a) for a in args)
+
+
 def fused_op(name: str) -> Callable[[Callable[..., Any]], Any]:
     """Register a function as a `torch.library` op that runs on the device of its first tensor."""
 
-    def register(function: Callable[..., Any]) -> Any:
+    def register(function: Callable[..., Any]) -> FusedOp:
         @wraps(function)
         def on_its_device(first: Tensor, *rest: Any) -> Any:
             # Triton launches on the current GPU, which need not be the one that the tensors are on.
             with torch.cuda.device_of(first):
                 return function(first, *rest)
 
-        return custom_op(name, on_its_device, mutates_args=())
+        return FusedOp(name, on_its_device)
 
     return register
 
