@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -9,10 +10,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from magna import __version__, run
+from magna.cli.options import finish
+from magna.cli.use import _show_predictions
 from tests.laws import run_magna
 
 FAST = [
@@ -104,6 +109,7 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
         (["predict", "nowhere"], "holds no run"),
         (["predict", "nowhere", "--out", "a.xls"], "allowed: csv, json, parquet"),
         (["predict", "nowhere", "--out", "no/where/a.csv"], "allowed: a file in a folder that is there"),
+        (["predict", "nowhere", "--out", "/dev/null", "--format", "csv"], "allowed: a file in a folder that is there"),
         (["predict", "nowhere", "--format", "csv"], "allowed: with --out FILE"),
         (["plan", "digit"], "did you mean 'digits'"),
         (["plan", "--set", "model.aplha=1"], "did you mean model.alpha"),
@@ -184,6 +190,23 @@ def test_predict_prints_a_table_or_everything(
     assert "allowed: 0 to 1796" in capsys.readouterr().err
 
 
+def test_names_are_printed_letter_by_letter(capsys: pytest.CaptureFixture[str]) -> None:
+    shares = {"[red]": 0.75, ":cat:": 0.25}
+    row = {"id": "[/b]", "label": "[red]", "probability": 0.75, "probabilities": shares, "true_label": ":cat:"}
+    _show_predictions({"dataset": "mine", "nodes": [row]})
+    out = capsys.readouterr().out
+    assert all(name in out for name in ("[/b]", "[red]", ":cat: 25.0 %"))
+
+
+def test_a_result_that_cannot_be_printed_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def show(result: dict[str, Any]) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(typer.Exit) as end:
+        finish(dict, verbose=False, as_json=False, show=show)
+    assert end.value.exit_code == 1 and capsys.readouterr().err == "magna: No space left on device\n"
+
+
 def test_plan_says_memory_and_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_magna(monkeypatch, "plan", *FAST, "--seeds", "2") == 0
     out = capsys.readouterr().out
@@ -215,6 +238,8 @@ def test_a_run_of_another_version(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert run_magna(monkeypatch, "train", *FAST, "--set", "train.epochs=1", "--run-dir", "run") == 0
     environment = Path("run/environment.json")
     environment.write_text(json.dumps(json.loads(environment.read_text()) | {"format": 99}))
+    config = Path("run/config.toml")
+    config.write_text(config.read_text() + "of_tomorrow = 1\n")  # settings that only the later version knows
     resume = ["train", "--resume", "--run-dir", "run"]
     for command in (["evaluate", "run"], ["predict", "run"], resume):
         capsys.readouterr()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from magna.config import load_recipe
+from magna.datasets import holds_triples
 from tests.laws import run_magna
 
 OWN = Path(__file__).parents[1] / "examples" / "own_graph"
@@ -29,6 +30,12 @@ def test_a_folder_is_a_recipe(own: Path) -> None:
     assert config.data.standardise_features and config.data.undirected and config.expected.seeds == 0
     with pytest.raises(ValueError, match="or a folder with your own data"):
         load_recipe("club")
+
+
+def test_a_table_of_nodes_says_what_a_folder_is(own: Path) -> None:
+    for name in ("train.tsv", "train.txt.bak"):
+        (own / name).write_text("a\tr\tb\n")
+        assert load_recipe("clubs").task.name == "node_classification" and not holds_triples(own)
 
 
 def test_your_own_graph_is_trained_and_scored_again(

@@ -210,6 +210,8 @@ def test_as_graph_takes_a_graph() -> None:
     assert as_graph(graph, 5, kinds, 1).num_relations == 1
     with pytest.raises(ValueError, match="x has 4 rows and the graph 5 nodes"):
         as_graph(graph, 4, None, None)
+    with pytest.raises(ValueError, match="edge_type is a list; allowed"):
+        as_graph(graph.edge_index, 5, [0] * graph.num_edges, 1)  # type: ignore[arg-type]
 
 
 def test_repr() -> None:
@@ -229,6 +231,9 @@ EDGES = torch.tensor([[0, 1, 2], [1, 2, 0]])
         (EDGES, {"num_nodes": 2}, r"edge_index holds 2; allowed: 0 to 1 \(num_nodes is 2\)"),
         (EDGES - 1, {"num_nodes": 3}, r"edge_index holds -1; allowed: 0 to 2"),
         (EDGES, {"num_nodes": -1}, "num_nodes is -1 .*allowed: 0 to 2147483647"),
+        (EDGES, {"num_nodes": 3.0}, "num_nodes is 3.0; allowed: an int, 0 and above"),
+        (EDGES, {"num_nodes": "3"}, "num_nodes is '3'; allowed: an int"),
+        (EDGES, {"edge_type": EDGES[0], "num_relations": 3.0}, "num_relations is 3.0; allowed: an int"),
         (EDGES, {"num_nodes": 2**31}, "num_nodes is 2147483648 .*allowed: 0 to 2147483647"),
         (EDGES, {"edge_type": EDGES[0].float()}, "edge_type has dtype torch.float32; allowed: torch.int64"),
         (EDGES, {"edge_type": EDGES[0, :2]}, r"edge_type has shape \[2\]; allowed: \[3\]"),

@@ -95,6 +95,11 @@ def test_what_a_layer_refuses_is_named_as_in_a_recipe(settings: dict[str, Any], 
         make_link_predictor(ModelConfig(**settings), 5, 3)
 
 
+def test_a_link_predictor_has_no_classifier_to_drop_from() -> None:
+    with pytest.raises(ValueError, match=r"^model.classifier_dropout is 0.5; allowed: 0 for a model without output"):
+        make_link_predictor(ModelConfig(classifier_dropout=0.5), 5, 3)
+
+
 def test_heads_of_gat_are_named_as_in_a_recipe() -> None:
     with pytest.raises(ValueError, match=r"^model.hidden_channels is 64, model.heads is 3; allowed: heads that divide"):
         make_model(ModelConfig(name="gat", heads=3), 5, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -116,6 +117,19 @@ def test_a_new_graph_needs_no_labels(own: tuple[Path, Path], tmp_path: Path) -> 
         evaluate(own[0], data=new, device="cpu")
 
 
+def test_files_that_changed_their_meaning_are_refused(own: tuple[Path, Path], tmp_path: Path) -> None:
+    run, data = shutil.copytree(own[0], tmp_path / "run"), shutil.copytree(own[1], tmp_path / "animals")
+    settings, nodes = run / "config.toml", data / "nodes.csv"
+    settings.write_text(settings.read_text().replace(str(own[1]), str(data)))
+    assert evaluate(run, device="cpu") == evaluate(own[0], device="cpu")
+    for old, new in (("height,weight", "weight,height"), (",dog,", ",ape,")):
+        text = nodes.read_text()
+        nodes.write_text(text.replace(old, new))
+        with pytest.raises(ValueError, match="other features, classes or edge types than the run was trained on"):
+            evaluate(run, device="cpu")
+        nodes.write_text(text)
+
+
 def test_a_graph_with_other_features_is_refused(own: tuple[Path, Path], digits: Path, tmp_path: Path) -> None:
     other = _write_graph(tmp_path / "other", range(40), FEATURES[:1])
     with pytest.raises(ValueError, match="weight"):
@@ -144,7 +158,9 @@ def test_files(own: tuple[Path, Path], tmp_path: Path) -> None:
 def test_ids_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("a\n\n b \n")
     (tmp_path / "ids.csv").write_text("id,x\na,1\nb,2\n", encoding="utf-8-sig")
-    assert read_ids(tmp_path / "ids.txt") == read_ids(tmp_path / "ids.csv") == ["a", "b"]
+    (tmp_path / "gaps.csv").write_text("x, id\n1, a \n2\n3,b\n")
+    for name in ("ids.txt", "ids.csv", "gaps.csv"):
+        assert read_ids(tmp_path / name) == ["a", "b"]
     (tmp_path / "no.csv").write_text("x,y\n1,a\n")
     with pytest.raises(ValueError, match="one of them is id"):
         read_ids(tmp_path / "no.csv")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import time
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("optuna", reason="Optuna is not installed (the extra search)")
+
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from magna import study as study_module
 from magna.config import Range
@@ -187,6 +190,30 @@ def test_a_storage_that_cannot_be_opened_is_one_error(url: str) -> None:
         Study(url, "test", SPACE, {})
     assert "secret" not in str(caught.value)
     assert "sqlite:///study.db" in str(caught.value)
+
+
+def test_a_process_that_was_not_the_first_to_make_the_tables_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = iter([True])
+
+    def connect() -> str:
+        if next(first, False):
+            raise IntegrityError("INSERT INTO alembic_version", {}, Exception("UNIQUE constraint failed"))
+        return "open"
+
+    monkeypatch.setattr(study_module, "_OPEN_SECONDS", 0.0)
+    assert study_module._open_with_others(connect) == "open"
+
+
+def test_a_full_disk_is_no_wrong_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(*_: object, **__: object) -> None:
+        full = sqlite3.OperationalError("database or disk is full")
+        full.sqlite_errorname = "SQLITE_FULL"
+        raise OperationalError("INSERT", {}, full)
+
+    monkeypatch.setattr("optuna.storages.RDBStorage", connect)
+    monkeypatch.setattr(study_module, "_OPEN_SECONDS", 0.0)
+    with pytest.raises(OSError, match=r"study\.db could not be written .*disk is full.*make room"):
+        _study(tmp_path)
 
 
 def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:

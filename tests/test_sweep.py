@@ -19,7 +19,7 @@ pytest.importorskip("optuna", reason="Optuna is not installed (the extra search)
 import torch
 from rich.console import Console
 
-from magna import sweep
+from magna import halving, sweep
 from magna.config import Config, ModelConfig, load_recipe
 from magna.findings import show
 from magna.halving import goes_on
@@ -85,7 +85,8 @@ def task(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _sweep(folder: Path, config: Config = BASE, storage: str | None = None, **settings: Any) -> dict[str, Any]:
     settings = {"trials": 4, "confirm": 0, "prune": False} | settings
-    return sweep.sweep(config, Plan(**settings), out=folder / "out", storage=storage, device="cpu")
+    say = settings.pop("say", print)
+    return sweep.sweep(config, Plan(**settings), out=folder / "out", storage=storage, device="cpu", say=say)
 
 
 def test_it_goes_on_to_the_number_of_trials(tmp_path: Path, trainer: Trainer, task: None) -> None:
@@ -298,6 +299,15 @@ def test_the_test_split_stays_closed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert result["best"]["value"] > 0.3
 
 
+def test_a_batch_that_patience_has_ended_says_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(halving, "SAY_SECONDS", 0)
+    sets = ["model.hidden_channels=16", "model.num_layers=1", "model.K=1", "train.epochs=40", "train.patience=12"]
+    config = without(load_recipe("digits").with_values([*sets, "train.lr=1e-9", "train.min_lr=1e-9"]), ["train.lr"])
+    said: list[str] = []
+    sweep.sweep(config, Plan(trials=1, confirm=0), out=tmp_path, device="cpu", say=said.append)
+    assert any("1 running" in line for line in said) and not any("0 running" in line for line in said)
+
+
 def test_the_command(
     tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -369,9 +379,16 @@ def ring(tmp_path: Path) -> Config:
     )
 
 
-def test_link_predictors_are_searched_one_after_the_other(tmp_path: Path, ring: Config) -> None:
+def test_link_predictors_are_searched_one_after_the_other(
+    tmp_path: Path, ring: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = replace(ring, search={"task.label_smoothing": [0.0, 0.2], "model.K": [1, 2]})
-    result = _sweep(tmp_path, config, trials=3, confirm=1, confirm_seeds=2)
+    said: list[str] = []
+    result = _sweep(tmp_path, config, trials=3, confirm=1, confirm_seeds=2, say=said.append)
+    assert f"best MRR {max(row['value'] for row in result['top']):.3f} (trial" in said[-2]
+    show(result, Console(width=200))
+    table = capsys.readouterr().out
+    assert "valid, MRR" in table and f" {result['best']['value']:.3f} " in table
     assert result["task"] == "link_prediction" and result["states"]["complete"] == 3
     assert 0 < result["best"]["value"] <= 1 and result["best"]["confirmed"] is not None
     best = Config.from_toml(tmp_path / "out" / "best.toml")

@@ -25,6 +25,13 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
         assert path.read_bytes() == content and os.listdir(path.parent) == ["file"]
 
 
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    link, target = tmp_path / "link", tmp_path / "elsewhere" / "file"
+    link.symlink_to(target)
+    write_whole(link, b"new")
+    assert link.is_symlink() and target.read_bytes() == b"new"
+
+
 def test_what_was_there_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     write_whole(path, b"first")

@@ -306,7 +306,8 @@ def load_recipe(name: str | None = None) -> Config:
 def _own_data(path: Path) -> Config:
     """An embedded recipe's settings on data of your own: triples by their files, else a graph with features."""
     path = path.resolve()  # the run folder is read from anywhere
-    triples = path.is_dir() and any(path.glob("train.t[xs][tv]*"))
+    nodes = any((path / f"nodes.{form}").is_file() for form in ("csv", "parquet"))
+    triples = path.is_dir() and not nodes and any(path.glob("train.t[xs][tv]*"))
     recipe = TRIPLES_RECIPE if triples else DEFAULT_RECIPE
     return replace(
         load_recipe(recipe),

@@ -99,10 +99,11 @@ def show(result: Mapping[str, Any], console: Console) -> None:
     for row in top:
         table.add_column(str(row["number"]), justify="right")
     table.add_column("weight", justify="right")
-    metric = "MRR, %" if result["task"] == "link_prediction" else "%"
-    table.add_row(f"valid, {metric}", *(f"{100 * row['value']:.1f}" for row in top), "")
-    if any(row["confirmed"] is not None for row in top):
-        table.add_row(f"valid, further seeds, {metric}", *(_percent(row["confirmed"]) for row in top), "")
+    metric, scale, digits = ("MRR", 1, 3) if result["task"] == "link_prediction" else ("%", 100, 1)
+    for name, key in (("valid", "value"), ("valid, further seeds", "confirmed")):
+        if any(row[key] is not None for row in top):
+            cells = ("" if row[key] is None else f"{scale * row[key]:.{digits}f}" for row in top)
+            table.add_row(f"{name}, {metric}", *cells, "")
     for key in top[0]["params"]:
         weight = result["importances"].get(key)
         name, *tied = split_key(key)
@@ -150,10 +151,6 @@ def _rank(row: Mapping[str, Any]) -> tuple[float, float, int]:
 def _count_refused(states: Mapping[str, int], reason: str | None) -> str:
     finished = sum(states[state] for state in STATES if state != "fail")
     return f"{states['refused']} of {finished} trials could not be built: {reason}"
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f}"
 
 
 def _brief(value: Any) -> str:

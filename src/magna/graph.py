@@ -6,10 +6,11 @@ carry the permutations, so that nobody outside `ops` ever sees sorted order.
 
 from __future__ import annotations
 
+import operator
 import weakref
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -101,6 +102,7 @@ class Graph:
             raise ValueError(f"edge_index has shape {list(edge_index.shape)}; allowed: [2, num_edges]")
         if num_nodes is None:
             num_nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
+        num_nodes = _count("num_nodes", num_nodes)
         num_edges = edge_index.size(1)
         if num_nodes < 0 or num_nodes > _INT32_MAX or num_edges > _INT32_MAX:
             raise ValueError(f"num_nodes is {num_nodes} and num_edges {num_edges}; allowed: 0 to {_INT32_MAX}")
@@ -137,6 +139,7 @@ class Graph:
             raise ValueError(f"edge_type is on {edge_type.device}, the graph on {self.device}; move one of them")
         if num_relations is None:
             num_relations = int(edge_type.max()) + 1 if edge_type.numel() else 0
+        num_relations = _count("num_relations", num_relations)
         if validate and not torch.compiler.is_compiling():
             _check_range("edge_type", edge_type, num_relations, "num_relations")
         with _durable():
@@ -176,7 +179,7 @@ def as_graph(edges: Tensor | Graph, num_nodes: int, edge_type: Tensor | None, nu
         return edges.with_types(edge_type, num_relations)
     # Tensors born in inference mode have no version to tell them apart by.
     traced = torch.compiler.is_compiling() or not isinstance(edges, Tensor) or edges.is_inference()
-    if traced or (edge_type is not None and edge_type.is_inference()):
+    if traced or (edge_type is not None and (not isinstance(edge_type, Tensor) or edge_type.is_inference())):
         return Graph.from_edge_index(edges, num_nodes, edge_type, num_relations)
     # The tensors' own versions are part of the key, so an in-place change is seen.
     key: tuple = (id(edges), edges._version, num_nodes)
@@ -221,6 +224,15 @@ def _plain(index: Tensor, name: str) -> Tensor:
     with _durable():
         index = index.long()
         return index.clone() if not torch.compiler.is_compiling() and index.is_inference() else index
+
+
+def _count(name: str, value: SupportsIndex) -> int:
+    if torch.compiler.is_compiling():  # the compiler's own number, which stands for many
+        return value  # type: ignore[return-value]
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} is {value!r}; allowed: an int, 0 and above") from None
 
 
 def _check_range(name: str, index: Tensor, size: int, limit: str) -> None:

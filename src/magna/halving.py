@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from magna.metrics import headline
 from magna.study import Study
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Watch:
         epochs: of a run that goes to its end.
         prune: whether any is stopped.
         say: gets a line now and then.
+        metric: what the scores are.
     """
 
     study: Study
@@ -39,6 +41,7 @@ class Watch:
     epochs: int
     prune: bool
     say: Callable[[str], None]
+    metric: str
     stopped: set[int] = field(default_factory=set)  # places in the batch
     seen: dict[int, dict[int, float]] = field(default_factory=dict)  # run → epoch → score
     last_said: float = field(default_factory=time.monotonic)
@@ -58,9 +61,10 @@ class Watch:
         if self.prune and epoch in [rung * self.every for rung in RUNGS]:
             peers = self.study.values_at(epoch)
             self.stopped |= {place for place, mean in means.items() if not goes_on(mean, peers)}
-        if time.monotonic() - self.last_said >= SAY_SECONDS:
+        # Where patience has ended every run, there is nothing to say.
+        if scores and time.monotonic() - self.last_said >= SAY_SECONDS:
             self.last_said = time.monotonic()
-            self.say(f"epoch {epoch} · {len(running)} running · best {100 * max(scores):.1f} %")
+            self.say(f"epoch {epoch} · {len(running)} running · best {headline({self.metric: max(scores)})}")
         return [run for run in which if run // self.runs_per_trial in self.stopped]
 
     def _mean(self, place: int, epoch: int) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -32,6 +32,15 @@ def accuracy(scores: Tensor, target: Tensor) -> float:
 def correct(scores: Tensor, target: Tensor) -> Tensor:
     """bool [B]: the rows whose largest score is at the target; a row with NaN is wrong."""
     return (scores.argmax(-1) == target) & ~scores.isnan().any(-1)
+
+
+def headline(metrics: Mapping[str, float]) -> str:
+    """The metric that a task is judged by.
+
+    >>> headline({"accuracy": 0.815, "loss": 0.7}), headline({"mr": 12.0, "mrr": 0.3456})
+    ('81.5 %', 'MRR 0.346')
+    """
+    return f"{100 * metrics['accuracy']:.1f} %" if "accuracy" in metrics else f"MRR {metrics['mrr']:.3f}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -141,10 +141,11 @@ def read_ids(path: str | Path) -> list[str]:
         raise ValueError(f"{path} cannot be read ({error}); allowed: a text file with one id on each line") from error
     if Path(path).suffix.lower() != ".csv":
         return [line.strip() for line in text.splitlines() if line.strip()]
-    rows = csv.DictReader(text.splitlines())
+    rows = csv.DictReader(text.splitlines(), skipinitialspace=True)
     if "id" not in (rows.fieldnames or ()):
         raise ValueError(f"{path} has columns {', '.join(rows.fieldnames or ())}; allowed: one of them is id")
-    return [row["id"] for row in rows]
+    ids = [(row["id"] or "").strip() for row in rows]  # as they are read in nodes.csv
+    return [id for id in ids if id]
 
 
 @torch.no_grad()
@@ -158,6 +159,11 @@ def _scores(
     config, model = run.config, run.load_model()
     if data is None:
         graph = load_node_data(config.data, data_dir)
+        if run.schema is not None and Schema.from_dict(run.schema).names != graph.schema.names:
+            raise ValueError(
+                f"{graph.name} has other features, classes or edge types than the run was trained on; allowed: the "
+                "same, in the same files; try --data for a new graph, or to train again"
+            )
     else:
         if run.schema is None:
             raise ValueError(f"{run.path} keeps no schema.json, which a new graph is read with; train it again")

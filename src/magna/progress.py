@@ -7,6 +7,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from magna.metrics import headline
+
 if TYPE_CHECKING:
     from magna.loop import Epoch
 
@@ -107,12 +109,3 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def headline(metrics: dict[str, float]) -> str:
-    """The metric that a task is judged by.
-
-    >>> headline({"accuracy": 0.815, "loss": 0.7}), headline({"mr": 12.0, "mrr": 0.3456})
-    ('81.5 %', 'MRR 0.346')
-    """
-    return f"{100 * metrics['accuracy']:.1f} %" if "accuracy" in metrics else f"MRR {metrics['mrr']:.3f}"

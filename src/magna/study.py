@@ -6,13 +6,16 @@ Optuna is an optional package (the extra `search`): it is imported only where a 
 from __future__ import annotations
 
 import datetime
+import errno
 import json
 import sys
 import threading
+import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from magna.config import Range
@@ -26,6 +29,7 @@ Sampler = Literal["random", "tpe"]
 # A trial whose process has not been heard of for so long is given up and drawn again.
 HEARTBEAT_SECONDS, GRACE_SECONDS = 10, 45
 FEWEST_TO_COMPARE = 10
+_OPEN_AGAIN, _OPEN_SECONDS = 3, 0.5
 
 
 class Study:
@@ -187,20 +191,26 @@ class Study:
         again: Callable[[Any, FrozenTrial], None] = lambda study, trial: study.enqueue_trial(trial.params)  # noqa: E731
         # SQLite has one writer at a time: the others wait. Servers close connections that were idle during a batch.
         options = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True}
+        connect = partial(
+            self._optuna.storages.RDBStorage,
+            url,
+            engine_kwargs=options,
+            heartbeat_interval=HEARTBEAT_SECONDS,
+            grace_period=GRACE_SECONDS,
+            heartbeat_stale_trial_callback=again,
+        )
         try:
             with _quiet():
-                storage = self._optuna.storages.RDBStorage(
-                    url,
-                    engine_kwargs=options,
-                    heartbeat_interval=HEARTBEAT_SECONDS,
-                    grace_period=GRACE_SECONDS,
-                    heartbeat_stale_trial_callback=again,
-                )
+                storage = _open_with_others(connect)
             if url.startswith("sqlite"):
                 _write_ahead(storage.engine)
             return storage
         except Exception as error:  # a wrong URL, a missing driver, no connection, no database: each has its own class
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            if getattr(getattr(error, "orig", None), "sqlite_errorname", "") == "SQLITE_FULL":
+                raise OSError(
+                    errno.ENOSPC, f"{safe(url)} could not be written ({reason}); make room, then go on"
+                ) from error
             raise ValueError(
                 f"storage {safe(url)} cannot be opened ({reason}); allowed: the URL of a database, such as "
                 "sqlite:///study.db or postgresql://user:password@host/name"
@@ -252,6 +262,18 @@ def _import_optuna() -> Any:
         ) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return sys.modules["optuna"]
+
+
+def _open_with_others(connect: Callable[[], Any]) -> Any:
+    """Of processes that find a new database at the same moment, one makes its tables; the others come again."""
+    from sqlalchemy.exc import DatabaseError
+
+    for _ in range(_OPEN_AGAIN):
+        try:
+            return connect()
+        except DatabaseError:
+            time.sleep(_OPEN_SECONDS)
+    return connect()
 
 
 def _write_ahead(engine: Any) -> None:

@@ -14,6 +14,7 @@ import torch
 from magna.config import SEARCH_SEEDS, Config, split_key
 from magna.findings import judge, name_seeds, trial_rows, write_files
 from magna.halving import Watch
+from magna.metrics import headline
 from magna.run import pick_device
 from magna.study import GRACE_SECONDS, Sampler, Study, safe
 from magna.tasks import LinkPrediction, Task, make_task
@@ -180,7 +181,7 @@ def _run_batch(config: Config, plan: Plan, task: Task, study: Study, count: int,
                     study.refuse(trial, reason)
             # Every run of a trial stands beside the others of that trial, as `Watch` expects.
             configs = _with_seeds(config, (trial.params for trial in trials), plan.search_seeds)
-            watch = Watch(study, trials, plan.seeds_per_trial, config.train.epochs, plan.prune, say)
+            watch = Watch(study, trials, plan.seeds_per_trial, config.train.epochs, plan.prune, say, task.METRIC)
             results = _train(configs, task, watch.every, watch)
     except BaseException as error:
         study.give_up(trials, again=isinstance(error, KeyboardInterrupt))
@@ -197,7 +198,7 @@ def _run_batch(config: Config, plan: Plan, task: Task, study: Study, count: int,
         else:
             study.complete(trial, statistics.fmean(valid), record)
     finished, best = len(study.finished()), study.best()
-    so_far = f"best {100 * (best[0].value or 0):.1f} % (trial {best[0].number}) · " if best else ""
+    so_far = f"best {headline({task.METRIC: best[0].value or 0.0})} (trial {best[0].number}) · " if best else ""
     say(f"{finished}/{plan.trials} trials · {so_far}{len(trials)} in {time.monotonic() - started:.1f} s")
 
 

@@ -23,17 +23,18 @@ def make_folder(path: str | Path, option: str) -> Path:
 
 
 def write_whole(path: Path, content: bytes, again: str = "--resume") -> None:
-    """Write beside and rename; `again` is how to go on after an error."""
+    """Write beside and rename; `again` is how to go on after an error. A link stays one: its target is written."""
+    target = path.resolve()
     # Two processes may write the same file: each has a part of its own.
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
     with writing(path, again):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
             with part.open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(part, path)
+            os.replace(part, target)
         except BaseException:
             part.unlink(missing_ok=True)
             raise

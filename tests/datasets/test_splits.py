@@ -71,6 +71,7 @@ def test_wrong_settings_are_refused(config: dict, words: str) -> None:
     ("config", "words"),
     [
         (DataConfig("digits", undirected=False), "edges have no direction"),
+        (DataConfig("digits", split_seed=3), "split_seed is 3, but digits has a split of its own; try data.split"),
         (DataConfig("digits", features="stand-in"), "ogbn-arxiv has stand-ins"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from magna.datasets import Triples, files_of, holds_triples, load_triples, present, read_known
-from magna.datasets.triples import nearest, triples_from
+from magna.datasets.triples import nearest, read_tsv, triples_from
 
 
 def _write(folder: Path, **splits: str) -> None:
@@ -86,6 +86,8 @@ def test_a_wrong_line_is_named(tmp_path: Path, text: str, words: str) -> None:
 def test_files_that_are_no_text(tmp_path: Path) -> None:
     _write(tmp_path, train="a\tr\tb\n", valid="")
     (tmp_path / "test.txt").write_bytes(b"a\tr\tb\nM\xfcller\tr\tb\n")
+    with pytest.raises(ValueError, match=r"nowhere\.tsv cannot be read \(No such file or directory\)"):
+        read_tsv(tmp_path / "nowhere.tsv")
     with pytest.raises(ValueError, match=r"test\.txt line 2 is not UTF-8"):
         load_triples(tmp_path)
     (tmp_path / "test.txt").unlink()

@@ -91,6 +91,11 @@ def test_bfloat16_features_give_float32_scores():
             r"relation has shape \[2, 5\]; allowed: \[3, 5\]",
         ),
         (
+            {"num_relations": R},
+            {"edge_type": torch.zeros(E, dtype=torch.int64), "relation": torch.zeros(R, C, device="meta")},
+            "relation is on meta, the layer on cpu; move one",
+        ),
+        (
             {"num_relations": R, "relation_embedding": False},
             {"edge_type": torch.zeros(E, dtype=torch.int64)},
             "relation is missing; allowed",

@@ -58,6 +58,18 @@ def test_the_typed_model_compiles_whole(prebuilt):
     check(model, "aot_eager", x, *edges_and_types)
 
 
+def test_subgraphs_of_many_sizes_compile_once():
+    torch._dynamo.reset()
+    conv = MAGNAConv(C, 8, heads=2, K=3, attention_dropout=0.3)
+    compiled = torch.compile(conv, fullgraph=True, backend="aot_eager", dynamic=True)
+    for size in (30, 41, 52):
+        inputs = uniform(size, C, seed=size).float(), random_graph(size, 5 * size).edge_index
+        with torch.compiler.set_stance("fail_on_recompile" if size > 30 else "default"):
+            found = run(compiled, *inputs)
+        for ours, theirs in zip(found, run(conv, *inputs), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
 def test_exact_mode_compiles_whole():
     if choose("auto", torch.device("cpu")) == "reference":
         pytest.skip("the reference counts its hops from alpha's value; the fused solve compiles")

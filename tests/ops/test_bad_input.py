@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from magna.graph import Graph
-from magna.ops import attention_diffusion, dropout, edge_scores, edge_softmax
+from magna.ops import attention_diffusion, dropout, edge_scores, edge_softmax, head_scores
 from magna.typing import Backend
 from tests.laws import Options, device_of
 
@@ -22,6 +22,9 @@ DIFFUSION = [
     ({"x": torch.ones(3, 2, 0)}, r"x has shape \[3, 2, 0\]; allowed: \[3, heads, width\], both 1 and above"),
     ({"x": X.half()}, "x has dtype torch.float16; allowed: torch.float64, torch.float32, torch.bfloat16"),
     ({"x": X.long()}, "x has dtype torch.int64; allowed: torch.float64"),
+    ({"x": X.numpy()}, "x is a ndarray; allowed: a torch.Tensor"),
+    ({"attention": [[1.0, 1.0]] * 4}, "attention is a list; allowed: a torch.Tensor"),
+    ({"graph": EDGES}, r"graph is a Tensor; allowed: a Graph \(try Graph.from_edge_index"),
     ({"x": X.to("meta")}, r"x is on meta, the graph on .*; move one with .to\(device\)"),
     ({"attention": torch.ones(5, 2)}, r"attention has shape \[5, 2\]; allowed: \[4, 2\]"),
     ({"attention": torch.ones(4, 3)}, r"attention has shape \[4, 3\]; allowed: \[4, 2\]"),
@@ -36,6 +39,7 @@ DIFFUSION = [
     ({"alpha": 1.5}, "alpha is 1.5; allowed: 0 to 1"),
     ({"alpha": math.nan}, "alpha is nan; allowed: 0 to 1"),
     ({"alpha": None}, "alpha is missing; allowed: 0 to 1, or theta"),
+    ({"alpha": "0.1"}, r"alpha is '0.1'; allowed: 0 to 1, a number or a tensor \[2\]"),
     ({"alpha": torch.tensor([0.5, 1.5])}, "alpha is 1.5; allowed: 0 to 1"),
     ({"alpha": torch.tensor([-0.5, 0.5])}, "alpha is -0.5; allowed: 0 to 1"),
     ({"alpha": torch.tensor([0.5, math.nan])}, "alpha is nan; allowed: 0 to 1"),
@@ -44,8 +48,11 @@ DIFFUSION = [
     ({"theta": torch.ones(2, 3)}, "theta is given beside K or alpha; allowed: theta alone"),
     ({"K": None, "alpha": None, "theta": torch.ones(3, 4)}, r"theta has shape \[3, 4\]; allowed: \[2, K \+ 1\]"),
     ({"K": None, "alpha": None, "theta": torch.ones(2, 0)}, r"theta has shape \[2, 0\]; allowed: \[2, K \+ 1\]"),
+    ({"K": None, "alpha": None, "theta": [0.5, 0.5]}, "theta is a list; allowed: a torch.Tensor"),
     ({"K": None, "alpha": None, "theta": torch.ones(2, 3).to("meta")}, "theta is on meta, the graph on"),
     ({"attention_dropout": 1.0, "seed": 1}, "attention_dropout is 1.0; allowed: 0 up to, but not including, 1"),
+    ({"attention_dropout": 1 - 1e-10, "seed": 1}, "attention_dropout is 0.9999999999; allowed: 0 up to"),
+    ({"attention_dropout": "0.1", "seed": 1}, "attention_dropout is '0.1'; allowed: 0 up to"),
     ({"attention_dropout": -0.1, "seed": 1}, "attention_dropout is -0.1; allowed: 0 up to"),
     ({"feature_dropout": math.nan, "seed": 1}, "feature_dropout is nan; allowed: 0 up to"),
     ({"feature_dropout": torch.zeros(3), "seed": 1}, r"feature_dropout has shape \[3\]; allowed: a number or \[2\]"),
@@ -78,10 +85,19 @@ SOFTMAX = [
     ({"scores": torch.tensor([[0, 0], [0, 0], [math.inf, 0], [0, 0]])}, r"scores\[2, 0\] is inf; allowed: finite"),
     ({"mask": torch.ones(4)}, r"mask is torch.float32 \[4\]; allowed: torch.bool \[4\] or \[4, 2\]"),
     ({"mask": torch.ones(3, dtype=torch.bool)}, r"mask is torch.bool \[3\]; allowed: torch.bool \[4\] or \[4, 2\]"),
+    ({"mask": [True] * 4}, "mask is a list; allowed: a torch.Tensor"),
+    ({"mask": torch.ones(4, dtype=torch.bool).to("meta")}, "mask is on meta, the graph on"),
+    ({"scores": [[0.0, 0.0]] * 4}, "scores is a list; allowed: a torch.Tensor"),
+    ({"graph": EDGES}, "graph is a Tensor; allowed: a Graph"),
     ({"edge_dropout": 1.0, "seed": 1}, "edge_dropout is 1.0; allowed: 0 up to, but not including, 1"),
     ({"edge_dropout": 0.5}, "seed is missing: edge_dropout is above 0"),
     ({"edge_dropout": 0.5, "seed": 1, "edge_pairs": torch.zeros(3).long()}, r"edge_pairs .*\[3\]; allowed: .*\[4\]"),
     ({"edge_dropout": 0.5, "seed": 1, "edge_pairs": torch.zeros(4)}, "edge_pairs .*torch.float32.*; allowed: .*int64"),
+    ({"edge_dropout": 0.5, "seed": 1, "edge_pairs": "yes"}, r"edge_pairs is 'yes'; allowed: True, .*\[4\]"),
+    (
+        {"edge_dropout": 0.5, "seed": 1, "edge_pairs": torch.zeros(4).long().to("meta")},
+        "edge_pairs is on meta, the graph on",
+    ),
     ({"top_k": 0}, "top_k is 0; allowed: an int, 1 and above, or None"),
     ({"top_k": 1.5}, "top_k is 1.5; allowed: an int"),
     ({"backend": "gpu"}, "backend is 'gpu'; allowed"),
@@ -98,6 +114,18 @@ SCORES = [
     ({"relation": torch.ones(5, 3), "typed": True}, r"relation has shape \[5, 3\]; allowed: \[2, 2\]"),
     ({"relation": torch.ones(2, 2).to("meta"), "typed": True}, "relation is on meta, the graph on"),
     ({"negative_slope": -0.1}, "negative_slope is -0.1; allowed: 0 and above"),
+    ({"source": [[1.0, 1.0]] * 3}, "source is a list; allowed: a torch.Tensor"),
+    ({"graph": EDGES}, "graph is a Tensor; allowed: a Graph"),
+]
+
+# The vector has [heads, width] of x.
+VECTOR = [
+    ({"x": torch.ones(3, 5)}, r"x has shape \[3, 5\]; allowed: \[num_nodes, heads, width\]"),
+    ({"x": X.half()}, "x has dtype torch.float16; allowed: torch.float64"),
+    ({"x": X.numpy()}, "x is a ndarray; allowed: a torch.Tensor"),
+    ({"vector": torch.ones(3, 5)}, r"vector has shape \[3, 5\]; allowed: \[2, 5\]"),
+    ({"vector": torch.ones(2, 4)}, r"vector has shape \[2, 4\]; allowed: \[2, 5\]"),
+    ({"vector": torch.ones(2, 5).to("meta")}, "vector is on meta, x on .*; move one"),
 ]
 
 
@@ -117,7 +145,7 @@ def test_attention_diffusion(backend: Backend, changed: dict, message: str) -> N
     graph = graph_for(backend)
     arguments: Options = {"x": X, "attention": ATTENTION, "K": 2, "alpha": 0.1, "backend": backend} | changed
     with pytest.raises(ValueError, match=message):
-        attention_diffusion(graph=graph, **placed(arguments, graph))
+        attention_diffusion(**{"graph": graph} | placed(arguments, graph))
 
 
 @pytest.mark.parametrize(("changed", "message"), SOFTMAX)
@@ -125,7 +153,7 @@ def test_edge_softmax(backend: Backend, changed: dict, message: str) -> None:
     graph = graph_for(backend)
     arguments: Options = {"scores": torch.zeros(4, 2), "backend": backend} | changed
     with pytest.raises(ValueError, match=message):
-        edge_softmax(graph=graph, **placed(arguments, graph))
+        edge_softmax(**{"graph": graph} | placed(arguments, graph))
 
 
 @pytest.mark.parametrize(("changed", "message"), SCORES)
@@ -133,7 +161,14 @@ def test_edge_scores(backend: Backend, changed: dict, message: str) -> None:
     arguments: Options = {"source": NODES, "target": NODES, "backend": backend} | changed
     graph = graph_for(backend, arguments.pop("typed", False))
     with pytest.raises(ValueError, match=message):
-        edge_scores(graph=graph, **placed(arguments, graph))
+        edge_scores(**{"graph": graph} | placed(arguments, graph))
+
+
+@pytest.mark.parametrize(("changed", "message"), VECTOR)
+def test_head_scores(backend: Backend, changed: dict, message: str) -> None:
+    arguments: Options = {"x": X, "vector": torch.ones(2, 5), "backend": backend} | changed
+    with pytest.raises(ValueError, match=message):
+        head_scores(**placed(arguments, graph_for(backend)))
 
 
 def test_dropout() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -70,6 +71,15 @@ def test_selection_prefers_accuracy_then_loss() -> None:
 def test_self_loops_are_a_setting(digits: NodeData) -> None:
     without = NodeClassification(digits, replace(Config(), data=DataConfig(self_loops=False)), CPU)
     assert NodeClassification(digits, Config(), CPU).num_edges == without.num_edges + digits.num_nodes
+
+
+@pytest.mark.parametrize("setting", [{"relation_channels": 7}, {"relation_norm": "layer"}])
+def test_settings_of_edge_types_need_edge_types(digits: NodeData, setting: dict[str, Any]) -> None:
+    model, (name,) = ModelConfig(hidden_channels=8, **setting), setting
+    with pytest.raises(ValueError, match=f"model.{name} is .*, but the edges of digits have no types"):
+        NodeClassification(digits, Config(), CPU).make_model(model)
+    typed = replace(digits, edge_type=torch.zeros_like(digits.edge_index[0]), num_relations=1)
+    NodeClassification(typed, Config(), CPU).make_model(model)
 
 
 def test_data_that_cannot_be_learnt_from_is_refused(digits: NodeData) -> None:

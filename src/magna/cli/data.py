@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from magna.cli.options import AsJson, Assignments, DataDir, Verbose, finish
+from magna.cli.options import AsJson, Assignments, DataDir, Verbose, finish, plain_console
 from magna.config import Config, DataConfig
 
 data_app = typer.Typer(help="Data sets: what there is, where it comes from, fetch with checksum, audit.")
@@ -92,11 +92,9 @@ def data_audit(
         return audit_nodes.audit(load_node_data(config.data, data_dir))
 
     def show(result: dict[str, Any]) -> None:
-        from rich.console import Console
-
         from magna.datasets import audit, audit_triples
 
         report = audit_triples if result.get("task") == "link prediction" else audit
-        report.show(result, Console())
+        report.show(result, plain_console())
 
     finish(work, verbose, as_json, show)

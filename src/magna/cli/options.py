@@ -9,11 +9,14 @@ import traceback
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from magna.config import DEFAULT_RECIPE
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class Device(StrEnum):
@@ -72,6 +75,12 @@ def finish(
     """Run a command's work and print its result; errors become one line and an exit status."""
     try:
         result = work()
+        if as_json:
+            typer.echo(json.dumps(result))
+        else:
+            show(result)
+    except BrokenPipeError:
+        raise  # whoever reads has heard enough: typer ends without a word
     except KeyboardInterrupt:
         fail("stopped; a training run goes on with --resume, a search or a table when it is called again", 1, verbose)
     except ValueError as error:
@@ -80,10 +89,13 @@ def finish(
         fail(error.strerror or str(error), 1, verbose)
     except Exception as error:
         fail(f"{type(error).__name__}: {error}", 1, verbose)
-    if as_json:
-        typer.echo(json.dumps(result))
-    else:
-        show(result)
+
+
+def plain_console() -> Console:
+    """For tables of a user's names: [b] and :cat: are letters of a name here."""
+    from rich.console import Console
+
+    return Console(markup=False, emoji=False, highlight=False)
 
 
 def wait_without_spinning() -> None:

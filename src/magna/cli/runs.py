@@ -57,10 +57,10 @@ def train(
     def work() -> dict[str, Any]:
         from magna.progress import TrainingProgress
 
+        wait_without_spinning()
         folder, config = _folder_and_config(recipe, assignments or [], run_dir, seeds, resume)
         with TrainingProgress() as progress:
             progress.say(f"recipe {config.recipe}: loading")
-            wait_without_spinning()
             from magna import train as training
 
             return training.train(
@@ -141,7 +141,10 @@ def _folder_and_config(
             raise ValueError(f"{run_dir} holds no run to go on with (no config.toml)")
         if seeds == 1 and files[0].parent != run_dir:
             raise ValueError(f"{run_dir} holds runs of several seeds; try --seeds with the number it was started with")
-        return run_dir, min((Config.from_toml(file) for file in files), key=lambda config: config.train.seed)
+        from magna.run import RunFolder
+
+        configs = [RunFolder.open(file.parent).config for file in files]
+        return run_dir, min(configs, key=lambda config: config.train.seed)
     config = load_recipe(recipe).with_values(assignments)
     if run_dir is not None:
         return run_dir, config
@@ -168,7 +171,7 @@ def _describe(config: Config, task: Any, device: Any) -> str:
 
 
 def _show_training(result: dict[str, Any]) -> None:
-    from magna.progress import headline
+    from magna.metrics import headline
 
     runs = result["runs"]
     typer.echo(f"data: {result['dataset']}")

@@ -8,7 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from magna.cli.options import AsJson, DataDir, Device, OnDevice, Sampler, Verbose, finish, wait_without_spinning
+from magna.cli.options import (
+    AsJson,
+    DataDir,
+    Device,
+    OnDevice,
+    Sampler,
+    Verbose,
+    finish,
+    plain_console,
+    wait_without_spinning,
+)
 from magna.config import load_recipe, split_key
 
 study_app = typer.Typer()
@@ -77,11 +87,9 @@ def sweep(
             )
 
     def show(result: dict[str, Any]) -> None:
-        from rich.console import Console
-
         from magna import findings
 
-        findings.show(result, Console())
+        findings.show(result, plain_console())
 
     finish(work, verbose, as_json, show)
 

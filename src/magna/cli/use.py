@@ -7,7 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from magna.cli.options import AsJson, DataDir, Device, NewGraph, OnDevice, RunPath, TableFormat, Verbose, finish
+from magna.cli.options import (
+    AsJson,
+    DataDir,
+    Device,
+    NewGraph,
+    OnDevice,
+    RunPath,
+    TableFormat,
+    Verbose,
+    finish,
+    plain_console,
+)
 
 _ROWS = 20
 use_app = typer.Typer()
@@ -61,7 +72,7 @@ def predict(
             raise ValueError(f"--format is {form.value} without a file; allowed: with --out FILE")
         if out is not None:
             file_format(out, form)
-            if not out.parent.is_dir() or out.is_dir():
+            if not out.parent.is_dir() or (out.exists() and not out.is_file()):  # a device is not to be replaced
                 raise ValueError(f"--out is {out}; allowed: a file in a folder that is there")
         if asks_links and (node or nodes or data):
             raise ValueError(
@@ -100,7 +111,6 @@ def predict(
 
 
 def _show_predictions(result: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     nodes = result["nodes"]
@@ -110,13 +120,12 @@ def _show_predictions(result: dict[str, Any]) -> None:
         then = ", ".join(f"{name} {100 * value:.1f} %" for name, value in second)
         share = f"{100 * row['probability']:.1f} %"
         table.add_row(row["id"], row["label"], share, then, row["true_label"] or "")
-    Console().print(table)
+    plain_console().print(table)
     if len(nodes) > _ROWS:
         typer.echo(f"the first {_ROWS} of {len(nodes):,} nodes; all with --out FILE or --json")
 
 
 def _show_links(result: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     for query in result["queries"]:
@@ -127,4 +136,4 @@ def _show_links(result: dict[str, Any]) -> None:
             share = f"{100 * answer['probability']:.1f} %"
             known = "known" if answer["known"] else ""
             table.add_row(str(rank), answer["entity"], share, f"{answer['score']:.2f}", known)
-        Console().print(table)
+        plain_console().print(table)

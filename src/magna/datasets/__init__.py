@@ -138,6 +138,10 @@ def load_node_data(data: DataConfig | str, data_dir: str | Path | None = None) -
         loaded = with_random_split(loaded, config.split_seed)
     elif loaded.train.numel() == 0 and loaded.num_classes > 0:
         loaded = with_drawn_split(loaded, config.split_seed)
+    elif loaded.train.numel() > 0 and config.split_seed != DataConfig.split_seed:
+        raise ValueError(
+            f"data.split_seed is {config.split_seed}, but {loaded.name} has a split of its own; try data.split=random"
+        )
     return loaded.with_standardised_features() if config.standardise_features else loaded
 
 

@@ -30,6 +30,11 @@ class Schema:
     feature_shift: tuple[float, ...] | None = None
     feature_scale: tuple[float, ...] | None = None
 
+    @property
+    def names(self) -> tuple[tuple[str, ...] | None, ...]:
+        """What the columns of a model stand for."""
+        return self.feature_names, self.class_names, self.relation_names
+
     def to_dict(self) -> dict[str, Any]:
         return {name: None if value is None else list(value) for name, value in asdict(self).items()}
 
@@ -164,8 +169,9 @@ class NodeData:
         if num_nodes == 0:
             raise ValueError(f"{name} has no node; allowed: at least one")
         edge_index = _whole_numbers(name, "edge_index", data.edge_index, (2, -1))
-        if edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < num_nodes:
-            raise ValueError(f"{name} has an edge to node {int(edge_index.max())}; allowed: 0 to {num_nodes - 1}")
+        outside = edge_index[(edge_index < 0) | (edge_index >= num_nodes)]
+        if outside.numel():
+            raise ValueError(f"{name} has an edge to node {int(outside[0])}; allowed: 0 to {num_nodes - 1}")
         y = torch.full((num_nodes,), UNLABELLED)
         if getattr(data, "y", None) is not None:
             y = _whole_numbers(name, "y", data.y.squeeze(-1) if data.y.dim() == 2 else data.y, (num_nodes,))
@@ -176,6 +182,8 @@ class NodeData:
         kind = getattr(data, "edge_type", None)
         if kind is not None:
             kind = _whole_numbers(name, "edge_type", kind, (edge_index.size(1),))
+            if (kind < 0).any():
+                raise ValueError(f"{name} has an edge of type {int(kind.min())}; allowed: 0 or more")
         return NodeData(
             name=name,
             edge_index=edge_index,

@@ -27,8 +27,9 @@ def load_ogb(folder: Path, name: str) -> NodeData:
     for part, values in (("node-feat", x), ("node-label", labels)):
         if len(values) != num_nodes:
             raise ValueError(f"{raw / part}.csv.gz has {len(values)} lines; allowed: {num_nodes}, one for each node")
-    if edges.size and not 0 <= edges.min() <= edges.max() < num_nodes:
-        raise ValueError(f"{raw / 'edge.csv.gz'} has an edge to node {edges.max()}; allowed: 0 to {num_nodes - 1}")
+    outside = edges[(edges < 0) | (edges >= num_nodes)]
+    if outside.size:
+        raise ValueError(f"{raw / 'edge.csv.gz'} has an edge to node {outside[0]}; allowed: 0 to {num_nodes - 1}")
     finite(name, torch.from_numpy(x))
     # OGB writes nan where a node has no label.
     y = np.where(np.isnan(labels), UNLABELLED, labels).astype(np.int64)

@@ -205,6 +205,8 @@ def _load_pyg(path: Path, name: str, like: Schema | None) -> NodeData:
         raise ValueError(f"{path} holds a damaged Data ({error}); allowed: one with edge_index, x and y") from None
     relations = None if data.num_relations is None else tuple(map(str, range(data.num_relations)))
     if like is None:
+        if not data.train.numel() and any(f"{split}_mask" in stored for split in _SPLITS):
+            raise ValueError(f"{path} has no node in train_mask; allowed: at least one, or no masks")
         return replace(data, schema=Schema(relation_names=relations))
     for what, count, known in (
         ("edge types", len(relations or ()), like.relation_names),

@@ -207,6 +207,8 @@ def _text(path: Path) -> str:
         return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig")
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise ValueError(f"{path} is not a whole gzip file; pack it again, or give it without .gz") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); allowed: a file of triples") from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ValueError(f"{path} line {line} is not UTF-8; allowed: text in UTF-8") from None

@@ -184,6 +184,9 @@ class EdgeAttention(nn.Module):
             raise ValueError(
                 f"relation has shape {list(relation.shape)}; allowed: {[self.num_relations, self.relation_channels]}"
             )
+        if relation.device != self.relation_vector.device:
+            here = self.relation_vector.device
+            raise ValueError(f"relation is on {relation.device}, the layer on {here}; move one with .to(device)")
         projected = self.relation(self.relation_norm(relation)).unflatten(-1, (self.heads, -1))
         return self._dot(projected, self.relation_vector)
 

@@ -145,6 +145,8 @@ class MAGNA(
         if out_channels is not None:
             check_size("out_channels", out_channels)
             self.classifier = Linear(hidden_channels, out_channels, backend=backend)
+        elif classifier_dropout > 0:
+            raise ValueError(f"classifier_dropout is {classifier_dropout}; allowed: 0 for a model without output head")
         self.reset_parameters()
 
     @classmethod

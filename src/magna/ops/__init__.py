@@ -81,6 +81,7 @@ def head_scores(x: Tensor, vector: Tensor, *, tanh: bool = True, backend: Backen
     >>> head_scores(torch.ones(1, 1, 2), torch.tensor([[1.0, 2.0]]), tanh=False).tolist()
     [[3.0]]
     """
+    checks.head_vector(x, vector)
     vector = vector.to(accumulator(x.dtype))
     chosen = choose(backend, x.device)
     if chosen == "reference":
@@ -164,7 +165,7 @@ def edge_softmax(
     chosen = choose(backend, scores.device)
     keeps = []
     if mask is not None:
-        checks.mask(mask, scores)
+        checks.mask(mask, scores, graph)
         keeps.append(mask if mask.dim() == 2 else mask[:, None])
     if checks.active("edge_dropout", edge_dropout, scores.size(1), validate):
         checks.pairs(edge_pairs, graph)

@@ -22,6 +22,22 @@ def values_readable(tensor: Tensor) -> bool:
     return not (traced(tensor) or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()))
 
 
+def tensor(name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{name} is a {type(value).__name__}; allowed: a torch.Tensor")
+
+
+def graph(value: object) -> None:
+    if not isinstance(value, Graph):
+        allowed = "a Graph (try Graph.from_edge_index(edge_index, num_nodes))"
+        raise ValueError(f"graph is a {type(value).__name__}; allowed: {allowed}")
+
+
+def is_number(value: object) -> bool:
+    # A compiler's own number cannot be asked.
+    return torch.compiler.is_compiling() or hasattr(value, "__float__")
+
+
 def same_device(name: str, tensor: Tensor, graph: Graph) -> None:
     if tensor.device != graph.device:
         raise ValueError(f"{name} is on {tensor.device}, the graph on {graph.device}; move one with .to(device)")
@@ -33,14 +49,15 @@ def dtype(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name} has dtype {tensor.dtype}; allowed: {allowed}")
 
 
-def scores(tensor: Tensor, graph: Graph, validate: bool) -> None:
-    _per_edge("scores", tensor, graph)
-    _score_dtype("scores", tensor)
+def scores(value: Tensor, edges: Graph, validate: bool) -> None:
+    graph(edges)
+    _per_edge("scores", value, edges)
+    _score_dtype("scores", value)
     # The largest score is NaN where any is: one pass without a copy. Only a bad tensor is looked at closer.
-    if validate and values_readable(tensor) and tensor.numel() and not bool(tensor.detach().amax() < torch.inf):
-        edge, head = (int(i) for i in (tensor.isnan() | (tensor == torch.inf)).nonzero()[0])
+    if validate and values_readable(value) and value.numel() and not bool(value.detach().amax() < torch.inf):
+        edge, head = (int(i) for i in (value.isnan() | (value == torch.inf)).nonzero()[0])
         raise ValueError(
-            f"scores[{edge}, {head}] is {float(tensor[edge, head])}; allowed: finite numbers, or -inf for no edge"
+            f"scores[{edge}, {head}] is {float(value[edge, head])}; allowed: finite numbers, or -inf for no edge"
         )
 
 
@@ -50,32 +67,49 @@ def _score_dtype(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name} has dtype {tensor.dtype}; allowed: torch.float32, torch.float64 (try .float())")
 
 
-def _per_edge(name: str, tensor: Tensor, graph: Graph) -> None:
-    if tensor.dim() != 2 or tensor.size(0) != graph.num_edges:
-        raise ValueError(f"{name} has shape {list(tensor.shape)}; allowed: [{graph.num_edges}, heads], a row per edge")
-    same_device(name, tensor, graph)
+def _per_edge(name: str, value: Tensor, edges: Graph) -> None:
+    tensor(name, value)
+    if value.dim() != 2 or value.size(0) != edges.num_edges:
+        raise ValueError(f"{name} has shape {list(value.shape)}; allowed: [{edges.num_edges}, heads], a row per edge")
+    same_device(name, value, edges)
 
 
-def mask(tensor: Tensor, score: Tensor) -> None:
-    if tensor.dtype != torch.bool or tensor.shape not in (score.shape, score.shape[:1]):
+def mask(value: Tensor, score: Tensor, edges: Graph) -> None:
+    tensor("mask", value)
+    if value.dtype != torch.bool or value.shape not in (score.shape, score.shape[:1]):
         allowed = f"torch.bool {list(score.shape[:1])} or {list(score.shape)}"
-        raise ValueError(f"mask is {tensor.dtype} {list(tensor.shape)}; allowed: {allowed}")
+        raise ValueError(f"mask is {value.dtype} {list(value.shape)}; allowed: {allowed}")
+    same_device("mask", value, edges)
 
 
-def node_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: Graph, negative_slope: float) -> None:
-    for name, tensor in (("source", source), ("target", target)):
-        if tensor.dim() != 2 or tensor.size(0) != graph.num_nodes:
-            raise ValueError(f"{name} has shape {list(tensor.shape)}; allowed: [{graph.num_nodes}, heads]")
-        same_device(name, tensor, graph)
+def head_vector(x: Tensor, vector: Tensor) -> None:
+    tensor("x", x)
+    tensor("vector", vector)
+    if x.dim() != 3:
+        raise ValueError(f"x has shape {list(x.shape)}; allowed: [num_nodes, heads, width]")
+    dtype("x", x)
+    if vector.shape != x.shape[1:]:
+        raise ValueError(f"vector has shape {list(vector.shape)}; allowed: {list(x.shape[1:])}, a row per head of x")
+    if vector.device != x.device:
+        raise ValueError(f"vector is on {vector.device}, x on {x.device}; move one with .to(device)")
+
+
+def node_scores(source: Tensor, target: Tensor, relation: Tensor | None, edges: Graph, negative_slope: float) -> None:
+    graph(edges)
+    for name, value in (("source", source), ("target", target)):
+        tensor(name, value)
+        if value.dim() != 2 or value.size(0) != edges.num_nodes:
+            raise ValueError(f"{name} has shape {list(value.shape)}; allowed: [{edges.num_nodes}, heads]")
+        same_device(name, value, edges)
     _score_dtype("source", source)
     _alike("target", target, source)
     if relation is not None:
-        if graph.edge_type is None:
+        if edges.edge_type is None:
             raise ValueError("edge_type is missing: scores per relation need a graph with a type on each edge")
-        same_device("relation", relation, graph)
-        if relation.shape != (graph.num_relations, source.size(1)):
+        same_device("relation", relation, edges)
+        if relation.shape != (edges.num_relations, source.size(1)):
             raise ValueError(
-                f"relation has shape {list(relation.shape)}; allowed: {[graph.num_relations, source.size(1)]}"
+                f"relation has shape {list(relation.shape)}; allowed: {[edges.num_relations, source.size(1)]}"
             )
         _alike("relation", relation, source)
     if not negative_slope >= 0:
@@ -90,15 +124,18 @@ def _alike(name: str, tensor: Tensor, source: Tensor) -> None:
         raise ValueError(f"{name} has dtype {tensor.dtype}; allowed: {source.dtype}, as source")
 
 
-def features(x: Tensor, attention: Tensor, graph: Graph) -> None:
-    if x.dim() != 3 or x.size(0) != graph.num_nodes or 0 in x.shape[1:]:
-        raise ValueError(f"x has shape {list(x.shape)}; allowed: [{graph.num_nodes}, heads, width], both 1 and above")
+def features(x: Tensor, attention: Tensor, edges: Graph) -> None:
+    graph(edges)
+    tensor("x", x)
+    tensor("attention", attention)
+    if x.dim() != 3 or x.size(0) != edges.num_nodes or 0 in x.shape[1:]:
+        raise ValueError(f"x has shape {list(x.shape)}; allowed: [{edges.num_nodes}, heads, width], both 1 and above")
     dtype("x", x)
-    same_device("x", x, graph)
-    if attention.dim() != 2 or attention.shape != (graph.num_edges, x.size(1)):
-        raise ValueError(f"attention has shape {list(attention.shape)}; allowed: {[graph.num_edges, x.size(1)]}")
+    same_device("x", x, edges)
+    if attention.dim() != 2 or attention.shape != (edges.num_edges, x.size(1)):
+        raise ValueError(f"attention has shape {list(attention.shape)}; allowed: {[edges.num_edges, x.size(1)]}")
     dtype("attention", attention)
-    same_device("attention", attention, graph)
+    same_device("attention", attention, edges)
 
 
 def hops(K: int | None) -> None:
@@ -116,13 +153,16 @@ def alpha(value: float | Tensor | None, heads: int, validate: bool, above_zero: 
         if not (validate and values_readable(value)):
             return
         low, high = (float(v) for v in torch.aminmax(value.detach()))
-    else:
+    elif is_number(value):
         low = high = float(value)
+    else:
+        raise ValueError(f"alpha is {value!r}; allowed: {allowed}, a number or a tensor [{heads}]")
     if not (0 <= low and high <= 1) or (above_zero and low == 0):
         raise ValueError(f"alpha is {low if not low >= 0 or high <= 1 else high}; allowed: {allowed}")
 
 
 def theta(value: Tensor, heads: int) -> Tensor:
+    tensor("theta", value)
     if value.dim() == 1:
         value = value.expand(heads, -1)
     if value.dim() != 2 or value.size(0) != heads or value.size(1) == 0:
@@ -138,9 +178,12 @@ def active(name: str, rate: Rate, heads: int, validate: bool = True) -> bool:
         if not (validate and values_readable(rate)):
             return True
         low, high = (float(v) for v in torch.aminmax(rate.detach()))
-    else:
+    elif is_number(rate):
         low = high = rate
-    if not (0 <= low and high < 1):
+    else:
+        raise ValueError(f"{name} is {rate!r}; allowed: 0 up to, but not including, 1")
+    # Rates are kept in float32, where what is nearer to 1 than this is 1.
+    if not (0 <= low and high < 1 - 2**-25):
         raise ValueError(f"{name} is {high if low >= 0 else low}; allowed: 0 up to, but not including, 1")
     return isinstance(rate, Tensor) or rate > 0
 
@@ -152,11 +195,15 @@ def rates(rate: Rate, heads: int, device: torch.device) -> Tensor:
     return torch.full((heads,), rate, dtype=torch.float32, device=device)
 
 
-def pairs(value: bool | Tensor, graph: Graph) -> None:
-    if isinstance(value, Tensor) and (value.dtype != torch.int64 or value.shape != (graph.num_edges,)):
-        raise ValueError(
-            f"edge_pairs is {value.dtype} {list(value.shape)}; allowed: True, False or torch.int64 [{graph.num_edges}]"
-        )
+def pairs(value: bool | Tensor, edges: Graph) -> None:
+    if isinstance(value, bool):
+        return
+    allowed = f"True, False or torch.int64 [{edges.num_edges}]"
+    if not isinstance(value, Tensor):
+        raise ValueError(f"edge_pairs is {value!r}; allowed: {allowed}")
+    if value.dtype != torch.int64 or value.shape != (edges.num_edges,):
+        raise ValueError(f"edge_pairs is {value.dtype} {list(value.shape)}; allowed: {allowed}")
+    same_device("edge_pairs", value, edges)
 
 
 def top_k(k: int) -> None:

@@ -55,6 +55,9 @@ class NodeClassification:
     def make_model(self, config: ModelConfig) -> Model:
         """A fresh model of the right width for this data."""
         if self.data.num_relations is None:
+            for name in ("relation_channels", "relation_norm"):
+                if (value := getattr(config, name)) != getattr(ModelConfig, name):
+                    raise ValueError(f"model.{name} is {value!r}, but the edges of {self.dataset} have no types")
             return make_model(config, self.in_channels, self.num_classes)
         if config.name != "magna":
             raise ValueError(f"{self.dataset} has typed edges; allowed: model.name magna, {config.name} takes none")
