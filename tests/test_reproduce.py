@@ -115,6 +115,18 @@ def test_an_unknown_table_or_data_set_is_named() -> None:
         cells("table1", ["digits"])
     with pytest.raises(ValueError, match="data set is 'cora'; allowed for table3: wn18rr, fb15k-237, families"):
         cells("table3", ["cora"])
+    with pytest.raises(ValueError, match="row is 'gat'; allowed for table1 on cora: MAGNA, tuned; MAGNA, paper;"):
+        cells("table1", ["cora"], ["gat"])
+
+
+def test_a_row_can_be_trained_alone() -> None:
+    assert [cell.row for cell in cells("table1", ["cora", "pubmed"], ["GAT"])] == ["GAT", "GAT"]
+
+
+def test_the_official_recipe_also_stands_in_a_table_in_short() -> None:
+    whole, short = cells("table3", ["wn18rr"], ["MAGNA, official", "MAGNA, official, 3,000 steps"])
+    assert short.config.train.epochs == short.config.train.patience == 115 < whole.config.train.epochs
+    assert short.changes == ("train.epochs=115", "train.patience=115") and short.path != whole.path
 
 
 def test_cells_of_one_structure_train_together_and_leave_a_file_each(

@@ -29,6 +29,7 @@ def reproduce(
     seeds: int | None = None,
     quick: bool = False,
     datasets: Sequence[str] | None = None,
+    rows: Sequence[str] | None = None,
     data_dir: str | Path | None = None,
     run_dir: str | Path | None = None,
     device: str = "auto",
@@ -42,11 +43,12 @@ def reproduce(
         seeds: report seeds of each cell, 0, 1, …; as many as `EXPERIMENTS` says where none are given.
         quick: 2 seeds, few epochs and, of link prediction, small models, to see the form of the table.
         datasets: some of those that the table has; None: those of the paper.
+        rows: some of those that the table has, so that several processes can share it; None: all.
         run_dir: where link prediction keeps the run that is under way; None: runs/reproduce, or with `quick`
             runs/reproduce-quick, so that neither takes the other's place.
         say: gets a line about what happens.
     """
-    chosen = cells(name, datasets)
+    chosen = cells(name, datasets, rows)
     experiment = EXPERIMENTS[name]
     if quick:
         chosen = [replace(cell, config=cell.config.with_values(experiment.quick)) for cell in chosen]

@@ -113,6 +113,10 @@ def reproduce(
             show_default=False,
         ),
     ] = None,
+    row: Annotated[
+        list[str] | None,
+        typer.Option(help="Train this row alone, by its name in the table; may be repeated.", show_default=False),
+    ] = None,
     data_dir: DataDir = None,
     out: Annotated[
         Path | None, typer.Option(help="Results folder; results, with --quick runs/quick.", show_default=False)
@@ -145,6 +149,7 @@ def reproduce(
             seeds=seeds,
             quick=quick,
             datasets=dataset,
+            rows=row,
             data_dir=data_dir,
             run_dir=run_dir,
             device=device.value,
