@@ -170,6 +170,18 @@ def test_the_short_way_is_for_plain_tensors_alone(monkeypatch: pytest.MonkeyPatc
     assert len(calls) == 3
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_a_tracer_sees_the_ops() -> None:
+    p = problem_for("auto")
+
+    def function(x: Tensor, scores: Tensor) -> Tensor:
+        return attention_diffusion(x, edge_softmax(scores, p.graph, validate=False), p.graph, 2, 0.1)
+
+    scores = p.attention.log()
+    traced = torch.jit.trace(function, (p.x, scores), check_trace=False)
+    assert torch.equal(traced(2 * p.x, scores), function(2 * p.x, scores))
+
+
 def layer(graph: Graph, backend: Backend, x: Tensor, source: Tensor, target: Tensor, theta: Tensor) -> Tensor:
     scores = edge_scores(source, target, graph, backend=backend)
     attention = edge_softmax(scores, graph, top_k=2, edge_dropout=0.2, seed=1, backend=backend)

@@ -136,8 +136,8 @@ class FusedOp:
 
 
 def _alone(args: Sequence[Any]) -> bool:
-    """Whether plain tensors are all there is: no compiler, no transform, no mode, no list whose tensors learn."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+    """Whether plain tensors are all there is: no compiler or tracer, transform or mode, no list whose tensors learn."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack():
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return False
