@@ -17,7 +17,8 @@ from magna.config import SEARCH_SEEDS, Config, load_recipe
 from magna.experiments import EXPERIMENTS, Cell, Experiment, cells
 from magna.models import make_link_predictor, make_model
 from magna.published import GRAPHS
-from magna.trials import TrialResult, structure
+from magna.trial_batch import TrialResult
+from magna.trials import structure
 from tests.laws import run_magna
 
 ROOT = Path(__file__).parents[1]

@@ -26,7 +26,7 @@ from magna.halving import goes_on
 from magna.study import Study
 from magna.sweep import Plan, without
 from magna.tasks import LinkPrediction, NodeClassification
-from magna.trials import TrialResult
+from magna.trial_batch import TrialResult
 from tests.laws import node_task, ring_triples, run_magna
 
 BASE = Config.from_dict(

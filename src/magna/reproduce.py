@@ -16,7 +16,8 @@ from magna.config import REPORT_SEEDS, Config
 from magna.experiments import EXPERIMENTS, Cell, cells
 from magna.run import pick_device
 from magna.tasks import NodeClassification, make_task
-from magna.trials import TrialResult, structure, train_trials
+from magna.trial_batch import TrialResult
+from magna.trials import structure, train_trials
 from magna.whole import make_folder
 
 QUICK_SEEDS = 2

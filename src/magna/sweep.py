@@ -18,7 +18,8 @@ from magna.metrics import headline
 from magna.run import pick_device
 from magna.study import GRACE_SECONDS, Sampler, Study, safe
 from magna.tasks import LinkPrediction, Task, make_task
-from magna.trials import OnReport, TrialResult, train_trials
+from magna.trial_batch import OnReport, TrialResult
+from magna.trials import train_trials
 from magna.turns import train_in_turn
 from magna.whole import make_folder
 

@@ -8,43 +8,21 @@ dropout to the choice of the best weights, is one CUDA graph.
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass, fields, replace
-from types import SimpleNamespace
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call
 
-from magna.capture import TRIAL_RUNS, captured, matmul_precision, own_stream, step_precision
+from magna.capture import matmul_precision, own_stream
 from magna.config import Config, ModelConfig, TaskConfig
 from magna.models import MODELS
 from magna.ops.pool import machine_memory
 from magna.tasks import NodeClassification
+from magna.trial_batch import FILLER, TASK_BATCHED, Batch, OnReport, TrialResult, batch_size_for
 
-OnReport = Callable[[int, list[int], list[float]], Collection[int]]
-
-_TASK_BATCHED = ("consistency", "temperature", "ramp")
 _TRAIN_BATCHED = ("lr", "min_lr", "weight_decay", "clip", "patience", "seed")
 _MOST_TRIALS = 512
-FILLER = -1  # in place of a trial's number: a copy of another one, whose result nobody wants
-
-
-@dataclass(frozen=True)
-class TrialResult:
-    """What a trial leaves: its best epoch by validation and, where it was asked for, the test at that epoch."""
-
-    config: Config
-    epochs: int
-    best_epoch: int
-    seconds: float  # of the batch, divided by the trials that were in it
-    valid: dict[str, float]
-    test: dict[str, float] | None
-    history: list[dict[str, float]]  # per epoch: loss, and accuracy and loss of validation where it was looked at
-    weights: dict[str, Tensor] | None  # the state dict of the best epoch
 
 
 def structure(config: Config) -> Hashable:
@@ -56,7 +34,7 @@ def structure(config: Config) -> Hashable:
     free = set(MODELS[config.model.name].BATCHED)
     if config.model.hop_weights == "theta":
         free.discard("K")  # there it is the length of a parameter
-    task = _with_defaults(config.task, _TASK_BATCHED)
+    task = _with_defaults(config.task, TASK_BATCHED)
     # No consistency is another loss than a small one: it needs one pass.
     task = replace(task, consistency=float(config.task.consistency > 0))
     return (
@@ -101,243 +79,9 @@ def train_trials(
             with own_stream(task.device), matmul_precision(configs[part[0]].train.precision):
                 if task.device.type == "cuda":
                     part = part + [FILLER] * (batch_size_for(len(part)) - len(part))
-                batch = _Batch([configs[index] if index != FILLER else configs[part[0]] for index in part], part, task)
+                batch = Batch([configs[index] if index != FILLER else configs[part[0]] for index in part], part, task)
                 results |= batch.run(report_every, on_report, read_test, keep_weights)
     return [results[index] for index in range(len(configs))]
-
-
-def batch_size_for(trials: int) -> int:
-    """The size of a batch of so many trials on a GPU: kernels are compiled for a number of heads, so that only a few
-    sizes are used; the places that are left repeat the first trial.
-
-    >>> [batch_size_for(trials) for trials in (1, 5, 9, 20, 100)]
-    [1, 5, 10, 20, 112]
-    """
-    step = max(1, (1 << (trials - 1).bit_length()) // 8)
-    return -(-trials // step) * step
-
-
-class _Batch:
-    """S trainings of one structure, their parameters side by side in `weights` [S, P]."""
-
-    def __init__(self, configs: list[Config], numbers: list[int], task: NodeClassification) -> None:
-        self.task, self.device = task, task.device
-        self.since, self.seconds = time.perf_counter(), 0.0  # of a trial, up to `since`
-        models = []
-        for config in configs:
-            torch.manual_seed(config.train.seed)
-            with self.device:
-                models.append(task.make_model(config.model))
-        # The model that runs for all: the one with most hops, its other settings replaced by one value per trial.
-        self.network = max(models, key=_most_hops)
-        self.names, self.shapes = zip(*((name, p.shape) for name, p in self.network.named_parameters()), strict=True)
-        self.sizes = [shape.numel() for shape in self.shapes]
-        weights = torch.stack([nn.utils.parameters_to_vector(model.parameters()).detach() for model in models])
-        self.settings = _differing(models)
-        self.train_config = configs[0].train
-        self._place(configs, numbers, weights, {})
-        torch.manual_seed(configs[0].train.seed)
-
-    def _place(self, configs: list[Config], numbers: list[int], weights: Tensor, state: dict[str, Tensor]) -> None:
-        """Everything that an epoch reads and writes, one entry per trial."""
-        self.configs, self.numbers, self.weights = configs, numbers, weights
-        count = len(configs)
-        self.nodes = {
-            split: torch.stack([self._nodes_of(config, split) for config in configs]) for split in ("train", "valid")
-        }
-        self.task_settings = {
-            key: self._tensor([getattr(config.task, key) for config in configs]) for key in _TASK_BATCHED
-        }
-        self.train_settings = {
-            key: self._tensor([getattr(config.train, key) for config in configs])
-            for key in ("lr", "min_lr", "clip", "patience")
-        }
-        epochs = self.train_config.epochs
-        self.state = state or {
-            "epoch": torch.zeros((), dtype=torch.int64, device=self.device),
-            "best": weights.clone(),
-            "best_epoch": torch.full((count,), -1, device=self.device),
-            "best_accuracy": torch.full((count,), -1.0, dtype=torch.float64, device=self.device),
-            "best_loss": torch.full((count,), math.inf, device=self.device),
-            "epochs": torch.zeros(count, dtype=torch.int64, device=self.device),
-            # A few rows more than epochs: capturing runs some, which are undone.
-            "record": torch.zeros(epochs + TRIAL_RUNS, count, 3, dtype=torch.float64, device=self.device),
-        }
-        self.rates = torch.zeros(count, device=self.device)
-        self.grad = torch.zeros_like(weights)
-        rows = []
-        for row, grad in zip(weights.unbind(), self.grad.unbind(), strict=True):
-            row.grad = grad
-            rows.append(row)
-        self.adam = torch.optim.Adam(
-            [
-                {"params": [rows[s] for s in members], "lr": self.rates[members[0]], "weight_decay": decay}
-                for (_, _, decay), members in _alike(configs).items()
-            ],
-            betas=(self.train_config.beta1, self.train_config.beta2),
-            fused=True,
-            capturable=self.device.type == "cuda",
-        )
-
-    def _nodes_of(self, config: Config, split: str) -> Tensor:
-        return self.task.nodes(split, config.data.split_seed if config.data.split == "random" else None)
-
-    def _tensor(self, values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=self.device)
-
-    def _scorer(self, row: Tensor, values: tuple[Tensor, ...]) -> Callable[..., Tensor]:
-        """One trial's model as a function, inside `vmap`."""
-        parts = row.split(self.sizes)
-        parameters = {n: part.view(s) for n, part, s in zip(self.names, parts, self.shapes, strict=True)}
-        for (module, name, _), value in zip(self.settings, values, strict=True):
-            setattr(module, name, value)
-        return lambda *inputs, **named: functional_call(self.network, parameters, inputs, named)
-
-    def _losses(self) -> Tensor:
-        """The loss of each trial, [S], and its gradient in `grad`."""
-        self.network.train()
-        weights = self.weights.detach().requires_grad_()
-
-        def loss(row: Tensor, values: tuple[Tensor, ...], settings: dict[str, Tensor], nodes: Tensor) -> Tensor:
-            common = self.configs[0].task
-            if common.consistency > 0:
-                common = SimpleNamespace(**vars(common) | settings)  # type: ignore[assignment]
-            return self.task.loss(self._scorer(row, values), nodes, self.state["epoch"], common)
-
-        values = tuple(value for _, _, value in self.settings)
-        with step_precision(self.train_config.precision, self.device):
-            losses = torch.vmap(loss, randomness="different")(weights, values, self.task_settings, self.nodes["train"])
-        self.grad.copy_(torch.autograd.grad(losses.sum(), weights)[0])
-        return losses.detach()
-
-    @torch.no_grad()
-    def _measure(self, weights: Tensor, nodes: Tensor) -> dict[str, Tensor]:
-        self.network.eval()
-
-        def measure(row: Tensor, values: tuple[Tensor, ...], nodes: Tensor) -> dict[str, Tensor]:
-            return self.task.measure(self._scorer(row, values), nodes)
-
-        values = tuple(value for _, _, value in self.settings)
-        return torch.vmap(measure)(weights, values, nodes)
-
-    def epoch(self) -> Tensor:
-        """One step of every trial, then validation; nothing here waits for the device. Gives the losses, [S]."""
-        s, t = self.state, self.train_settings
-        half_cosine = (1 + torch.cos(math.pi * s["epoch"] / self.train_config.epochs)) / 2
-        self.rates.copy_(t["min_lr"] + (t["lr"] - t["min_lr"]) * half_cosine)
-        losses = self._losses()
-        norm = self.grad.norm(dim=1)
-        shrink = torch.where(t["clip"] > 0, (t["clip"] / (norm + 1e-6)).clamp(max=1), 1.0)
-        self.grad.mul_(shrink[:, None])
-        self.adam.step()
-
-        valid = self._measure(self.weights, self.nodes["valid"])
-        accuracy, loss = valid["accuracy"], valid["loss"]
-        running = s["epoch"] - s["best_epoch"] <= t["patience"]
-        better = (accuracy > s["best_accuracy"]) | ((accuracy == s["best_accuracy"]) & (loss < s["best_loss"]))
-        better &= running & losses.isfinite() & self._looks(s["epoch"])
-        s["best"].copy_(torch.where(better[:, None], self.weights, s["best"]))
-        s["best_epoch"].copy_(torch.where(better, s["epoch"], s["best_epoch"]))
-        s["best_accuracy"].copy_(torch.where(better, accuracy, s["best_accuracy"]))
-        s["best_loss"].copy_(torch.where(better, loss, s["best_loss"]))
-        s["epochs"].add_(running)
-        s["record"].index_copy_(0, s["epoch"][None], torch.stack([losses, accuracy, loss], dim=1).double()[None])
-        s["epoch"].add_(1)
-        return losses
-
-    def _looks(self, epoch: int | Tensor) -> bool | Tensor:
-        """Whether validation counts after an epoch: after every `eval_every`-th one, and after the last."""
-        after, last = epoch + 1, self.train_config.epochs
-        return (after % self.train_config.eval_every == 0) | (after == last)
-
-    def run(
-        self, report_every: int, on_report: OnReport | None, read_test: bool, keep_weights: bool
-    ) -> dict[int, TrialResult]:
-        results: dict[int, TrialResult] = {}
-        stopped = {FILLER}
-        step = self._captured()
-        for number in range(1, self.train_config.epochs + 1):
-            step()
-            if number % report_every:
-                continue
-            waited = (self.state["epoch"] - self.state["best_epoch"] > self.train_settings["patience"]).tolist()
-            stopped |= {n for n, over in zip(self.numbers, waited, strict=True) if over}
-            if on_report is not None:
-                best = dict(zip(self.numbers, self.state["best_accuracy"].tolist(), strict=True))
-                running = [n for n in self.numbers if n not in stopped]
-                stopped |= set(on_report(number, running, [best[n] for n in running]))
-            left = [n not in stopped for n in self.numbers]
-            if not any(left):
-                break
-            if 2 * sum(left) <= len(left) and number < self.train_config.epochs:
-                # Half of the batch has nothing left to do: the others go on without it.
-                results |= self._results([not keep for keep in left], read_test, keep_weights)
-                self._keep(left)
-                step = self._captured()
-        return results | self._results([True] * len(self.numbers), read_test, keep_weights)
-
-    def _captured(self) -> Callable[[], object]:
-        return captured(self.epoch, (), self.adam, [self.weights, *self.state.values()])
-
-    def _keep(self, kept: list[bool]) -> None:
-        """Go on with some of the trials alone."""
-        places = [i for i, keep in enumerate(kept) if keep]
-        numbers = [self.numbers[i] for i in places]
-        if self.device.type == "cuda":
-            fillers = batch_size_for(len(places)) - len(places)
-            places, numbers = places + places[:1] * fillers, numbers + [FILLER] * fillers
-        moments: dict[int, dict[str, Tensor]] = {}
-        for group, members in zip(self.adam.param_groups, _alike(self.configs).values(), strict=True):
-            moments |= {i: self.adam.state[row] for i, row in zip(members, group["params"], strict=True)}
-        index = torch.tensor(places, device=self.device)
-        state = {
-            name: value if value.dim() == 0 else value.index_select(1 if name == "record" else 0, index)
-            for name, value in self.state.items()
-        }
-        self.settings = [(module, name, value[index]) for module, name, value in self.settings]
-        self._place([self.configs[i] for i in places], numbers, self.weights[index], state)
-        for group, members in zip(self.adam.param_groups, _alike(self.configs).values(), strict=True):
-            for i, row in zip(members, group["params"], strict=True):
-                self.adam.state[row] = {name: value.clone() for name, value in moments[places[i]].items()}
-
-    def _results(self, chosen: list[bool], read_test: bool, keep_weights: bool) -> dict[int, TrialResult]:
-        s = self.state
-        tests: dict[str, Tensor] = {}
-        if read_test:
-            nodes = torch.stack([self._nodes_of(config, "test") for config in self.configs])
-            tests = self._measure(s["best"], nodes)
-        now = time.perf_counter()
-        self.seconds += (now - self.since) / sum(number != FILLER for number in self.numbers)
-        self.since = now
-        record = s["record"].cpu()
-        results = {}
-        for i, (number, config, take) in enumerate(zip(self.numbers, self.configs, chosen, strict=True)):
-            if not take or number == FILLER:
-                continue
-            epochs = int(s["epochs"][i])
-            parts = s["best"][i].split(self.sizes)
-            results[number] = TrialResult(
-                config=config,
-                epochs=epochs,
-                best_epoch=int(s["best_epoch"][i]),
-                seconds=self.seconds,
-                # Below 0 where no loss was a number.
-                valid={"accuracy": max(0.0, float(s["best_accuracy"][i])), "loss": float(s["best_loss"][i])},
-                test={name: float(value[i]) for name, value in tests.items()} if read_test else None,
-                history=[
-                    dict(
-                        zip(("loss", "valid_accuracy", "valid_loss"), row if self._looks(e) else row[:1], strict=False)
-                    )
-                    for e, row in enumerate(record[:epochs, i].tolist())
-                ],
-                weights={
-                    name: part.view(shape).clone()
-                    for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
-                }
-                if keep_weights
-                else None,
-            )
-        return results
 
 
 def _check_data(config: Config, task: NodeClassification) -> None:
@@ -346,34 +90,6 @@ def _check_data(config: Config, task: NodeClassification) -> None:
     drawn = config.data.split == "random" or config.data.split_seed == own.split_seed
     if not drawn or replace(config.data, **split) != replace(own, **split):  # type: ignore[arg-type]
         raise ValueError(f"data is {config.data}; allowed: that of the task, {own}, or another random split of it")
-
-
-def _alike(configs: list[Config]) -> dict[tuple[float, float, float], list[int]]:
-    """The trials that one group of the optimiser can serve: same rate, same decay."""
-    groups: dict[tuple[float, float, float], list[int]] = {}
-    for s, config in enumerate(configs):
-        key = (config.train.lr, config.train.min_lr, config.train.weight_decay)
-        groups.setdefault(key, []).append(s)
-    return groups
-
-
-def _differing(models: Sequence[nn.Module]) -> list[tuple[nn.Module, str, Tensor]]:
-    """The settings in which models of one structure differ, one value per trial; the modules are those of the model
-    with most hops.
-    """
-    network = max(models, key=_most_hops)
-    device = next(network.parameters()).device
-    found = []
-    for own, *alike in zip(network.modules(), *(model.modules() for model in models), strict=True):
-        for name in getattr(own, "PER_TRIAL", ()):
-            values = [getattr(module, name) for module in alike]
-            if any(value != values[0] for value in values):
-                found.append((own, name, torch.tensor(values, device=device)))
-    return found
-
-
-def _most_hops(model: nn.Module) -> int:
-    return max((int(getattr(module, "most_hops", 0)) for module in model.modules()), default=0)
 
 
 def _with_defaults(config: Any, names: Collection[str]) -> Any:

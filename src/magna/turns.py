@@ -13,7 +13,7 @@ from magna.capture import matmul_precision, own_stream
 from magna.config import Config
 from magna.loop import Diverged, Epoch, fit
 from magna.tasks import LinkPrediction
-from magna.trials import OnReport, TrialResult
+from magna.trial_batch import OnReport, TrialResult
 
 
 class _Stopped(Exception):

@@ -276,7 +276,7 @@ def attention_diffusion(
     if theta.size(1) == 1:
         return x * theta.to(x.dtype)
     seeded = any(rate is not None for rate in dropped)
-    seed = checks.seed(seed, "attention_dropout or feature_dropout", device) if seeded else _zero_seed(device)
+    seed = checks.seed(seed, "attention_dropout or feature_dropout", device) if seeded else _no_seed(device)
     if chosen == "reference":
         rates = {"attention_dropout": dropped[0], "feature_dropout": dropped[1]}
         return reference.attention_diffusion(x, attention, theta, graph, seed=seed, **rates)
@@ -284,7 +284,7 @@ def attention_diffusion(
     save = learns and memory != "recompute"
     if save and memory == "auto":
         save = saves(x.numel() * x.element_size() * (theta.size(1) - 2), device)
-    return diffuse_op(x.contiguous(), attention, theta.contiguous(), seed, *dropped, *pack(graph), save, chosen)[0]
+    return diffuse_op(x.contiguous(), attention, theta, seed, *dropped, *pack(graph), save, chosen)[0]
 
 
 def kvsall_loss(
@@ -402,12 +402,14 @@ def _theta(alpha: float | Tensor | None, K: int, heads: int, like: Tensor) -> Te
     theta = None if checks.traced(like) else _FIXED_THETA.get(key)
     if theta is None:
         start = torch.full((heads,), alpha, dtype=torch.float64, device=like.device)
-        theta = geometric_weights(start, K).to(like.dtype)
+        # Hop by hop in memory, as the hops read it.
+        theta = geometric_weights(start, K).to(like.dtype).t().contiguous().t()
         # What is made while a CUDA graph is captured or in inference mode belongs there, and must not be kept.
         if checks.values_readable(like) and not torch.is_inference_mode_enabled():
             _FIXED_THETA[key] = theta
     return theta
 
 
-def _zero_seed(device: torch.device) -> Tensor:
-    return torch.zeros(1, dtype=torch.int64, device=device)
+def _no_seed(device: torch.device) -> Tensor:
+    """For an op that will not look at it."""
+    return torch.empty(1, dtype=torch.int64, device=device)

@@ -130,21 +130,22 @@ class FusedOp:
         self.learning = cast("type[Function]", type(self.name, (Function,), steps)).apply
 
     def __call__(self, *args: Any) -> Any:
-        if not _alone(args):
+        if not _is_plain(args[0]):
             return self.library(*args)
-        return (self.learning if torch.is_grad_enabled() else self.function)(*args)
+        if self.learning is self.function or not torch.is_grad_enabled():
+            return self.function(*args)
+        # A Function has no gradient for the tensors of a list.
+        learned = (isinstance(t, Tensor) and t.requires_grad for a in args if isinstance(a, list) for t in a)
+        return (self.library if any(learned) else self.learning)(*args)
 
 
-def _alone(args: Sequence[Any]) -> bool:
-    """Whether plain tensors are all there is: no compiler or tracer, transform or mode, no list whose tensors learn."""
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether nobody looks on: no compiler or tracer, no transform or mode, no tensor of another kind or device."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack():
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return False
-    first = args[0]
-    if type(first) not in (Tensor, Parameter) or first.device.type not in ("cpu", "cuda"):
-        return False
-    return not any(isinstance(a, list) and any(isinstance(t, Tensor) and t.requires_grad for t in a) for a in args)
+    return type(tensor) in (Tensor, Parameter) and tensor.device.type in ("cpu", "cuda")
 
 
 def fused_op(name: str) -> Callable[[Callable[..., Any]], Any]:

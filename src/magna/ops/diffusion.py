@@ -35,7 +35,7 @@ def diffuse_op(
     K = theta.size(1) - 1
     states = fused.empty(_states_shape(x, K, save), x)
     buffers = list(states) if save else [fused.empty(x.shape, x) for _ in range(min(K - 1, 2))]
-    weights = theta.t().contiguous()
+    weights = theta.t().contiguous().unbind()
     out = fused.empty(x.shape, x)
     _run_hops(x, in_target_order(attention, g, fused), weights, draw, g, fused, K, buffers, out)
     return out, states
@@ -53,7 +53,7 @@ def _(x, attention, theta, seed, attention_rate, feature_rate, graph, sizes, sav
 def _run_hops(
     x: Tensor,
     attention: Tensor,
-    weights: Tensor,
+    weights: Sequence[Tensor],
     draw: Draw,
     graph: Graph,
     backend: ModuleType,
@@ -62,7 +62,7 @@ def _run_hops(
     out: Tensor | None,
 ) -> None:
     """The first `hops` hops; hop k writes buffers[k modulo their number], the last of all K hops writes `out`."""
-    K = weights.size(0) - 1
+    K = len(weights) - 1
     z = x
     for hop in range(hops):
         into = out if hop == K - 1 and out is not None else buffers[hop % len(buffers)]
@@ -107,7 +107,7 @@ def diffuse_backward_op(
     if K == 1 or states.size(0):
         saved, sums = [x, *states], fused.empty(by_source.shape, by_source)
         grad_x, grad_attention = _run_hops_back(
-            grad, saved, by_source, sums, weights, grad_theta, draw, g, fused, True, True
+            grad, saved, by_source, sums, weights.unbind(), grad_theta, draw, g, fused, True, True
         )
     else:
         grad_x, grad_attention = fused.empty(x.shape, x), fused.empty(by_source.shape, by_source)
@@ -115,7 +115,7 @@ def diffuse_backward_op(
         for h in _slices(heads, heads // max(1, min(heads, K - 1))):
             part_by_source = by_source[:, h].contiguous()
             part_sums = fused.empty(part_by_source.shape, part_by_source)
-            part_weights = weights[:, h].contiguous()
+            part_weights = weights[:, h].contiguous().unbind()
             part_theta = None if grad_theta is None else grad_theta[:, h].contiguous()
             for c in _slices(width, width // -(-(K - 1) // heads)):
                 part = x[:, h, c].contiguous()
@@ -153,7 +153,7 @@ def _(grad, x, attention, theta, states, seed, attention_rate, feature_rate, gra
     return (
         torch.empty_like(x),
         torch.empty_like(attention),
-        torch.empty_like(theta) if theta_grad else theta.new_empty(0),
+        theta.new_empty(theta.shape if theta_grad else 0),
     )
 
 
@@ -167,7 +167,7 @@ def _run_hops_back(
     states: list[Tensor],
     attention: Tensor,
     sums: Tensor,
-    weights: Tensor,
+    weights: Sequence[Tensor],
     grad_weights: Tensor | None,
     draw: Draw,
     graph: Graph,
@@ -180,7 +180,7 @@ def _run_hops_back(
 
     ∂A adds up in `sums`, in source order; the last hop of the last slice brings it into the caller's order.
     """
-    K = weights.size(0) - 1
+    K = len(weights) - 1
     x, grad_attention = states[0], sums
     if draw.feature_rate is not None:
         grad = backend.hop_dropout(grad, draw, K - 1)
@@ -189,7 +189,7 @@ def _run_hops_back(
     for m in range(1, K + 1):
         hop = K - m
         if grad_weights is not None:
-            grad_weights[m - 1] += (grad.to(weights.dtype) * x).sum((0, 2))
+            grad_weights[m - 1] += (grad.to(grad_weights.dtype) * x).sum((0, 2))
         into = buffers[m % 2] if hop > 0 or grad_weights is not None else None
         complete = backend.hop_backward(
             grad,
@@ -213,7 +213,7 @@ def _run_hops_back(
         if into is not None:
             grad = into
     if grad_weights is not None:
-        grad_weights[K] += (grad.to(weights.dtype) * x).sum((0, 2))
+        grad_weights[K] += (grad.to(grad_weights.dtype) * x).sum((0, 2))
     return grad_x, grad_attention
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from magna.ops import backends
 from magna.ops.random import DENSE_STREAM
 from magna.ops.triton_draw import bits, factor
-from magna.ops.triton_hops import accumulator
+from magna.ops.triton_sizes import accumulator, ceil_div, power_of_2
 
 _TILE = 2048  # entries of several rows that a program takes in one step
 _COLUMNS = 512  # of a program that need not hold whole rows
@@ -138,7 +138,7 @@ def sum_rows(x: Tensor) -> Tensor:
     groups, rows, width = x.shape
     out, (step, columns) = x.new_empty(groups, width), _STRIP
     if out.numel():
-        _sum_kernel[(triton.cdiv(width, columns), groups)](x, out, rows, width, BN=step, CB=columns, num_warps=8)
+        _sum_kernel[(ceil_div(width, columns), groups)](x, out, rows, width, BN=step, CB=columns, num_warps=8)
     return out
 
 
@@ -150,7 +150,7 @@ def layer_norm(
     out, options = torch.empty_like(x), _options(x, width)
     mean, scale = (weight.new_empty(groups, rows) for _ in range(2))
     if out.numel():
-        _layer_norm_kernel[(triton.cdiv(rows, options["BN"]), groups)](
+        _layer_norm_kernel[(ceil_div(rows, options["BN"]), groups)](
             x, added, weight, bias, rate, seed, total, out, mean, scale, rows,
             EPS=eps, ADDS=added is not None, DROPS=rate is not None, STREAM=DENSE_STREAM, C=width, **options,
         )  # fmt: skip
@@ -183,7 +183,7 @@ def bias_backward(grad: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
     """The gradient in front of ReLU, where `out` is what came out of it, and its sum over the rows."""
     rows, width = grad.shape
     options = _options(grad, min(width, _COLUMNS))
-    columns = triton.cdiv(width, options["CB"])
+    columns = ceil_div(width, options["CB"])
     chunk, programs = _chunks(rows, options["BN"], max(1, _CHUNKS // max(columns, 1)))
     masked = grad if out is None else torch.empty_like(grad)
     partial = torch.empty(programs, width, dtype=backends.accumulator(grad.dtype), device=grad.device)
@@ -195,7 +195,7 @@ def bias_backward(grad: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def _options(x: Tensor, width: int) -> dict:
-    columns = triton.next_power_of_2(max(width, 1))
+    columns = power_of_2(max(width, 1))
     return {
         "BN": max(1, _TILE // columns),
         "CB": columns,
@@ -206,5 +206,5 @@ def _options(x: Tensor, width: int) -> dict:
 
 def _chunks(rows: int, step: int, most: int) -> tuple[int, int]:
     """The rows of a program, a multiple of its step, and how many programs that makes."""
-    chunk = triton.cdiv(triton.cdiv(rows, most), step) * step
-    return chunk, triton.cdiv(rows, chunk) if rows else 0
+    chunk = ceil_div(ceil_div(rows, most), step) * step
+    return chunk, ceil_div(rows, chunk) if rows else 0

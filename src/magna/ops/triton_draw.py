@@ -1,7 +1,15 @@
-"""`random.py` in Triton: the same bits for the same (seed, stream, index)."""
+"""`random.py` in Triton: the same bits for the same (seed, stream, index); dropout of single entries."""
+
+from __future__ import annotations
 
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from magna.ops.random import DENSE_STREAM
+from magna.ops.triton_sizes import accumulator, ceil_div
+
+_BLOCK = 1024  # entries of a program
 
 
 @triton.jit
@@ -30,3 +38,28 @@ def factor(drawn, rate, ACC: tl.constexpr):
     """0 where dropped, 1 / (1 - rate) where kept."""
     kept = drawn.to(tl.int64) >= (rate * 4294967296.0).to(tl.int64)
     return tl.where(kept, 1.0 / (1.0 - rate.to(ACC)), 0.0)
+
+
+@triton.jit
+def _dropout_kernel(
+    x_ptr, out_ptr, seed_ptr, rate_ptr, block,
+    SHARED: tl.constexpr, STREAM: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    # A program stays inside one block of elements with the same rate.
+    own, j = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    live, i = j < block, own * block + j
+    x = tl.load(x_ptr + (j if SHARED else i), mask=live, other=0.0).to(ACC)
+    stream = tl.full([], STREAM, tl.int32)
+    kept = x * factor(bits(seed_ptr, stream, i), tl.load(rate_ptr + own), ACC)
+    tl.store(out_ptr + i, kept.to(out_ptr.dtype.element_ty), mask=live)
+
+
+def dropout(x: Tensor, rate: Tensor, seed: Tensor, shared: bool) -> Tensor:
+    out = x.new_empty((*rate.shape, *x.shape) if shared else x.shape)
+    if out.numel():
+        block = out.numel() // rate.numel()
+        _dropout_kernel[(ceil_div(block, _BLOCK), rate.numel())](
+            x, out, seed, rate, block,
+            SHARED=shared, STREAM=DENSE_STREAM, BLOCK=_BLOCK, ACC=accumulator(x.dtype),
+        )  # fmt: skip
+    return out

@@ -6,15 +6,13 @@ import os
 
 import torch
 
-from magna.ops.triton_edges import (
-    edge_softmax,
-    edge_softmax_backward,
-    empty,
-    segment_sum,
-    top_k_mask,
-)
-from magna.ops.triton_hops import dropout, hop, hop_backward, hop_dropout, take_rows
+from magna.ops.triton_draw import dropout
+from magna.ops.triton_edges import empty, segment_sum, take_rows
+from magna.ops.triton_hop import hop
+from magna.ops.triton_hop_back import hop_backward, hop_dropout
 from magna.ops.triton_scores import edge_scores, head_scores, head_scores_backward, kept_edges
+from magna.ops.triton_softmax import edge_softmax, edge_softmax_backward
+from magna.ops.triton_top_k import top_k_mask
 
 __all__ = [
     "dropout",

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from magna.ops.answers import Block
 from magna.ops.triton_dense import bias_backward
+from magna.ops.triton_sizes import ceil_div, power_of_2
 
 _COLUMNS = 1024  # scores that a program looks at in one step
 _ENTRIES = 128  # answers of a program
@@ -116,7 +117,7 @@ def accumulate(block: Block, top: Tensor, total: Tensor, picked: Tensor) -> None
     _softmax_kernel[rows,](*given, top, total, block.start, width, owned, _columns(width))
     num_entries = picked.numel()
     if num_entries:
-        _pick_kernel[triton.cdiv(num_entries, _ENTRIES),](
+        _pick_kernel[ceil_div(num_entries, _ENTRIES),](
             *given, *block.where, picked, num_entries, block.start, width, owned, _ENTRIES
         )
 
@@ -137,10 +138,10 @@ def gradient(
         return out
     given, owned = (*_given(block), top, total, share, elsewhere), block.own is not None
     columns = _columns(width)
-    _gradient_kernel[rows, triton.cdiv(width, columns)](*given, out, grad_own, block.start, width, owned, columns)
+    _gradient_kernel[rows, ceil_div(width, columns)](*given, out, grad_own, block.start, width, owned, columns)
     num_entries = block.where[0].numel()
     if num_entries:
-        _answer_gradient_kernel[triton.cdiv(num_entries, _ENTRIES),](
+        _answer_gradient_kernel[ceil_div(num_entries, _ENTRIES),](
             *given, extra, *block.where, out, grad_own, num_entries, block.start, width, owned, _ENTRIES
         )
     return out
@@ -151,4 +152,4 @@ def _given(block: Block) -> tuple[Tensor | None, ...]:
 
 
 def _columns(width: int) -> int:
-    return min(_COLUMNS, triton.next_power_of_2(width))
+    return min(_COLUMNS, power_of_2(width))

@@ -12,7 +12,7 @@ from magna.ops.random import EDGE_STREAM
 from magna.ops.triton_dense import sum_rows
 from magna.ops.triton_draw import bits
 from magna.ops.triton_edges import blocks
-from magna.ops.triton_hops import accumulator
+from magna.ops.triton_sizes import accumulator, ceil_div, power_of_2
 
 _TILE = 4096  # channels of several nodes that a program takes in one step
 _CHUNK = 32, 256  # nodes of a program, at least and at most
@@ -144,19 +144,19 @@ def head_scores_backward(grad: Tensor, x: Tensor, vector: Tensor, tanh: bool) ->
 
 def _tiles(x: Tensor) -> tuple[dict, tuple[int, int, int]]:
     groups, nodes, heads, width = x.shape
-    channels = triton.next_power_of_2(width)
+    channels = power_of_2(width)
     least, most = _CHUNK
-    chunk = min(most, max(least, triton.next_power_of_2(triton.cdiv(groups * nodes * heads, _PROGRAMS))))
+    chunk = min(most, max(least, power_of_2(ceil_div(groups * nodes * heads, _PROGRAMS))))
     rows = min(chunk, max(1, _TILE // channels))
     options = {"CHUNK": chunk, "BN": rows, "CB": channels, "ACC": accumulator(x.dtype)}
-    return options, (triton.cdiv(nodes, chunk), heads, groups)
+    return options, (ceil_div(nodes, chunk), heads, groups)
 
 
 def edge_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: Graph, negative_slope: float) -> Tensor:
     out = source.new_empty(graph.num_edges, source.size(1))
     options, groups = blocks(source.size(1), edges=_EDGES, num_warps=4)
     if out.numel():
-        _edge_scores_kernel[(triton.cdiv(graph.num_edges, _EDGES), groups)](
+        _edge_scores_kernel[(ceil_div(graph.num_edges, _EDGES), groups)](
             source, target, relation, graph.edge_index.contiguous(), graph.edge_type, out, graph.num_edges,
             SLOPE=negative_slope, TYPED=relation is not None, **options,
         )  # fmt: skip
@@ -167,7 +167,7 @@ def kept_edges(rate: Tensor, seed: Tensor, pairs: Tensor | None, paired: bool, g
     out = torch.empty(graph.num_edges, rate.size(0), dtype=torch.bool, device=rate.device)
     options, groups = blocks(rate.size(0), edges=_EDGES, num_warps=4)
     if out.numel():
-        _kept_edges_kernel[(triton.cdiv(graph.num_edges, _EDGES), groups)](
+        _kept_edges_kernel[(ceil_div(graph.num_edges, _EDGES), groups)](
             rate, seed, pairs, graph.edge_index.contiguous(), out.view(torch.int8), graph.num_edges, graph.num_nodes,
             STREAM=EDGE_STREAM, NUMBERED=pairs is not None, PAIRED=paired, **options,
         )  # fmt: skip

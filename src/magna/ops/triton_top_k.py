@@ -1,0 +1,87 @@
+"""The k best in-edges of each node on the GPU."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from magna.graph import Graph, piece_edges
+from magna.ops.triton_edges import edge_entries
+from magna.ops.triton_sizes import ceil_div, power_of_2
+
+# Of hubs up to a length: the edges and heads that a program keeps in registers, and its warps.
+_HUBS = ((512, 512, 8, 4), (2**31 - 1, 4096, 2, 8))
+
+
+@triton.jit
+def _keys(scores_ptr, where, live, KEY: tl.constexpr, LEAST: tl.constexpr):
+    """Integers in the order of the scores; the least there is where there is no edge."""
+    score = tl.load(scores_ptr + where, mask=live, other=0.0)
+    bits = tl.where(score == 0.0, 0.0, score).to(KEY, bitcast=True)  # -0 is no less than 0
+    return tl.where(live, tl.where(bits < 0, bits ^ ~LEAST, bits), LEAST)
+
+
+@triton.jit
+def _top_k_kernel(
+    scores_ptr, out_ptr, ptr_ptr, order_ptr, hubs_ptr, k,
+    HUBS: tl.constexpr, SHORTER: tl.constexpr, LONGEST: tl.constexpr, KEY: tl.constexpr, BITS: tl.constexpr,
+    H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, IN_ORDER: tl.constexpr,
+):  # fmt: skip
+    """Raise the bar bit by bit as long as k edges reach it; no bit is needed any more once k alone do.
+
+    Of all rows, or of the hubs, those longer than SHORTER and no longer than LONGEST.
+    """
+    row = tl.program_id(0)
+    if HUBS:
+        row = tl.load(hubs_ptr + row * 3)
+        if row < 0:
+            return
+    h = tl.program_id(1) * HB + tl.arange(0, HB)
+    begin = tl.load(ptr_ptr + row)
+    end = tl.load(ptr_ptr + row + 1)
+    if (end - begin <= SHORTER) | (end - begin > LONGEST):
+        return
+    LEAST: tl.constexpr = -(1 << (BITS - 1))
+    # The first block, for most rows the only one, stays in registers.
+    where, live = edge_entries(order_ptr, begin, end, h, H, BE, IN_ORDER)
+    key = _keys(scores_ptr, where, live, KEY, LEAST)
+    bar = tl.full([HB], LEAST, dtype=KEY)
+    reach = tl.where(h < H, end - begin, 0)
+    bit = BITS - 1
+    while (bit >= 0) & (tl.max(reach, axis=0) > k):
+        higher = bar + (tl.full([HB], 1, dtype=KEY) << bit)
+        count = tl.sum((key >= higher[None, :]).to(tl.int32), axis=0)
+        for start in range(begin + BE, end, BE):
+            later, later_live = edge_entries(order_ptr, start, end, h, H, BE, IN_ORDER)
+            later_key = _keys(scores_ptr, later, later_live, KEY, LEAST)
+            count += tl.sum((later_key >= higher[None, :]).to(tl.int32), axis=0)
+        bar = tl.where(count >= k, higher, bar)
+        reach = tl.where(count >= k, count, reach)
+        bit -= 1
+    tl.store(out_ptr + where, (key >= bar[None, :]).to(tl.int8), mask=live)
+    for start in range(begin + BE, end, BE):
+        later, later_live = edge_entries(order_ptr, start, end, h, H, BE, IN_ORDER)
+        later_key = _keys(scores_ptr, later, later_live, KEY, LEAST)
+        tl.store(out_ptr + later, (later_key >= bar[None, :]).to(tl.int8), mask=later_live)
+
+
+def top_k_mask(scores: Tensor, k: int, graph: Graph) -> Tensor:
+    out, rows = torch.empty_like(scores, dtype=torch.bool), graph.by_target
+    if out.numel() == 0:
+        return out
+    heads, key = scores.size(1), tl.int64 if scores.dtype == torch.float64 else tl.int32
+    same = {"H": heads, "KEY": key, "BITS": key.primitive_bitwidth, "IN_ORDER": graph.in_order}
+    piece, shorter = piece_edges(scores.size(0)), 0
+    for longest, edges, most_heads, warps in ((piece, piece, 8, piece // 64), *_HUBS):
+        group = min(most_heads, power_of_2(heads))
+        hubs = shorter > 0
+        number = rows.hubs.size(0) if hubs else graph.num_nodes
+        if number:
+            _top_k_kernel[(number, ceil_div(heads, group))](
+                scores, out.view(torch.int8), rows.ptr, rows.order, rows.hubs, k,
+                HUBS=hubs, SHORTER=shorter, LONGEST=longest, HB=group, BE=edges, num_warps=warps, **same,
+            )  # fmt: skip
+        shorter = longest
+    return out
