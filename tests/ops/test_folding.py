@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
+from magna import ops
 from magna.graph import Graph
 from magna.ops import attention_diffusion, backends, dropout, edge_scores, edge_softmax, head_scores
-from magna.typing import Backend
+from magna.ops.diffusion import diffuse_op
+from magna.typing import Backend, Memory
 
 TRIALS, HEADS, WIDTH = 3, 2, 5
 BACKENDS: list[Backend] = [name for name in ("cpu", "triton") if backends.why_not(name, torch.device("cpu")) is None]
@@ -46,6 +51,28 @@ def test_scores_softmax_and_hops_of_each_trial(graph: Graph, backend: Backend, t
         for part, own in zip(stacked, alone, strict=True):
             assert part.grad is not None
             torch.testing.assert_close(part.grad[trial], own.grad)
+
+
+@pytest.mark.parametrize("memory", ["auto", "recompute"])
+def test_trials_that_learn_save_their_states(graph: Graph, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[bool] = []
+
+    def diffuse(*arguments: Any) -> Any:
+        saved.append(arguments[-2])
+        return diffuse_op(*arguments)
+
+    monkeypatch.setattr(ops, "diffuse_op", diffuse)
+    bytes_asked: list[int] = []
+    monkeypatch.setattr(ops, "saves", lambda size, device: not bytes_asked.append(size))  # type: ignore[func-returns-value]
+    x, attention = draw(TRIALS, 7, HEADS, WIDTH).requires_grad_(), torch.rand(30, HEADS)
+    layer = partial(attention_diffusion, attention=attention, graph=graph, K=3, alpha=0.1, memory=memory)
+    torch.vmap(layer)(x).sum().backward()
+    with torch.no_grad():
+        torch.vmap(layer)(x)
+    torch.vmap(layer)(x.detach())
+    assert saved == [memory == "auto", False, False]
+    # Of all trials together: two states beside the first.
+    assert bytes_asked == ([2 * x.numel() * 4] if memory == "auto" else [])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -280,10 +280,10 @@ def attention_diffusion(
     if chosen == "reference":
         rates = {"attention_dropout": dropped[0], "feature_dropout": dropped[1]}
         return reference.attention_diffusion(x, attention, theta, graph, seed=seed, **rates)
-    learns = torch.is_grad_enabled() and (x.requires_grad or attention.requires_grad or theta.requires_grad)
-    save = learns and memory != "recompute"
+    given = (level for part in (x, attention, theta) for level in checks.levels(part))
+    save = memory != "recompute" and torch.is_grad_enabled() and any(level.requires_grad for level in given)
     if save and memory == "auto":
-        save = saves(x.numel() * x.element_size() * (theta.size(1) - 2), device)
+        save = saves(checks.levels(x)[-1].numel() * x.element_size() * (theta.size(1) - 2), device)
     return diffuse_op(x.contiguous(), attention, theta, seed, *dropped, *pack(graph), save, chosen)[0]
 
 

@@ -22,6 +22,15 @@ def values_readable(tensor: Tensor) -> bool:
     return not (traced(tensor) or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()))
 
 
+def levels(tensor: Tensor) -> list[Tensor]:
+    """A tensor, and what it stands for under `torch.vmap`: the last has all trials, and knows whether they learn."""
+    found = [tensor]
+    if not torch.compiler.is_compiling():
+        while torch._C._functorch.is_functorch_wrapped_tensor(found[-1]):
+            found.append(torch._C._functorch.get_unwrapped(found[-1]))
+    return found
+
+
 def tensor(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} is a {type(value).__name__}; allowed: a torch.Tensor")
