@@ -171,6 +171,11 @@ def test_a_wrong_question_is_one_line(run: Path, arguments: list[str], text: str
     assert any(part in result.stderr for part in text.split("|"))
 
 
+def test_of_many_questions_the_wrong_one_is_named(run: Path) -> None:
+    with pytest.raises(ValueError, match=r"^query 2 of 2: entity is 'town 5'.*nearest"):
+        predict_links(run, [Query("town 05", "in", None), Query("town 5", "in", None)], device="cpu")
+
+
 def test_the_commands(run: Path, tmp_path: Path) -> None:
     def call(*arguments: str) -> str:
         result = CliRunner().invoke(app, [*arguments, "--device", "cpu"])

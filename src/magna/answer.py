@@ -114,7 +114,7 @@ def predict_links(
     run, task, model = _open(run_dir, data_dir, device, new_triples)
     temperature = (run.summary or {})["temperature"]
     graph = task.graph
-    asked = torch.tensor([_numbers(query.check(), graph) for query in queries])
+    asked = torch.tensor(_all_numbers(queries, graph))
     known = graph.answers_to(asked)
     answers: list[list[Answer]] = []
     with matmul_precision(task.precision):
@@ -172,6 +172,17 @@ def read_queries(path: str | Path) -> list[Query]:
         except ValueError as error:
             raise ValueError(f"{path} line {number}: {error}") from None
     return queries
+
+
+def _all_numbers(queries: Sequence[Query], graph: KnowledgeGraph) -> list[tuple[int, int]]:
+    found = []
+    for place, query in enumerate(queries, start=1):
+        try:
+            found.append(_numbers(query.check(), graph))
+        except ValueError as error:
+            which = f"query {place} of {len(queries)}: " if len(queries) > 1 else ""
+            raise ValueError(f"{which}{error}") from None
+    return found
 
 
 def _numbers(query: Query, graph: KnowledgeGraph) -> tuple[int, int]:
