@@ -52,6 +52,8 @@ class Batch:
 
     def __init__(self, configs: list[Config], numbers: list[int], task: NodeClassification) -> None:
         self.task, self.device = task, task.device
+        # How much smaller it becomes at once: a GPU compiles and captures a batch of another size anew.
+        self.shrinks_by = 4 if self.device.type == "cuda" else 2
         self.since, self.seconds = time.perf_counter(), 0.0  # of a trial, up to `since`
         models = []
         for config in configs:
@@ -199,8 +201,8 @@ class Batch:
             left = [n not in stopped for n in self.numbers]
             if not any(left):
                 break
-            if 2 * sum(left) <= len(left) and number < self.train_config.epochs:
-                # Half of the batch has nothing left to do: the others go on without it.
+            if self.shrinks_by * sum(left) <= len(left) and number < self.train_config.epochs:
+                # Much of the batch has nothing left to do: the others go on without it.
                 results |= self._results([not keep for keep in left], read_test, keep_weights)
                 self._keep(left)
                 step = self._captured()
