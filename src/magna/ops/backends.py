@@ -112,7 +112,9 @@ class FusedOp:
     def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., None]) -> None:
         self.library.register_autograd(backward, setup_context=setup_context)
         if self.function.__annotations__["return"] == "list[Tensor]":
-            self.learning = self.library  # a Function gives tensors or a tuple of them
+            # A Function gives tensors or a tuple of them. It also has no gradient for the tensors of a list that it
+            # gets: only the op that gives one gets one whose tensors learn.
+            self.learning = self.library
             return
 
         def forward(ctx: Any, *args: Any) -> Any:
@@ -132,11 +134,7 @@ class FusedOp:
     def __call__(self, *args: Any) -> Any:
         if not _is_plain(args[0]):
             return self.library(*args)
-        if self.learning is self.function or not torch.is_grad_enabled():
-            return self.function(*args)
-        # A Function has no gradient for the tensors of a list.
-        learned = (isinstance(t, Tensor) and t.requires_grad for a in args if isinstance(a, list) for t in a)
-        return (self.library if any(learned) else self.learning)(*args)
+        return (self.learning if torch.is_grad_enabled() else self.function)(*args)
 
 
 def _is_plain(tensor: Tensor) -> bool:
