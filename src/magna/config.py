@@ -116,6 +116,7 @@ class ModelConfig:
     relation_source: RelationSource = "relations"
     embedding_std: float = 0.1
     decoder_dropout: float = 0.0
+    entity_bias: bool = False
     loop_bias: bool = False
 
 

@@ -88,6 +88,19 @@ def test_an_entity_may_score_less_with_itself() -> None:
     torch.testing.assert_close(scored.part(slice(1, 2)).scores(), scored.scores()[1:])
 
 
+@pytest.mark.parametrize("decoder", sorted(DECODERS))
+def test_entities_may_have_a_bias_as_answers(decoder: str) -> None:
+    model = _model(decoder=decoder, entity_bias=True).eval()
+    head, relation = torch.tensor([3, 5]), torch.tensor([0, 6])
+    before = model(*_graph(), head, relation).scores()
+    assert model.decoder.entity_bias is not None
+    with torch.no_grad():
+        assert (model.decoder.entity_bias == 0).all()
+        model.decoder.entity_bias.add_(torch.arange(model.num_entities))
+    after = model(*_graph(), head, relation).scores()
+    torch.testing.assert_close(after, before + torch.arange(model.num_entities))
+
+
 def test_without_layers_it_is_its_decoder() -> None:
     model = _model(layers=0, final_norm="none").eval()
     assert model.encoder is None and model.decoder.project is None

@@ -29,9 +29,10 @@ class Decoder(nn.Module):
     Args:
         channels: width of the states.
         relation_channels: width of a relation's row.
-        num_entities: number of candidates, for decoders with a bias.
+        num_entities: number of candidates.
         relation_std: deviation of the entries of a relation's row at the start.
         dropout: on the head's state and on the relation, in training.
+        entity_bias: a number for each candidate is learned and added to its scores.
         init: starting values, "glorot" or "official".
 
     Shapes: head [B, channels], relation [B, relation_channels], states [N, channels] → query [B, C], candidates [N, C],
@@ -49,18 +50,22 @@ class Decoder(nn.Module):
         *,
         relation_std: float = 1.0,
         dropout: float = 0.0,
+        entity_bias: bool = False,
         init: Init = "glorot",
         backend: Backend = "auto",
     ) -> None:
         super().__init__()
-        self.channels, self.relation_channels, self.num_entities = channels, relation_channels, num_entities
+        self.channels, self.relation_channels = channels, relation_channels
         self.relation_std = relation_std
         self.init: Init = init
         self.dropout = Dropout(dropout, name="decoder_dropout", backend=backend)
         differs = relation_channels != channels
         self.project = nn.Linear(relation_channels, channels, bias=False) if self.PROJECTS and differs else None
+        self.entity_bias = nn.Parameter(torch.empty(num_entities)) if entity_bias else None
 
     def reset_parameters(self) -> None:
+        if self.entity_bias is not None:
+            nn.init.zeros_(self.entity_bias)
         if self.project is None:
             return
         if self.init == "official":
@@ -98,7 +103,7 @@ class Decoder(nn.Module):
         return states
 
     def bias(self) -> Tensor | None:
-        return None
+        return self.entity_bias
 
     @staticmethod
     def magnitude(factor: Tensor) -> Tensor:
@@ -162,6 +167,7 @@ class TuckER(Decoder):
         self.core = nn.Parameter(torch.empty(relation_channels, channels, channels))
 
     def reset_parameters(self) -> None:
+        super().reset_parameters()
         size = self.relation_channels * self.channels
         nn.init.normal_(self.core, std=1 / (self.relation_std * math.sqrt(size * self.channels)))
 
@@ -183,7 +189,7 @@ class ConvE(Decoder):
     FILTERS, SIDE = 32, 3
 
     def __init__(self, channels: int, relation_channels: int, num_entities: int, **options) -> None:
-        super().__init__(channels, relation_channels, num_entities, **options)
+        super().__init__(channels, relation_channels, num_entities, **options | {"entity_bias": True})
         self.height = max(side for side in range(1, math.isqrt(channels) + 1) if channels % side == 0)
         height, width = 2 * self.height - self.SIDE + 1, channels // self.height - self.SIDE + 1
         if height < 1 or width < 1:
@@ -193,12 +199,10 @@ class ConvE(Decoder):
             )
         self.filters = nn.Conv2d(1, self.FILTERS, self.SIDE)
         self.out = nn.Linear(self.FILTERS * height * width, channels)
-        self.entity_bias = nn.Parameter(torch.empty(num_entities))
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
         self.filters.reset_parameters()
-        nn.init.zeros_(self.entity_bias)
         # The filters answer with about half the deviation of a head's entries.
         nn.init.normal_(self.out.weight, std=2 / math.sqrt(self.out.in_features * self.channels))
         nn.init.zeros_(self.out.bias)
@@ -207,9 +211,6 @@ class ConvE(Decoder):
         # Beside a head of deviation 1 a relation of 1 / sqrt(C) would not be seen.
         image = torch.cat([head, relation * math.sqrt(self.channels)], -1).view(head.size(0), 1, 2 * self.height, -1)
         return self.out(self.dropout(F.relu(self.filters(image)).flatten(1)))
-
-    def bias(self) -> Tensor | None:
-        return self.entity_bias
 
 
 DECODERS: dict[str, type[Decoder]] = {"distmult": DistMult, "complex": ComplEx, "tucker": TuckER, "conve": ConvE}

@@ -85,6 +85,7 @@ class LinkPredictor(
         typed: False: the encoder does not see the types of edges (a control).
         embedding_std: deviation of the embeddings at the start.
         decoder_dropout: on head and relation, before the decoder.
+        entity_bias: a number for each entity that is added to its scores as an answer; "conve" always has it.
         loop_bias: a number for each relation that is added to the score of (h, r, h). What makes an entity score high
             with its neighbours makes it score highest with itself, which is seldom the answer.
         options: every keyword option of :class:`MAGNA`, its blocks and layers, such as `K`, `top_k`, `final_norm`.
@@ -111,6 +112,7 @@ class LinkPredictor(
         typed: bool = True,
         embedding_std: float = 0.1,
         decoder_dropout: float = 0.0,
+        entity_bias: bool = False,
         loop_bias: bool = False,
         **options: Any,
     ) -> None:
@@ -134,6 +136,7 @@ class LinkPredictor(
             "typed": typed,
             "embedding_std": embedding_std,
             "decoder_dropout": decoder_dropout,
+            "entity_bias": entity_bias,
             "loop_bias": loop_bias,
         }
         self._hub_mixin_config = self.config
@@ -179,6 +182,7 @@ class LinkPredictor(
             num_entities,
             relation_std=self.relation_std,
             dropout=decoder_dropout,
+            entity_bias=entity_bias,
             init=encoder["init"],
             backend=encoder["backend"],
         )
