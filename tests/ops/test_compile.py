@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from magna.graph import Graph
 from magna.ops import attention_diffusion, dropout, edge_scores, edge_softmax
-from magna.ops.backends import FusedOp, pack
+from magna.ops.backends import FusedOp, Packed, pack
 from magna.ops.dense import (
     layer_norm_backward_op,
     layer_norm_op,
@@ -116,6 +116,7 @@ def test_every_op_passes_opcheck(fused: Backend) -> None:
     tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     checked = set()
     for op, arguments in op_samples(fused):
+        arguments = tuple(list(arg) if isinstance(arg, Packed) else arg for arg in arguments)
         torch.library.opcheck(op.library, arguments, test_utils=tests[:3] if interpreted(fused) else tests)
         checked.add(op.name)
     of_triton = {op.name for op, _ in dense_samples(torch.zeros(2, 2, 2))}
@@ -156,11 +157,12 @@ def test_the_short_way_gives_the_same_bits(fused: Backend) -> None:
             assert one.requires_grad == other.requires_grad and torch.equal(one, other), op.name
 
 
-def test_the_short_way_is_for_plain_tensors_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = torch.ones(2, 3, 4)
+def test_the_short_way_is_for_plain_tensors_alone(fused: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = device_of(fused)
+    x = torch.ones(2, 3, 4, device=device)
     calls = []
     monkeypatch.setattr(dropout_op, "library", lambda *arguments: calls.append(arguments))
-    given = torch.tensor([0.5]), torch.tensor([1]), False, "cpu"
+    given = torch.tensor([0.5], device=device), torch.tensor([1], device=device), False, fused
     dropout_op(x, *given)
     assert not calls
     with FakeTensorMode(allow_non_fake_inputs=True):

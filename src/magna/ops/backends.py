@@ -58,9 +58,12 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+_imported = cache(importlib.import_module)
+
+
 def kernels(backend: str) -> ModuleType:
     """The module of a backend; its import fails where the backend cannot run at all."""
-    return importlib.import_module(MODULES[backend])
+    return _imported(MODULES[backend])
 
 
 # Under a compiler the answer is a constant: imports cannot be traced.
@@ -133,7 +136,7 @@ class FusedOp:
 
     def __call__(self, *args: Any) -> Any:
         if not _is_plain(args[0]):
-            return self.library(*args)
+            return self.library(*[list(arg) if isinstance(arg, Packed) else arg for arg in args])
         return (self.learning if torch.is_grad_enabled() else self.function)(*args)
 
 
@@ -178,6 +181,12 @@ class Draw(NamedTuple):
     first_column: int = 0
 
 
+class Packed(list[Tensor]):
+    """The tensors of a graph; an op that is called directly finds the graph itself here, and need not build it anew."""
+
+    graph: Graph
+
+
 def pack(graph: Graph) -> tuple[list[Tensor], list[int]]:
     """A graph as the tensors and ints that an op's schema can hold."""
     tensors = [graph.edge_index, *graph.by_target[:4], *graph.by_source[:4]]
@@ -186,10 +195,28 @@ def pack(graph: Graph) -> tuple[list[Tensor], list[int]]:
     if graph.edge_type is not None and graph.by_relation is not None:
         tensors += [graph.edge_type, *graph.by_relation[:4]]
         sizes += [graph.num_relations, graph.by_relation.num_slots]
-    return tensors, sizes
+    if torch.compiler.is_compiling():
+        return tensors, sizes
+    packed = Packed(tensors)
+    packed.graph = graph
+    return packed, sizes
+
+
+def keep(ctx: Any, graph: Sequence[Tensor], *tensors: Tensor) -> None:
+    """Keep tensors and a graph for the backward pass."""
+    ctx.graph = graph if isinstance(graph, Packed) else None
+    ctx.save_for_backward(*tensors, *(graph if ctx.graph is None else ()))
+
+
+def kept(ctx: Any, count: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """The tensors, `count` of them, and the graph that `keep` was given."""
+    found = ctx.saved_tensors
+    return found[:count], list(found[count:]) if ctx.graph is None else ctx.graph
 
 
 def unpack(tensors: Sequence[Tensor], sizes: Sequence[int]) -> Graph:
+    if isinstance(tensors, Packed):
+        return tensors.graph
     typed = len(sizes) > 4
     return Graph(
         num_nodes=sizes[0],

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from magna.graph import Graph
-from magna.ops.backends import Draw, fused_op, in_target_order, kernels, unpack
+from magna.ops.backends import Draw, fused_op, in_target_order, keep, kept, kernels, unpack
 
 
 @fused_op("magna::diffuse")
@@ -34,7 +34,7 @@ def diffuse_op(
     draw = Draw(seed, attention_rate, feature_rate, x.size(1), x.size(2))
     K = theta.size(1) - 1
     states = fused.empty(_states_shape(x, K, save), x)
-    buffers = list(states) if save else [fused.empty(x.shape, x) for _ in range(min(K - 1, 2))]
+    buffers = list(states.unbind()) if save else [fused.empty(x.shape, x) for _ in range(min(K - 1, 2))]
     weights = theta.t().contiguous().unbind()
     out = fused.empty(x.shape, x)
     _run_hops(x, in_target_order(attention, g, fused), weights, draw, g, fused, K, buffers, out)
@@ -105,7 +105,7 @@ def diffuse_backward_op(
     grad = grad.contiguous()
     draw = Draw(seed, attention_rate, feature_rate, heads, width)
     if K == 1 or states.size(0):
-        saved, sums = [x, *states], fused.empty(by_source.shape, by_source)
+        saved, sums = [x, *states.unbind()], fused.empty(by_source.shape, by_source)
         grad_x, grad_attention = _run_hops_back(
             grad, saved, by_source, sums, weights.unbind(), grad_theta, draw, g, fused, True, True
         )
@@ -229,16 +229,16 @@ def _diffuse_save(ctx, inputs, output):
     x, attention, theta, seed, attention_rate, feature_rate, graph, ctx.sizes, _, ctx.backend = inputs
     ctx.rated = attention_rate is not None, feature_rate is not None
     rates = [rate for rate in (attention_rate, feature_rate) if rate is not None]
-    ctx.save_for_backward(x, attention, theta, output[1], seed, *rates, *graph)
+    keep(ctx, graph, x, attention, theta, output[1], seed, *rates)
     ctx.set_materialize_grads(False)
 
 
 def _diffuse_grad(ctx, grad, _):
-    x, attention, theta, states, seed, *rest = ctx.saved_tensors
-    attention_rate = rest.pop(0) if ctx.rated[0] else None
-    feature_rate = rest.pop(0) if ctx.rated[1] else None
+    (x, attention, theta, states, seed, *rates), graph = kept(ctx, 5 + sum(ctx.rated))
+    attention_rate = rates.pop(0) if ctx.rated[0] else None
+    feature_rate = rates.pop(0) if ctx.rated[1] else None
     if grad is None:
-        return *(None,) * 6, [None] * len(rest), None, None, None
+        return *(None,) * 6, [None] * len(graph), None, None, None
     grad_x, grad_attention, grad_theta = diffuse_backward_op(
         grad,
         x,
@@ -248,13 +248,13 @@ def _diffuse_grad(ctx, grad, _):
         seed,
         attention_rate,
         feature_rate,
-        rest,
+        graph,
         ctx.sizes,
         ctx.needs_input_grad[2],
         ctx.backend,
     )
     grad_theta = grad_theta if ctx.needs_input_grad[2] else None
-    return grad_x, grad_attention, grad_theta, None, None, None, [None] * len(rest), None, None, None
+    return grad_x, grad_attention, grad_theta, None, None, None, [None] * len(graph), None, None, None
 
 
 diffuse_op.register_autograd(_diffuse_grad, setup_context=_diffuse_save)

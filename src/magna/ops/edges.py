@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from magna.ops.backends import fused_op, kernels, unpack
+from magna.ops.backends import fused_op, keep, kept, kernels, unpack
 
 
 @fused_op("magna::head_scores")
@@ -83,11 +83,11 @@ def _(grad, scores, graph, sizes, negative_slope, backend):
 def _edge_scores_save(ctx, inputs, output):
     _, _, relation, graph, ctx.sizes, ctx.negative_slope, ctx.backend = inputs
     ctx.typed = relation is not None
-    ctx.save_for_backward(output, *graph)
+    keep(ctx, graph, output)
 
 
 def _edge_scores_grad(ctx, grad):
-    scores, *graph = ctx.saved_tensors
+    (scores,), graph = kept(ctx, 1)
     source, target, relation = edge_scores_backward_op(grad, scores, graph, ctx.sizes, ctx.negative_slope, ctx.backend)
     return source, target, relation if ctx.typed else None, [None] * len(graph), None, None, None
 
@@ -140,11 +140,11 @@ def _(grad, attention, graph, sizes, backend):
 
 def _edge_softmax_save(ctx, inputs, output):
     _, _, graph, ctx.sizes, ctx.backend = inputs
-    ctx.save_for_backward(output, *graph)
+    keep(ctx, graph, output)
 
 
 def _edge_softmax_grad(ctx, grad):
-    attention, *graph = ctx.saved_tensors
+    (attention,), graph = kept(ctx, 1)
     grad = edge_softmax_backward_op(grad, attention, graph, ctx.sizes, ctx.backend)
     return grad, None, [None] * len(graph), None, None
 

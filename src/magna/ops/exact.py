@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from magna.graph import Graph
-from magna.ops.backends import Draw, fused_op, in_target_order, kernels, unpack
+from magna.ops.backends import Draw, fused_op, in_target_order, keep, kept, kernels, unpack
 from magna.ops.weights import hops_for
 
 
@@ -143,11 +143,11 @@ def _(grad, z, x, attention, alpha, graph, sizes, tolerance, backend):
 
 def _solve_save(ctx, inputs, output):
     x, attention, alpha, graph, ctx.sizes, ctx.tolerance, ctx.backend = inputs
-    ctx.save_for_backward(output, x, attention, alpha, *graph)
+    keep(ctx, graph, output, x, attention, alpha)
 
 
 def _solve_grad(ctx, grad):
-    z, x, attention, alpha, *graph = ctx.saved_tensors
+    (z, x, attention, alpha), graph = kept(ctx, 4)
     grads = solve_backward_op(grad, z, x, attention, alpha, graph, ctx.sizes, ctx.tolerance, ctx.backend)
     return *grads, [None] * len(graph), None, None, None
 

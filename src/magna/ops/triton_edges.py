@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from magna.graph import Segments
+from magna.ops.triton_launch import Bound
 from magna.ops.triton_sizes import accumulator, ceil_div, power_of_2
 
 _EDGES = 32  # edges that a program looks at in one step
@@ -101,10 +102,16 @@ def empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
 
 def take_rows(values: Tensor, order: Tensor) -> Tensor:
     out = torch.empty_like(values)
-    options, groups = blocks(values.size(1), _MOVED, num_warps=4)
     if out.numel():
-        _take_rows_kernel[(ceil_div(out.size(0), _MOVED), groups)](values, order, out, out.size(0), **options)
+        kernel, groups = _taking(values.size(1))
+        kernel[(ceil_div(out.size(0), _MOVED), groups)](values, order, out, out.size(0))
     return out
+
+
+@cache
+def _taking(heads: int) -> tuple[Bound, int]:
+    options, groups = blocks(heads, _MOVED, num_warps=4)
+    return Bound(_take_rows_kernel, **options), groups
 
 
 def segment_sum(grad: Tensor, scores: Tensor, negative_slope: float, segments: Segments) -> Tensor:
@@ -123,7 +130,11 @@ def segment_sum(grad: Tensor, scores: Tensor, negative_slope: float, segments: S
 
 def sum_hubs(partial: Tensor, segments: Segments, out: Tensor) -> None:
     """Into the rows of hubs, the sum of what their pieces left."""
-    options, groups = blocks(out.size(1))
-    _segment_sum_hubs_kernel[(segments.hubs.size(0), groups)](
-        out, partial, segments.hubs, ACC=accumulator(out.dtype), **options
-    )
+    kernel, groups = _summing_hubs(out.size(1), out.dtype)
+    kernel[(segments.hubs.size(0), groups)](out, partial, segments.hubs)
+
+
+@cache
+def _summing_hubs(heads: int, dtype: torch.dtype) -> tuple[Bound, int]:
+    options, groups = blocks(heads)
+    return Bound(_segment_sum_hubs_kernel, ACC=accumulator(dtype), **options), groups

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import NamedTuple
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from magna.graph import Segments
 from magna.ops.backends import Draw
+from magna.ops.triton_launch import Bound
 from magna.ops.triton_rows import (
     FREE,
     FREE_OF_ROWS,
+    Walk,
     attention_factor,
     empty_partial,
     feature_factor,
@@ -114,6 +120,22 @@ def _hop_hubs_kernel(
     tl.store(out_ptr + own, acc.to(out_ptr.dtype.element_ty), mask=live)
 
 
+class _Kernels(NamedTuple):
+    walk: Walk
+    pieces: Bound
+    hubs: Bound
+
+
+@cache
+def _kernels(
+    heads: int, width: int, dtype: torch.dtype, z_scaled: bool, attention_drop: bool, feature_drop: bool
+) -> _Kernels:
+    walk = walk_over(heads, width, dtype)
+    flags = {"Z_SCALED": z_scaled, "FEATURE_DROP": feature_drop}
+    pieces = Bound(_hop_kernel, UNROLL=walk.steps, ATTENTION_DROP=attention_drop, **flags, **walk.options)
+    return _Kernels(walk, pieces, Bound(_hop_hubs_kernel, **flags, **walk.hub_options))
+
+
 def hop(
     z: Tensor,
     x: Tensor,
@@ -129,18 +151,16 @@ def hop(
 ) -> None:
     if out.numel() == 0:
         return
-    walk = walk_over(z.size(1), z.size(2), z.dtype)
-    flags = {"Z_SCALED": z_scale is not None, "FEATURE_DROP": draw.feature_rate is not None}
+    drops = draw.attention_rate is not None, draw.feature_rate is not None
+    walk, pieces, hubs = _kernels(z.size(1), z.size(2), z.dtype, z_scale is not None, *drops)
     partial = empty_partial(z, attention, segments)
     position = place_of_draw(draw, number)
     count = segments.pieces.size(0)
-    _hop_kernel[(ceil_div(count, walk.rows), walk.groups)](
+    pieces[(ceil_div(count, walk.rows), walk.groups)](
         z, x, attention, out, partial, segments.pieces, col, segments.order, z_scale, x_scale,
         draw.seed, draw.attention_rate, draw.feature_rate, count, segments.num_slots, *position,
-        UNROLL=walk.steps, ATTENTION_DROP=draw.attention_rate is not None, **flags, **walk.options,
     )  # fmt: skip
     if segments.hubs.size(0):
-        _hop_hubs_kernel[(segments.hubs.size(0), walk.groups)](
-            x, out, partial, segments.hubs, z_scale, x_scale, draw.seed, draw.feature_rate, *position,
-            **flags, **walk.hub_options,
-        )  # fmt: skip
+        hubs[(segments.hubs.size(0), walk.groups)](
+            x, out, partial, segments.hubs, z_scale, x_scale, draw.seed, draw.feature_rate, *position
+        )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -11,9 +14,11 @@ from magna.graph import Segments
 from magna.ops.backends import Draw
 from magna.ops.triton_draw import bits, factor
 from magna.ops.triton_edges import take_rows
+from magna.ops.triton_launch import Bound
 from magna.ops.triton_rows import (
     FREE,
     FREE_OF_ROWS,
+    Walk,
     attention_factor,
     callers_edge,
     empty_partial,
@@ -198,6 +203,32 @@ def _hop_dropout_kernel(
     tl.store(out_ptr + i, kept.to(out_ptr.dtype.element_ty), mask=live)
 
 
+class _Kernels(NamedTuple):
+    walk: Walk
+    pieces: Bound
+    hubs: Bound
+
+
+@cache
+def _kernels(
+    heads: int,
+    width: int,
+    dtype: torch.dtype,
+    z_scaled: bool,
+    first: bool,
+    write: bool,
+    add: bool,
+    finish: bool,
+    attention_drop: bool,
+    feature_drop: bool,
+) -> _Kernels:
+    walk = walk_over(heads, width, dtype)
+    flags = {"FIRST": first, "WRITE": write, "FEATURE_DROP": feature_drop}
+    of_pieces = {"Z_SCALED": z_scaled, "ADD": add, "FINISH": finish, "ATTENTION_DROP": attention_drop}
+    pieces = Bound(_hop_backward_kernel, LATE=dtype.itemsize < 4, **of_pieces, **flags, **walk.options)
+    return _Kernels(walk, pieces, Bound(_hop_backward_hubs_kernel, **flags, **walk.hub_options))
+
+
 def hop_backward(
     grad: Tensor,
     z: Tensor,
@@ -218,26 +249,25 @@ def hop_backward(
 ) -> Tensor | None:
     if grad.numel() == 0:
         return None if rank is None else torch.zeros_like(grad_attention)
-    walk = walk_over(z.size(1), z.size(2), z.dtype)
-    flags = {"FIRST": first_scale is not None, "WRITE": out is not None}
-    flags["FEATURE_DROP"] = draw.feature_rate is not None and number > 0
     # The walk itself writes in the caller's order, unless groups of heads, one after the other, would scatter parts of
     # sectors, each of which costs a whole one.
-    finished = torch.empty_like(grad_attention) if rank is not None and walk.groups == 1 else None
+    finish = rank is not None and walk_over(z.size(1), z.size(2), z.dtype).groups == 1
+    finished = torch.empty_like(grad_attention) if finish else None
+    flags = z_scale is not None, first_scale is not None, out is not None, add, finish
+    drops = draw.attention_rate is not None, draw.feature_rate is not None and number > 0
+    walk, pieces, hubs = _kernels(z.size(1), z.size(2), z.dtype, *flags, *drops)
     partial = empty_partial(z, attention, segments)
     position = place_of_draw(draw, number)
     count = segments.pieces.size(0)
-    _hop_backward_kernel[(ceil_div(count, walk.rows), walk.groups)](
+    pieces[(ceil_div(count, walk.rows), walk.groups)](
         grad, z, attention, grad_attention, finished, grad_x, out, partial, segments.pieces, col, segments.order,
         z_scale, first_scale, scale, draw.seed, draw.attention_rate, draw.feature_rate,
-        count, segments.num_slots, *position, Z_SCALED=z_scale is not None, ADD=add, FINISH=finished is not None,
-        LATE=z.element_size() < 4, ATTENTION_DROP=draw.attention_rate is not None, **flags, **walk.options,
+        count, segments.num_slots, *position,
     )  # fmt: skip
     if segments.hubs.size(0):
-        _hop_backward_hubs_kernel[(segments.hubs.size(0), walk.groups)](
-            grad, grad_x, out, partial, segments.hubs, first_scale, scale, draw.seed, draw.feature_rate,
-            *position, **flags, **walk.hub_options,
-        )  # fmt: skip
+        hubs[(segments.hubs.size(0), walk.groups)](
+            grad, grad_x, out, partial, segments.hubs, first_scale, scale, draw.seed, draw.feature_rate, *position
+        )
     return take_rows(grad_attention, rank) if rank is not None and walk.groups > 1 else finished
 
 

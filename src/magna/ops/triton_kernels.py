@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 from magna.ops.triton_draw import dropout
 from magna.ops.triton_edges import empty, segment_sum, take_rows
 from magna.ops.triton_hop import hop
 from magna.ops.triton_hop_back import hop_backward, hop_dropout
+from magna.ops.triton_launch import INTERPRETED
 from magna.ops.triton_scores import edge_scores, head_scores, head_scores_backward, kept_edges
 from magna.ops.triton_softmax import edge_softmax, edge_softmax_backward
 from magna.ops.triton_top_k import top_k_mask
@@ -32,11 +31,8 @@ __all__ = [
     "why_not",
 ]
 
-# Triton reads the variable when a kernel is defined, so what it said at import holds for the whole process.
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-
 
 def why_not(device: torch.device) -> str | None:
-    if device.type == "cuda" or _INTERPRETED:
+    if device.type == "cuda" or INTERPRETED:
         return None
     return f"the tensors are on {device}, and Triton runs on CUDA (or anywhere, slowly, with TRITON_INTERPRET=1)"

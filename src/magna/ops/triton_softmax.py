@@ -5,6 +5,9 @@ It does without `Segments.order` where the edges are sorted by target already.
 
 from __future__ import annotations
 
+from functools import cache
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -12,6 +15,7 @@ from torch import Tensor
 
 from magna.graph import Graph
 from magna.ops.triton_edges import blocks, callers, edge_entries, sum_hubs
+from magna.ops.triton_launch import Bound
 from magna.ops.triton_sizes import accumulator, ceil_div
 
 _ROWS = 4  # short rows that a program takes at once
@@ -179,23 +183,41 @@ def _softmax_backward_finish_kernel(
         tl.store(out_ptr + entry, attention * (grad - mean[None, :]), mask=live)
 
 
+class _Kernels(NamedTuple):
+    groups: int  # of heads
+    rows: Bound
+    hubs: Bound
+    finish: Bound
+    rows_back: Bound
+    finish_back: Bound
+
+
+@cache
+def _kernels(heads: int, dtype: torch.dtype, in_order: bool) -> _Kernels:
+    short, groups = blocks(heads, _ROW_EDGES)
+    options, _ = blocks(heads)
+    acc, same = accumulator(dtype), {"IN_ORDER": in_order}
+    return _Kernels(
+        groups,
+        rows=Bound(_softmax_kernel, R=_ROWS, ACC=acc, **same, **short),
+        hubs=Bound(_softmax_hubs_kernel, ACC=acc, **options),
+        finish=Bound(_softmax_finish_kernel, **same, **options),
+        rows_back=Bound(_softmax_backward_kernel, R=_ROWS, **same, **short),
+        finish_back=Bound(_softmax_backward_finish_kernel, **same, **options),
+    )
+
+
 def edge_softmax(scores: Tensor, graph: Graph) -> Tensor:
     out, rows = torch.empty_like(scores), graph.by_target
     if out.numel() == 0:
         return out
     partial = scores.new_empty(rows.num_slots, 2, scores.size(1))
-    short, groups = blocks(scores.size(1), _ROW_EDGES)
-    acc, count = accumulator(scores.dtype), rows.pieces.size(0)
-    _softmax_kernel[(ceil_div(count, _ROWS), groups)](
-        scores, out, partial, rows.pieces, rows.order, count,
-        R=_ROWS, ACC=acc, IN_ORDER=graph.in_order, **short,
-    )  # fmt: skip
+    kernels = _kernels(scores.size(1), scores.dtype, graph.in_order)
+    count, groups = rows.pieces.size(0), kernels.groups
+    kernels.rows[(ceil_div(count, _ROWS), groups)](scores, out, partial, rows.pieces, rows.order, count)
     if rows.hubs.size(0):
-        options, _ = blocks(scores.size(1))
-        _softmax_hubs_kernel[(rows.hubs.size(0), groups)](partial, rows.hubs, ACC=acc, **options)
-        _softmax_finish_kernel[(rows.num_slots, groups)](
-            scores, out, partial, rows.pieces, rows.order, IN_ORDER=graph.in_order, **options
-        )
+        kernels.hubs[(rows.hubs.size(0), groups)](partial, rows.hubs)
+        kernels.finish[(rows.num_slots, groups)](scores, out, partial, rows.pieces, rows.order)
     return out
 
 
@@ -204,17 +226,11 @@ def edge_softmax_backward(grad: Tensor, attention: Tensor, graph: Graph) -> Tens
     if out.numel() == 0:
         return out
     partial = grad.new_empty(rows.num_slots, grad.size(1))
-    short, groups = blocks(grad.size(1), _ROW_EDGES)
-    count = rows.pieces.size(0)
-    _softmax_backward_kernel[(ceil_div(count, _ROWS), groups)](
-        grad, attention, out, partial, rows.pieces, rows.order, count,
-        R=_ROWS, IN_ORDER=graph.in_order, **short,
-    )  # fmt: skip
+    kernels = _kernels(grad.size(1), grad.dtype, graph.in_order)
+    count, groups = rows.pieces.size(0), kernels.groups
+    kernels.rows_back[(ceil_div(count, _ROWS), groups)](grad, attention, out, partial, rows.pieces, rows.order, count)
     if rows.hubs.size(0):
         mean = grad.new_empty(graph.num_nodes, grad.size(1))
         sum_hubs(partial, rows, mean)
-        options, _ = blocks(grad.size(1))
-        _softmax_backward_finish_kernel[(rows.num_slots, groups)](
-            grad, attention, out, mean, rows.pieces, rows.order, IN_ORDER=graph.in_order, **options
-        )
+        kernels.finish_back[(rows.num_slots, groups)](grad, attention, out, mean, rows.pieces, rows.order)
     return out

@@ -1,0 +1,55 @@
+"""Launching a kernel with little work on the host.
+
+Before every launch `triton.jit` works out, argument by argument, what a kernel has to be compiled for, and looks that
+up as text. On the usual benchmarks' graphs this takes longer than the kernels run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Triton reads the variable when a kernel is defined, so what it said at import holds for the whole process.
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+# On AMD's GPUs a kernel is compiled for more than `Bound` looks at.
+_DIRECT = not INTERPRETED and torch.version.hip is None
+
+
+class Bound:
+    """A kernel of `triton.jit` with its constants, launched as `bound[grid](*variables)`, a tensor first.
+
+    It remembers what the kernel was compiled to for variables of some kinds, so it is to be made once and kept.
+    """
+
+    def __init__(self, function: Any, **constants: Any) -> None:
+        self.function, self.constants = function, constants
+        self.compiled: dict[tuple[Any, ...], Any] = {}
+        names = [param.name for param in function.params if param.is_constexpr] if _DIRECT else []
+        self.rest = tuple(constants[name] for name in names)
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return partial(self.launch, grid) if _DIRECT else partial(self.function[grid], **self.constants)
+
+    def launch(self, grid: tuple[int, ...], *variables: Any) -> None:
+        # All that `triton.jit` looks at; of numbers more.
+        kinds = (
+            variables[0].get_device(),
+            *[
+                (variable.dtype, variable.data_ptr() % 16 == 0)
+                if isinstance(variable, Tensor)
+                else None
+                if variable is None
+                else (variable % 16 == 0, variable == 1, abs(variable) < 2**31)
+                for variable in variables
+            ],
+        )
+        compiled = self.compiled.get(kinds)
+        if compiled is None:
+            self.compiled[kinds] = self.function[grid](*variables, **self.constants)
+        else:
+            compiled[(*grid, 1, 1)[:3]](*variables, *self.rest)
