@@ -76,6 +76,16 @@ def test_other_settings_are_refused_and_nothing_is_lost(tmp_path: Path) -> None:
     assert (trial.value, trial.user_attrs) == (0.5, {"record": {"epochs": 3}})
 
 
+def test_a_study_that_is_older_than_a_setting_goes_on_with_its_default(tmp_path: Path) -> None:
+    _study(tmp_path)
+    url, newer = f"sqlite:///{tmp_path / 'study.db'}", {"space": {"a": 1, "b": 2}, "c": {"d": 3}}
+    with pytest.raises(ValueError, match=r"was started with another c, space\.b;"):
+        Study(url, "test", SPACE, newer)
+    with pytest.raises(ValueError, match=r"was started with another space\.b;"):
+        Study(url, "test", SPACE, newer, defaults={"space": {"b": 4}, "c": {"d": 3}})
+    Study(url, "test", SPACE, newer, defaults={"space": {"a": 7, "b": 2}, "c": {"d": 3}})
+
+
 def test_given_up_trials_are_drawn_again_or_not() -> None:
     study = Study(IN_MEMORY, "test", SPACE, {})
     again, never = study.ask(), study.ask()

@@ -40,6 +40,7 @@ class Study:
         name: name of the search inside the database.
         space: key → list of values or `Range`.
         settings: everything else that makes trials comparable; a study with other ones is refused.
+        defaults: what settings stand for that a study lacks because it is older than they are.
         sampler: "random" or "tpe".
         seed: of the sampler. The settings of a random trial depend on it and on the trial's number alone.
     """
@@ -51,6 +52,7 @@ class Study:
         space: Mapping[str, Any],
         settings: Mapping[str, Any],
         *,
+        defaults: Mapping[str, Any] | None = None,
         sampler: Sampler = "random",
         seed: int = 0,
     ):
@@ -64,7 +66,7 @@ class Study:
         self._study.sampler = self._make_sampler(len(self.trials()))
         given = json.loads(json.dumps(settings))
         held = self._study.user_attrs.setdefault("settings", given)
-        if differing := sorted(_differences(held, given)):
+        if differing := sorted(_differences(_completed(held, defaults or {}), given)):
             raise ValueError(
                 f"the study {name} in {safe(url)} was started with another {', '.join(differing)}; "
                 "try the settings it was started with, or another --out or --storage"
@@ -295,6 +297,12 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+def _completed(held: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables, with the defaults of what they lack."""
+    tables = {name: value for name, value in held.items() if isinstance(value, dict)}
+    return {**defaults, **held} | {name: _completed(table, defaults.get(name, {})) for name, table in tables.items()}
 
 
 def _differences(held: Any, given: Any, key: str = "") -> Iterator[str]:

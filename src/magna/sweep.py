@@ -104,6 +104,7 @@ def sweep(
         config.recipe,
         config.search,
         _comparable(config, plan),
+        defaults=_trained(Config()),
         sampler=plan.sampler,
         seed=plan.seed,
     )
@@ -248,5 +249,8 @@ def _by_trial(results: Sequence[TrialResult], runs_per_trial: int) -> list[Seque
 
 def _comparable(config: Config, plan: Plan) -> dict[str, Any]:
     """What all trials of a study have in common."""
-    settings = {key: value for key, value in config.to_dict().items() if key not in ("recipe", "source", "expected")}
-    return settings | {"seeds-per-trial": plan.seeds_per_trial}
+    return _trained(config) | {"seeds-per-trial": plan.seeds_per_trial}
+
+
+def _trained(config: Config) -> dict[str, Any]:
+    return {key: value for key, value in config.to_dict().items() if key not in ("recipe", "source", "expected")}
