@@ -8,7 +8,6 @@ from torch import Tensor
 
 from magna import ops
 from magna.ops import attention_diffusion
-from magna.ops.backends import pack
 from magna.typing import Backend, Memory
 from tests.laws import Options, Problem, device_of, interpreted, peak_bytes, random_graph, saved_tensors
 
@@ -123,8 +122,6 @@ def test_peak_does_not_grow_with_hops(fused: Backend) -> None:
     assert peaks[32] <= 1.1 * peaks[2]
 
 
-def test_the_graph_is_not_copied(fused: Backend) -> None:
+def test_the_graph_is_kept_as_it_is(fused: Backend) -> None:
     problem = Problem.of(random_graph(6, 12), device=device_of(fused))
-    own = {t.untyped_storage().data_ptr() for t in pack(problem.graph)[0]}
-    integers = [t for t in kept(problem, fused, "save") if t.dtype == torch.int32 and t.numel()]
-    assert integers and all(t.untyped_storage().data_ptr() in own for t in integers)
+    assert not [t for t in kept(problem, fused, "save") if t.dtype == torch.int32]

@@ -15,6 +15,8 @@ from magna.graph import Graph
 from magna.nn.attention import check_size, graph_at_door
 from magna.nn.dropout import Dropout
 from magna.nn.initial import fill_linear
+from magna.nn.linear import Linear
+from magna.nn.sparse import SparseRows
 from magna.ops import attention_diffusion
 from magna.typing import Backend
 
@@ -70,17 +72,17 @@ class DiffGCN(Baseline, tags=["graph-neural-network"], paper_url="https://arxiv.
         self.embed_dropout = Dropout(embed_dropout, name="embed_dropout", backend=backend)
         self.input_dropout = Dropout(input_dropout, name="input_dropout", backend=backend)
         widths = [in_channels] + [hidden_channels] * (num_layers - 1) + [out_channels]
-        self.layers = nn.ModuleList(nn.Linear(width, out, bias=False) for width, out in pairwise(widths))
+        self.layers = nn.ModuleList(Linear(width, out, bias=False, backend=backend) for width, out in pairwise(widths))
         self.biases = nn.ParameterList(nn.Parameter(torch.empty(size)) for size in widths[1:])
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         for layer, bias in zip(self.layers, self.biases, strict=True):
-            assert isinstance(layer, nn.Linear)
+            assert isinstance(layer, Linear)
             fill_linear(layer, "glorot")
             nn.init.zeros_(bias)
 
-    def forward(self, x: Tensor, edge_index: Tensor | Graph) -> Tensor:
+    def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
         """Class scores of each node."""
         graph = graph_at_door(x, edge_index, None, self.in_channels, None)
         graph, weight = diffused_graph(graph, self.alpha, self.top_k)

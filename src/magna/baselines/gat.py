@@ -13,6 +13,7 @@ from magna.graph import Graph
 from magna.nn.attention import check_size, graph_at_door
 from magna.nn.conv import MAGNAConv
 from magna.nn.dropout import Dropout
+from magna.nn.sparse import SparseRows
 from magna.typing import Backend
 
 
@@ -97,10 +98,10 @@ class GAT(Baseline, tags=["graph-neural-network"], paper_url="https://arxiv.org/
             layer.reset_parameters()
             nn.init.zeros_(bias)
 
-    def forward(self, x: Tensor, edge_index: Tensor | Graph) -> Tensor:
+    def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
         """Class scores of each node."""
         graph = graph_at_door(x, edge_index, None, self.in_channels, None)
-        h = self.embed_dropout(x)
+        h: Tensor | SparseRows = self.embed_dropout(x)
         *hidden, last = zip(self.layers, self.biases, strict=True)
         for layer, bias in hidden:
             h = self.input_dropout(F.elu(layer(h, graph) + bias))

@@ -7,6 +7,7 @@ from magna.nn.dropout import Dropout
 from magna.nn.encoder import MAGNA
 from magna.nn.link_predictor import LinkPredictor
 from magna.nn.norm import UnbiasedLayerNorm
+from magna.nn.sparse import SparseRows
 
 __all__ = [
     "MAGNA",
@@ -15,6 +16,7 @@ __all__ = [
     "LinkPredictor",
     "MAGNABlock",
     "MAGNAConv",
+    "SparseRows",
     "UnbiasedLayerNorm",
     "add_self_loops",
 ]

@@ -10,15 +10,20 @@ from magna.nn.initial import attention_gain, fill_linear, fill_matrix, fill_vect
 from magna.nn.linear import Linear
 from magna.nn.norm import make_norm
 from magna.nn.plain import is_plain
+from magna.nn.sparse import SparseRows
 from magna.ops import edge_scores, head_scores, linears
 from magna.typing import Backend, Init, Norm, Projection, one_of
 
 
 def graph_at_door(
-    x: Tensor, edges: Tensor | Graph, edge_type: Tensor | None, in_channels: int, num_relations: int | None
+    x: Tensor | SparseRows,
+    edges: Tensor | Graph,
+    edge_type: Tensor | None,
+    in_channels: int,
+    num_relations: int | None,
 ) -> Graph:
     """What every module asks of its input, checked once; edges in PyG's words become a `Graph`."""
-    if not isinstance(x, Tensor):
+    if not isinstance(x, Tensor | SparseRows):
         raise ValueError(f"x is a {type(x).__name__}; allowed: a torch.Tensor (no pair for sources and targets)")
     if x.dim() != 2 or x.size(1) != in_channels:
         raise ValueError(f"x has shape {list(x.shape)}; allowed: [num_nodes, {in_channels}] (in_channels)")
@@ -141,19 +146,23 @@ class EdgeAttention(nn.Module):
             fill_matrix(self.relation_table, self.init)
 
     def forward(
-        self, x: Tensor, edge_index: Tensor | Graph, edge_type: Tensor | None = None, relation: Tensor | None = None
+        self,
+        x: Tensor | SparseRows,
+        edge_index: Tensor | Graph,
+        edge_type: Tensor | None = None,
+        relation: Tensor | None = None,
     ) -> Tensor:
         graph = graph_at_door(x, edge_index, edge_type, self.in_channels, self.num_relations)
         source, target = self.project(x)
         return self.scores(source, target, graph, relation)
 
-    def project(self, x: Tensor, *further: Linear) -> tuple[Tensor, ...]:
+    def project(self, x: Tensor | SparseRows, *further: Linear) -> tuple[Tensor, ...]:
         """W_h x and W_t x, each [N, H, head_channels], and V x of further layers; they share one gradient of x.
 
         The first two are the same tensor where the projection is shared.
         """
         layers = [self.source, *([] if self.target is None else [self.target]), *further]
-        if all(is_plain(layer, Linear) for layer in layers):
+        if isinstance(x, Tensor) and all(is_plain(layer, Linear) for layer in layers):
             outs = linears(x, [layer.weight for layer in layers], backend=self.backend)
         else:
             outs = [layer(x) for layer in layers]

@@ -13,6 +13,7 @@ from magna.nn.attention import EdgeAttention, check_size, graph_at_door
 from magna.nn.dropout import draw_seed, is_zero
 from magna.nn.initial import attention_gain, fill_linear
 from magna.nn.linear import Linear
+from magna.nn.sparse import SparseRows
 from magna.ops import attention_diffusion, checks, edge_softmax, geometric_weights
 from magna.ops.checks import Rate
 from magna.typing import Backend, HeadForm, HopWeights, Init, Memory, Mode, Norm, Projection, one_of
@@ -216,7 +217,7 @@ class MAGNAConv(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        x: Tensor | SparseRows,
         edge_index: Tensor | Graph,
         edge_type: Tensor | None = None,
         relation: Tensor | None = None,
@@ -266,11 +267,12 @@ class MAGNAConv(nn.Module):
     def _draws(self) -> bool:
         return not all(is_zero(rate) for rate in (self.attention_dropout, self.feature_dropout, self.edge_dropout))
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x: Tensor | SparseRows) -> tuple[Tensor, Tensor, Tensor]:
         """What edges are scored by at their sources and at their targets, and the values, each [N, H, ...]."""
         further = [] if self.value is None else [self.value]
         source, target, *values = self.attention.project(x, *further)
         if self.head_form == "full":
+            x = x.dense() if isinstance(x, SparseRows) else x
             return source, target, x[:, None].expand(-1, self.heads, -1)
         return source, target, values[0] if values else source
 

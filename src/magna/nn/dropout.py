@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor, nn
 
+from magna.nn.sparse import SparseRows
 from magna.ops import checks, dropout
 from magna.ops.checks import Rate
 from magna.typing import Backend
+
+Features = TypeVar("Features", Tensor, SparseRows)
 
 
 def draw_seed(device: torch.device) -> Tensor:
@@ -45,12 +50,17 @@ class Dropout(nn.Module):
     def drops(self) -> bool:
         return self.training and not is_zero(self.p)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Features) -> Features:
         if not self.drops:
             return x
-        entries = x.new_ones(x.size(0), *(1 for _ in x.shape[1:])) if self.rows else x
-        dropped = dropout(entries, self.p, draw_seed(x.device), backend=self.backend, validate=False)
-        return x * dropped if self.rows else dropped
+        if isinstance(x, SparseRows):
+            if self.rows:
+                return x.scaled(self._drawn(x.values.new_ones(x.size(0))))
+            return x.with_values(self._drawn(x.values))
+        return x * self._drawn(x.new_ones(x.size(0), *(1 for _ in x.shape[1:]))) if self.rows else self._drawn(x)
+
+    def _drawn(self, entries: Tensor) -> Tensor:
+        return dropout(entries, self.p, draw_seed(entries.device), backend=self.backend, validate=False)
 
     def extra_repr(self) -> str:
         return f"p={self.p}" + (", rows=True" if self.rows else "")

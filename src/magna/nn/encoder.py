@@ -20,6 +20,7 @@ from magna.nn.linear import Linear
 from magna.nn.norm import NormLayer, add_norm, make_norm
 from magna.nn.options import complete, defaults
 from magna.nn.plain import is_plain
+from magna.nn.sparse import SparseRows
 from magna.typing import Norm, one_of
 
 _CARD = """---
@@ -169,7 +170,7 @@ class MAGNA(
 
     def forward(
         self,
-        x: Tensor,
+        x: Tensor | SparseRows,
         edge_index: Tensor | Graph,
         edge_type: Tensor | None = None,
         relation: Tensor | None = None,
@@ -181,9 +182,11 @@ class MAGNA(
         if relation is None:
             relation = self.relation_table
         seed = draw_seed(x.device) if self.training and self.edge_dropout_shared else None
-        h = self.embed_dropout(self.node_dropout(x))
+        features = self.embed_dropout(self.node_dropout(x))
         if self.input_projection is not None:
-            h = self.input_projection(h)
+            h = self.input_projection(features)
+        else:
+            h = features.dense() if isinstance(features, SparseRows) else features
         update = None
         for block in self.blocks:
             call = {"relation": relation, "edge_mask": edge_mask, "edge_seed": seed}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from magna import ops
+from magna.nn.sparse import SparseRows, sparse_linear
 from magna.typing import Backend
 
 
@@ -21,5 +22,8 @@ class Linear(nn.Linear):
         self.relu = relu
         self.backend: Backend = backend
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | SparseRows) -> Tensor:
+        if isinstance(x, SparseRows):
+            out = sparse_linear(x, self.weight, self.bias, backend=self.backend)
+            return out.relu() if self.relu else out
         return ops.linear(x, self.weight, self.bias, relu=self.relu, backend=self.backend)

@@ -13,6 +13,7 @@ from magna.config import Config, ModelConfig, TaskConfig
 from magna.datasets import NodeData, prepare, with_random_split
 from magna.metrics import correct
 from magna.models import Model, make_model
+from magna.nn.sparse import SparseRows, has_few_entries
 
 Scorer = Callable[..., Tensor]  # a model, or a function that stands for one
 
@@ -47,7 +48,8 @@ class NodeClassification:
         self.num_nodes, self.num_edges = data.num_nodes, data.edge_index.size(1)
         self.in_channels, self.num_classes = data.x.size(1), data.num_classes
         # The same tensors are handed to the model every time, so their sorted `Graph` is built only once.
-        self._x, self._edge_index, self._y = (part.to(device) for part in (data.x, data.edge_index, data.y))
+        self._x = (SparseRows.of(data.x) if has_few_entries(data.x) else data.x).to(device)
+        self._edge_index, self._y = data.edge_index.to(device), data.y.to(device)
         self._types = () if data.edge_type is None else (data.edge_type.to(device),)
         self._nodes = {name: data.split(name).to(device) for name in ("train", "valid", "test")}
         self._random: dict[int, dict[str, Tensor]] = {}
