@@ -169,7 +169,20 @@ def test_the_short_way_is_for_plain_tensors_alone(fused: Backend, monkeypatch: p
         dropout_op(x, *given)
     dropout_op(x.to("meta"), *given)
     torch.vmap(lambda row: row.clone() if dropout_op(row, *given) is None else row)(x)
-    assert len(calls) == 3
+    dropout_op(x, x.as_subclass(Own), *given[1:])
+    assert len(calls) == 4
+
+
+class Own(Tensor):
+    """A kind of tensor that may have its own say."""
+
+
+def test_gradients_that_come_stacked_are_refused(fused: Backend) -> None:
+    p = problem_for(fused)
+    x = p.x.requires_grad_()
+    out = attention_diffusion(x, p.attention, p.graph, 2, 0.1, backend=fused)
+    with pytest.raises(RuntimeError, match="atching rule"):
+        torch.autograd.grad(out, x, torch.ones(2, *out.shape, device=out.device), is_grads_batched=True)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")

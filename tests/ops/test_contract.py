@@ -5,15 +5,18 @@ All memory is NaN until it is written, and every test sees which backend ran.
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from magna.graph import Graph
-from magna.ops import attention_diffusion, attention_matrix, edge_scores, edge_softmax, head_scores, reference
+from magna.ops import attention_diffusion, attention_matrix, dropout, edge_scores, edge_softmax, head_scores, reference
 from magna.ops.backends import MODULES, choose, kernels, why_not
 from magna.typing import Backend, Memory
 from tests.laws import (
@@ -436,10 +439,57 @@ def test_only_what_is_asked_for_has_a_gradient(fused: Backend) -> None:
 def test_second_derivatives_are_refused_not_wrong(fused: Backend) -> None:
     problem = Problem.of(random_graph(4, 6), device=device_of(fused))
     x, attention = problem.x.requires_grad_(), problem.attention.requires_grad_()
-    out = attention_diffusion(x, attention, problem.graph, K=2, alpha=0.2, backend=fused)
-    (first,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+
+    def diffused(x: Tensor) -> Tensor:
+        return attention_diffusion(x, attention, problem.graph, K=2, alpha=0.2, backend=fused).square().sum()
+
+    (first,) = torch.autograd.grad(diffused(x), x, create_graph=True)
     with pytest.raises(RuntimeError):
         first.square().sum().backward()
+    with pytest.raises(RuntimeError):
+        torch.autograd.grad(first.square().sum(), [x, attention], allow_unused=True)
+    with pytest.raises(RuntimeError):
+        torch.autograd.functional.hessian(diffused, problem.x.detach())
+    with pytest.raises(RuntimeError):
+        torch.autograd.functional.hessian(lambda s: edge_softmax(s, problem.graph, backend=fused).sum(), attention)
+
+
+def test_a_second_derivative_of_dropout_is_one(fused: Backend) -> None:
+    x = torch.randn(4, 3, device=device_of(fused)).requires_grad_()
+    (first,) = torch.autograd.grad(dropout(x, 0.5, seed=1, backend=fused).pow(3).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    kept = dropout(torch.ones_like(x), 0.5, seed=1, backend=fused)
+    torch.testing.assert_close(second, 6 * x * kept**3)
+
+
+def test_derivatives_in_forward_mode_are_refused_not_zero(fused: Backend) -> None:
+    problem = Problem.of(random_graph(4, 6), device=device_of(fused))
+
+    def diffused(x: Tensor, backend: Backend) -> Tensor:
+        return attention_diffusion(x, problem.attention, problem.graph, K=2, alpha=0.2, backend=backend)
+
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(problem.x, torch.ones_like(problem.x))
+        with pytest.raises(RuntimeError, match="forward mode; try backend='reference'"):
+            diffused(dual, fused)
+        tangent = forward_ad.unpack_dual(diffused(dual, "reference")).tangent
+    # It is linear in x.
+    torch.testing.assert_close(tangent, diffused(torch.ones_like(problem.x), fused))
+    with pytest.raises(RuntimeError, match="forward mode"):
+        torch.func.jvp(lambda x: diffused(x, fused), (problem.x,), (problem.x,))
+
+
+def test_a_backward_pass_gives_up_the_graph(fused: Backend) -> None:
+    problem = Problem.of(random_graph(4, 6), device=device_of(fused))
+    edge_index = weakref.ref(problem.graph.edge_index)
+    x, attention = problem.x.requires_grad_(), problem.attention.detach()
+    out = attention_diffusion(x, attention, problem.graph, K=2, alpha=0.2, backend=fused).sum()
+    problem = None  # type: ignore[assignment]
+    out.backward(retain_graph=True)
+    assert edge_index() is not None
+    out.backward()
+    gc.collect()
+    assert edge_index() is None
 
 
 @pytest.mark.parametrize("memory", ["save", "recompute"])

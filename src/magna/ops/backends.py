@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
+from torch.autograd import Function, forward_ad
 from torch.library import custom_op
 from torch.nn import Parameter
 
@@ -99,18 +98,22 @@ def choose(backend: Backend, device: torch.device) -> str:
     return backend
 
 
+_PLAIN = {Tensor, Parameter}
+
+
 class FusedOp:
     """A `torch.library` op, and a shorter way to it where nobody looks on.
 
     What `torch.library` does for compilers, `torch.vmap` and dispatch modes takes longer than launching the kernels of
-    a small graph. Where none of them is there, the same function and the same gradient are called directly.
+    a small graph. Where none of them is there, the same function and the same gradient are called directly. A
+    `TorchFunctionMode` does not see such calls. Derivatives of gradients and those in forward mode are errors.
     """
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name = name
         self.library = custom_op(name, function, mutates_args=())
         self.register_fake, self.register_vmap = self.library.register_fake, self.library.register_vmap
-        self.function = self.learning = function
+        self.function, self.learning = function, self._unless_learning
 
     def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., None]) -> None:
         self.library.register_autograd(backward, setup_context=setup_context)
@@ -130,23 +133,38 @@ class FusedOp:
             # A list of tensors without gradients is one input here.
             return tuple(None if isinstance(g, list) else g for g in (found if isinstance(found, tuple) else (found,)))
 
-        steps = {"forward": staticmethod(forward), "backward": staticmethod(once_differentiable(once))}
+        steps = {"forward": staticmethod(forward), "backward": staticmethod(once)}
         # The name is what a profiler shows.
         self.learning = cast("type[Function]", type(self.name, (Function,), steps)).apply
 
     def __call__(self, *args: Any) -> Any:
-        if not _is_plain(args[0]):
-            return self.library(*[list(arg) if isinstance(arg, Packed) else arg for arg in args])
+        if not _is_plain(args):
+            return self._by_library(args)
         return (self.learning if torch.is_grad_enabled() else self.function)(*args)
 
+    def _by_library(self, args: Sequence[Any]) -> Any:
+        if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
+            raise RuntimeError(f"{self.name} has no derivative in forward mode; try backend='reference'")
+        return self.library(*[list(arg) if isinstance(arg, Packed) else arg for arg in args])
 
-def _is_plain(tensor: Tensor) -> bool:
+    def _unless_learning(self, *args: Any) -> Any:
+        """An op without a gradient; where one could be asked for, the library's says so when it is."""
+        lists = [arg if type(arg) is list else [arg] for arg in args]
+        learning = any(isinstance(one, Tensor) and one.requires_grad for each in lists for one in each)
+        return self._by_library(args) if learning else self.function(*args)
+
+
+def _is_plain(args: Sequence[Any]) -> bool:
     """Whether nobody looks on: no compiler or tracer, no transform or mode, no tensor of another kind or device."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack():
         return False
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
         return False
-    return type(tensor) in (Tensor, Parameter) and tensor.device.type in ("cpu", "cuda")
+    # What `torch.autograd.grad(is_grads_batched=True)` stacks comes first, as gradients do.
+    if torch._C._functorch.is_legacy_batchedtensor(args[0]):
+        return False
+    kinds = {type(arg) for arg in args if isinstance(arg, Tensor)}
+    return kinds <= _PLAIN and args[0].device.type in ("cpu", "cuda")
 
 
 def fused_op(name: str) -> Callable[[Callable[..., Any]], Any]:
@@ -203,15 +221,19 @@ def pack(graph: Graph) -> tuple[list[Tensor], list[int]]:
 
 
 def keep(ctx: Any, graph: Sequence[Tensor], *tensors: Tensor) -> None:
-    """Keep tensors and a graph for the backward pass."""
+    """Keep tensors and a graph for the backward pass; a graph as it is where it came as itself."""
     ctx.graph = graph if isinstance(graph, Packed) else None
     ctx.save_for_backward(*tensors, *(graph if ctx.graph is None else ()))
 
 
 def kept(ctx: Any, count: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     """The tensors, `count` of them, and the graph that `keep` was given."""
-    found = ctx.saved_tensors
-    return found[:count], list(found[count:]) if ctx.graph is None else ctx.graph
+    found, graph = ctx.saved_tensors, ctx.graph
+    if graph is None:
+        return found[:count], list(found[count:])
+    if not torch._C._autograd._get_current_graph_task_keep_graph():
+        ctx.graph = None  # given up with the tensors, which a second backward pass finds gone
+    return found, graph
 
 
 def unpack(tensors: Sequence[Tensor], sizes: Sequence[int]) -> Graph:

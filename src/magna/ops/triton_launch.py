@@ -29,8 +29,10 @@ class Bound:
     def __init__(self, function: Any, **constants: Any) -> None:
         self.function, self.constants = function, constants
         self.compiled: dict[tuple[Any, ...], Any] = {}
-        names = [param.name for param in function.params if param.is_constexpr] if _DIRECT else []
-        self.rest = tuple(constants[name] for name in names)
+        params = function.params if _DIRECT else []
+        self.rest = tuple(constants[param.name] for param in params if param.is_constexpr)
+        if any(param.is_constexpr for param in params[: len(params) - len(self.rest)]):
+            raise ValueError(f"{function} has a constant before a variable; allowed: all variables first")
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         return partial(self.launch, grid) if _DIRECT else partial(self.function[grid], **self.constants)
@@ -44,7 +46,7 @@ class Bound:
                 if isinstance(variable, Tensor)
                 else None
                 if variable is None
-                else (variable % 16 == 0, variable == 1, abs(variable) < 2**31)
+                else (type(variable), variable % 16 == 0, variable == 1, abs(variable) < 2**31)
                 for variable in variables
             ],
         )

@@ -22,7 +22,7 @@ _EDGES = 128  # edges of a program
 
 @triton.jit
 def _tanh(x):
-    # Exact at both ends: e^2x is 0 or inf there.
+    # Exact at both ends, where e^2x is 0 or inf; between them to a rounding of 1, which is what a sum needs.
     return 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)
 
 
