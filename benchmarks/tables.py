@@ -121,7 +121,7 @@ def steps() -> str:
         settings, peak = " ".join(row["set"]) or "its own", _megabytes(row.get("peak_bytes"))
         return [row["recipe"], settings, f"{row['batch']:,}", _digits(row["ms"]), _digits(row["tflops"]), peak]
 
-    return _listed("step", ["recipe", "settings", "queries", "ms", "TFLOP/s", "peak MB"], cells)
+    return _listed("step", ["recipe", "settings", "queries"], ["ms", "TFLOP/s", "peak MB"], cells)
 
 
 def loss() -> str:
@@ -129,20 +129,22 @@ def loss() -> str:
         block, peak = f"{row['block']:,}" if row["block"] else "all", _megabytes(row["peak_bytes"])
         return [row["graph"], row["backend"], row["precision"], block, _digits(row["ms"]), peak]
 
-    return _listed("loss", ["graph", "backend", "precision", "entities at a time", "ms", "peak MB"], cells)
+    return _listed("loss", ["graph", "backend", "precision", "entities at a time"], ["ms", "peak MB"], cells)
 
 
 def ranking() -> str:
     def cells(row: Row) -> list[str]:
         return [row["graph"], f"{row['targets']:,}", f"{row['entities']:,}", _digits(row["seconds"])]
 
-    return _listed("ranking", ["graph", "ranks", "entities", "seconds"], cells)
+    return _listed("ranking", ["graph", "ranks", "entities"], ["seconds"], cells)
 
 
-def _listed(study: str, header: list[str], cells: Callable[[Row], list[str]]) -> str:
-    """One table for each device: its rows as they stand in the record."""
-    records = ledger.read_json(study)
-    tables = [_titled(r["device"], _stamps([r]), header, [cells(row) for row in r["rows"]]) for r in records]
+def _listed(study: str, given: list[str], measured: list[str], cells: Callable[[Row], list[str]]) -> str:
+    """One table for each device: its rows as they stand in the record; of those with the same givens the last."""
+    tables = []
+    for record in ledger.read_json(study):
+        body = {tuple(row[: len(given)]): row for row in map(cells, record["rows"])}
+        tables.append(_titled(record["device"], _stamps([record]), given + measured, list(body.values())))
     return "\n\n".join(tables) or "Not measured yet."
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -69,7 +71,7 @@ def test_a_folder_of_triples_is_link_prediction(config: Config, folder: Path) ->
 def test_the_run_tells_its_story(run: Path, config: Config) -> None:
     summary = json.loads((run / "summary.json").read_text())
     assert set(summary["test"]) >= {"mr", "mrr", "hits@1", "hits@3", "hits@10"}
-    assert 0.25 <= summary["temperature"] <= 4
+    assert 1 / 16 <= summary["temperature"] <= 16
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["epoch"] for row in rows if "valid" in row] == [1, 3, 5]
     assert len(rows) == config.train.epochs and rows[-1]["loss"] < rows[0]["loss"]
@@ -79,7 +81,7 @@ def test_ranks_again_are_the_ranks_of_training(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     for split in ("valid", "test"):
         again = evaluate(run, split, device="cpu")
-        assert list(again) == ["task", "dataset", "split", "metrics", "head", "tail", "relations"]
+        assert list(again) == ["task", "dataset", "split", "metrics", "head", "tail", "relations", "notes"]
         assert again["metrics"] == summary[split]
         mean = (again["head"]["mrr"] + again["tail"]["mrr"]) / 2
         assert again["metrics"]["mrr"] == pytest.approx(mean)
@@ -199,6 +201,7 @@ def test_the_commands(run: Path, tmp_path: Path) -> None:
         ("a\tb\tc\td\n", "line 1 has 4 columns"),
         ("a\tr\tb\n", "line 1: a query for 'r' has both head and tail"),
         ("a\tr\t?\n?\t\tb\n", "line 2 has no relation"),
+        (" \n", "line 1 has 1 columns"),
     ],
 )
 def test_files_of_queries_say_where_they_are_wrong(tmp_path: Path, text: str, message: str) -> None:
@@ -207,12 +210,94 @@ def test_files_of_queries_say_where_they_are_wrong(tmp_path: Path, text: str, me
         read_queries(tmp_path / "queries.tsv")
 
 
+def test_queries_are_read_as_triples_are(tmp_path: Path) -> None:
+    text = "Subject\tPredicate\tObject\r\na \tr\u2028s\t?\r\n\r\n\t r\tb\x85\n"
+    (tmp_path / "queries.tsv").write_bytes(text.encode())
+    (tmp_path / "queries.tsv.gz").write_bytes(gzip.compress(text.encode()))
+    for name in ("queries.tsv", "queries.tsv.gz"):
+        assert read_queries(tmp_path / name) == [Query("a ", "r\u2028s", None), Query(None, " r", "b\x85")]
+    # Around the commas of a CSV there may be blanks, and a name in quotes may have a comma.
+    (tmp_path / "queries.csv.gz").write_bytes(gzip.compress(b'head, relation, tail\n"a, b" , r\n'))
+    assert read_queries(tmp_path / "queries.csv.gz") == [Query("a, b", "r", None)]
+    (tmp_path / "queries.tsv.gz").write_bytes(text.encode())
+    with pytest.raises(ValueError, match=r"queries\.tsv\.gz is not a whole gzip file"):
+        read_queries(tmp_path / "queries.tsv.gz")
+    (tmp_path / "queries.csv").write_text('a,"' + 200_000 * "r")
+    with pytest.raises(ValueError, match=r"queries\.csv line 1 is not CSV"):
+        read_queries(tmp_path / "queries.csv")
+
+
+@pytest.mark.parametrize(("name", "comma"), [("queries.tsv", "\t"), ("queries.csv", ",")])
+def test_an_unknown_name_is_found_in_its_file(run: Path, tmp_path: Path, name: str, comma: str) -> None:
+    (tmp_path / name).write_text("head,relation,tail\ntown 05,in,\n\ntown 5,in,?\n".replace(",", comma))
+    queries = [Query("town 05", "in", None), *read_queries(tmp_path / name)]
+    with pytest.raises(ValueError, match=rf"{name} line 4: entity is 'town 5'"):
+        predict_links(run, queries, device="cpu")
+
+
+def test_data_that_has_moved(run: Path, folder: Path, tmp_path: Path) -> None:
+    moved, ask = tmp_path / "moved", ["--head", "town 05", "--relation", "in", "--json"]
+    summary = json.loads((run / "summary.json").read_text())
+    folder.rename(moved)
+    try:
+        for command in (["evaluate", str(run)], ["predict", str(run), *ask]):
+            result = CliRunner().invoke(app, [*command, "--device", "cpu"])
+            assert result.exit_code == 2 and len(result.stderr.splitlines()) == 1
+            assert f"was trained on {folder}, which is not there; try --data" in " ".join(result.stderr.split())
+            result = CliRunner().invoke(app, [*command, "--device", "cpu", "--data", str(moved)])
+            assert result.exit_code == 0 and "note" not in result.stderr
+        assert evaluate(run, "test", moved, device="cpu")["metrics"] == summary["test"]
+    finally:
+        moved.rename(folder)
+
+
+def test_changed_triples_are_noted(run: Path, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "changed")
+    with (tmp_path / "changed" / "train.tsv").open("a") as file:
+        file.write("town 05\tbeside\ttown 40\n")
+    note = "changed has other triples in train than the run was trained on"
+    report = evaluate(run, "test", tmp_path / "changed", device="cpu")
+    assert report["notes"] == [note] and evaluate(run, device="cpu")["notes"] == []
+    found = predict_links(run, [Query("town 05", "in", None)], tmp_path / "changed", device="cpu")
+    assert found.to_dict()["notes"] == [note]
+    ask = ["--head", "town 05", "--relation", "in"]
+    out = ["--out", str(tmp_path / "answers.csv")]
+    for command in (["evaluate", str(run)], ["predict", str(run), *ask], ["predict", str(run), *ask, *out]):
+        result = CliRunner().invoke(app, [*command, "--device", "cpu", "--data", str(tmp_path / "changed")])
+        assert result.exit_code == 0 and result.stderr == f"note: {note}\n"
+
+
+def test_a_run_of_before_fingerprints_and_temperatures(run: Path, tmp_path: Path) -> None:
+    old = shutil.copytree(run, tmp_path / "old")
+    for name, key in (("schema.json", "fingerprints"), ("summary.json", "temperature")):
+        content = json.loads((old / name).read_text())
+        del content[key]
+        (old / name).write_text(json.dumps(content))
+    assert evaluate(old, device="cpu") == evaluate(run, device="cpu")
+    (answers,) = predict_links(old, [Query("town 05", "in", None)], top=66, device="cpu").answers
+    scores = torch.tensor([answer.score for answer in answers if not answer.known], dtype=torch.float64)
+    assert [answer.probability for answer in answers if not answer.known] == pytest.approx(scores.softmax(0).tolist())
+    (old / "schema.json").unlink()
+    with pytest.raises(ValueError, match=r"keeps no schema\.json"):
+        evaluate(old, device="cpu")
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_training_needs_every_split(folder: Path, tmp_path: Path, split: str) -> None:
+    shutil.copytree(folder, tmp_path / "towns")
+    (tmp_path / "towns" / f"{split}.tsv").write_text("")
+    config = load_recipe(str(tmp_path / "towns")).with_values(SETTINGS)
+    with pytest.raises(ValueError, match=f"towns has no {split} triple; allowed: at least one in each split; try"):
+        training.train(config, run_dir=tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
 def test_other_data_than_that_of_training_is_refused(run: Path, config: Config, folder: Path) -> None:
     train = folder / "train.tsv"
     before = train.read_text()
     try:
         train.write_text(before + "a new town\tin\tland 0\n")
-        with pytest.raises(ValueError, match="towns has other entities or relations than the run was trained on"):
+        with pytest.raises(ValueError, match="towns has other entities than the run was trained on, 'a new town' is"):
             predict_links(run, [Query("town 05", "in", None)], device="cpu")
     finally:
         train.write_text(before)

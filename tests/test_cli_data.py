@@ -32,6 +32,11 @@ def test_a_folder_is_a_recipe(own: Path) -> None:
         load_recipe("club")
 
 
+def test_a_dot_in_the_name_of_a_folder_is_part_of_it(own: Path) -> None:
+    own.rename(own.with_name("clubs.v2"))
+    assert load_recipe("clubs.v2").recipe == "clubs.v2"
+
+
 def test_a_table_of_nodes_says_what_a_folder_is(own: Path) -> None:
     for name in ("train.tsv", "train.txt.bak"):
         (own / name).write_text("a\tr\tb\n")

@@ -76,6 +76,28 @@ def test_other_settings_are_refused_and_nothing_is_lost(tmp_path: Path) -> None:
     assert (trial.value, trial.user_attrs) == (0.5, {"record": {"epochs": 3}})
 
 
+def test_of_two_that_start_at_once_the_one_that_made_the_study_says_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = _study(tmp_path)
+    made = first._optuna.create_study(storage=first._storage, study_name="other")
+    arguments = f"sqlite:///{tmp_path / 'study.db'}", "other", SPACE, {"space": {"a": 1}}
+    monkeypatch.setattr(study_module.time, "sleep", lambda _: made.set_user_attr("settings", {"space": {"a": 2}}))
+    with pytest.raises(ValueError, match=r"another space\.a; try"):
+        Study(*arguments)
+    assert made.user_attrs["settings"] == {"space": {"a": 2}}
+
+
+def test_a_process_killed_before_it_wrote_its_settings_leaves_them_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = _study(tmp_path)
+    made = first._optuna.create_study(storage=first._storage, study_name="other")
+    monkeypatch.setattr(study_module, "_OPEN_SECONDS", 0.0)
+    Study(f"sqlite:///{tmp_path / 'study.db'}", "other", SPACE, {"space": {"a": 1}})
+    assert made.user_attrs["settings"] == {"space": {"a": 1}}
+
+
 def test_a_study_that_is_older_than_a_setting_goes_on_with_its_default(tmp_path: Path) -> None:
     _study(tmp_path)
     url, newer = f"sqlite:///{tmp_path / 'study.db'}", {"space": {"a": 1, "b": 2}, "c": {"d": 3}}
@@ -182,6 +204,34 @@ def test_a_trial_that_never_began_is_given_up(tmp_path: Path, monkeypatch: pytes
     assert len(study.trials("RUNNING")) == 0
 
 
+def test_the_clock_of_another_machine_does_not_count(tmp_path: Path) -> None:
+    study = _study(tmp_path)
+    with pytest.warns(UserWarning, match="Heartbeat"):
+        study._study.ask()
+    with study._storage.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE trials SET datetime_start = datetime(datetime_start, '-9 hours')")
+    _study(tmp_path).take_over()
+    assert len(study.trials("RUNNING")) == 1
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_a_trial_that_is_taken_over_before_it_is_drawn_is_followed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: bool
+) -> None:
+    study, other = _study(tmp_path), _study(tmp_path)
+    draw, first = study._draw, iter([True])
+
+    def late(trial) -> None:
+        if next(first, False):
+            other._study.tell(trial.number, state=other._optuna.trial.TrialState.FAIL)
+        draw(trial)
+
+    monkeypatch.setattr(study, "_draw", late)
+    trial = study.ask(new)
+    assert trial.number == 1 and list(trial.params) == list(SPACE)
+    assert [trial.state.name for trial in study.trials()] == ["FAIL", "RUNNING"]
+
+
 def test_a_process_that_slept_too_long_harms_nothing(tmp_path: Path) -> None:
     study, other = _study(tmp_path), _study(tmp_path)
     trial = study.ask()
@@ -193,7 +243,13 @@ def test_a_process_that_slept_too_long_harms_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["sqlite:////nowhere/at/all/study.db", "no url", "oracle9://host/name", "postgresql://me:secret@127.0.0.1:1/name"],
+    [
+        "sqlite:////nowhere/at/all/study.db",
+        "no url",
+        "oracle9://host/name",
+        "postgresql://me:secret@127.0.0.1:1/name",
+        "postgresql://127.0.0.1:1/name?user=me&password=secret",
+    ],
 )
 def test_a_storage_that_cannot_be_opened_is_one_error(url: str) -> None:
     with pytest.raises(ValueError, match="cannot be opened") as caught:
@@ -243,3 +299,6 @@ def test_a_password_is_not_shown() -> None:
     assert safe("mysql+pymysql://me:p@ss@host/db") == "mysql+pymysql://me:***@host/db"
     assert safe("sqlite:///a/b.db") == "sqlite:///a/b.db"
     assert safe("postgresql://host/db") == "postgresql://host/db"
+    assert safe("postgresql://host:1/db?user=me&password=secret") == "postgresql://host:1/db?user=***&password=***"
+    assert safe("postgresql://me:secret@host/db?sslpassword=secret") == "postgresql://me:***@host/db?sslpassword=***"
+    assert safe("postgresql://host/db?password=s@cret") == "postgresql://host/db?password=***"

@@ -45,11 +45,13 @@ class Trainer:
         self.configs: list[Config] = []
         self.noise: dict[int, float] = {}
         self.fails: BaseException | None = None
+        self.most_alpha = 1.0  # models of a larger one do not fit in memory
 
-    def __call__(self, configs: Sequence[Config], task: Any, *, report_every: int = 25, on_report=None, **closed):
+    def __call__(self, configs: Sequence[Config], task: Any, *, report_every, on_report, too_large, **closed):
         assert not closed, "a search asks neither for the test split nor for weights"
         if self.fails is not None:
             raise self.fails
+        too_large |= {i: "out of memory" for i, one in enumerate(configs) if one.model.alpha > self.most_alpha}
         self.configs += configs
         final = [config.model.alpha / 2 + self.noise.get(config.train.seed, 0.0) for config in configs]
         epochs, stopped = [config.train.epochs for config in configs], set()
@@ -62,6 +64,7 @@ class Trainer:
         return [
             TrialResult(config, epochs[i], 0, 0.1, {"accuracy": final[i]}, None, [], None)
             for i, config in enumerate(configs)
+            if i not in too_large
         ]
 
 
@@ -158,6 +161,42 @@ def test_the_choice_is_confirmed_with_further_seeds(tmp_path: Path, trainer: Tra
     result = _sweep(tmp_path, trials=6, confirm=3, confirm_seeds=2)
     assert len(trainer.configs) == 12 and result["best"]["number"] == study.best()[2].number
     assert result["best"]["confirmed"] == pytest.approx(0.9)
+
+
+def test_what_others_have_confirmed_meanwhile_is_not_trained_again(
+    tmp_path: Path, trainer: Trainer, task: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("random.sample", lambda parts, count: parts[::-1])  # begins with the last
+    _sweep(tmp_path, trials=6)
+    study = Study(f"sqlite:///{tmp_path / 'out' / 'study.db'}", "toy", BASE.search, sweep._comparable(BASE, Plan(1)))
+    best = study.best()
+
+    def meanwhile(*arguments: Any, **options: Any) -> list[TrialResult]:
+        study.confirm(best[1].number, [1001, 1002], [0.9, 0.9])
+        return trainer(*arguments, **options)
+
+    monkeypatch.setattr(sweep, "train_trials", meanwhile)
+    result = _sweep(tmp_path, trials=6, batch=2, confirm=3, confirm_seeds=2)
+    again = [config.model.alpha for config in trainer.configs[6:]]
+    assert again == [best[place].params["model.alpha"] for place in (2, 2, 0, 0)]
+    assert result["confirmed"] == 3 and result["best"]["number"] == best[1].number
+
+
+def test_what_does_not_fit_in_memory_is_refused(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    trainer.most_alpha = 0.6
+    result = _sweep(tmp_path, trials=12, batch=12, seeds_per_trial=2)
+    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    assert 0 < result["states"]["refused"] == sum(row["params"]["model.alpha"] > 0.6 for row in rows) < 12
+    for row in rows:
+        large = row["params"]["model.alpha"] > 0.6
+        assert (row["state"], row["refused"]) == (("refused", "out of memory") if large else ("complete", None))
+        assert large or row["value"] == pytest.approx(row["params"]["model.alpha"] / 2)
+    assert _sweep(tmp_path, trials=12, seeds_per_trial=2) == result
+    # Nor does it end a search where only the further seeds do not fit.
+    trainer.most_alpha = 0.0
+    said: list[str] = []
+    assert _sweep(tmp_path, trials=12, seeds_per_trial=2, confirm=1, say=said.append)["confirmed"] == 0
+    assert said[-1] == f"trial {result['best']['number']} is not confirmed: out of memory"
 
 
 def test_stopped_by_hand_the_settings_are_kept(tmp_path: Path, trainer: Trainer, task: None) -> None:
@@ -335,7 +374,7 @@ def test_the_command(
     [
         (["digits", "--trials", "0"], "trials is 0; allowed: 1 or more"),
         (["digits"], "--trials"),
-        (["digit", "--trials", "1"], "did you mean 'digits'"),
+        (["digit", "--trials", "1"], "recipe is 'digit'; did you mean 'digits'? allowed: "),
         (["plain.toml", "--trials", "1"], "plain has nothing to search"),
         (["typo.toml", "--trials", "1"], "did you mean search.model.K"),
         (
@@ -393,6 +432,20 @@ def test_link_predictors_are_searched_one_after_the_other(
     assert 0 < result["best"]["value"] <= 1 and result["best"]["confirmed"] is not None
     best = Config.from_toml(tmp_path / "out" / "best.toml")
     assert "validation MRR" in best.source.settings and best.task.name == "link_prediction"
+
+
+def test_link_predictors_that_do_not_fit_in_memory_are_refused(
+    tmp_path: Path, ring: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(config: Config, *_: Any) -> None:
+        if config.model.K == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has 1 GiB free.")
+
+    monkeypatch.setattr("magna.turns.fit", fit)
+    result = _sweep(tmp_path, replace(ring, search={"model.K": [1, 2], "model.alpha": [0.1, 0.2]}), trials=6)
+    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    assert [row["state"] == "refused" for row in rows] == [row["params"]["model.K"] == 2 for row in rows]
+    assert result["refused"] == "CUDA out of memory. Tried to allocate 9.00 GiB" and result["states"]["complete"] > 0
 
 
 def test_link_predictors_that_do_not_go_together_are_refused(tmp_path: Path, ring: Config) -> None:

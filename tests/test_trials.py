@@ -14,6 +14,7 @@ from magna.config import Config, ModelConfig, TaskConfig, TrainConfig, keys
 from magna.run import RunFolder
 from magna.tasks import NodeClassification
 from magna.train import train
+from magna.trial_batch import Batch
 from magna.trials import structure, train_trials
 from tests.laws import node_task
 
@@ -210,3 +211,36 @@ def test_the_seconds_of_a_batch_are_those_of_its_trials(task: NodeClassification
     results = train_trials([config(train__seed=s) for s in range(4)], task, report_every=2, on_report=stop)
     assert sum(result.seconds for result in results) <= time.perf_counter() - started
     assert results[0].seconds < results[3].seconds
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A device on which no more than three trainings of two heads fit, or one of four; the batches that were tried."""
+    tried: list[int] = []
+    run = Batch.run
+
+    def run_if_it_fits(self: Batch, *arguments: Any) -> Any:
+        tried.append(len(self.configs))
+        if sum(config.model.heads for config in self.configs) > 6:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has 1 GiB free.")
+        return run(self, *arguments)
+
+    monkeypatch.setattr(Batch, "run", run_if_it_fits)
+    return tried
+
+
+def test_a_batch_that_does_not_fit_in_memory_is_halved(task: NodeClassification, memory: list[int]) -> None:
+    configs = [config(train__seed=s) for s in range(8)] + [config(model__heads=4)]
+    results = train_trials(configs, task)
+    assert memory == [8, 4, 2, 2, 2, 2, 1]
+    assert [result.config for result in results] == configs
+
+
+def test_a_training_that_does_not_fit_alone_is_an_error_or_named(task: NodeClassification, memory: list[int]) -> None:
+    configs = [config(train__seed=s, model__heads=heads) for s, heads in enumerate((8, 2, 8))]
+    with pytest.raises(torch.OutOfMemoryError):
+        train_trials(configs, task)
+    too_large: dict[int, str] = {}
+    results = train_trials(configs, task, too_large=too_large)
+    assert too_large == dict.fromkeys((0, 2), "CUDA out of memory. Tried to allocate 9.00 GiB")
+    assert [result.config for result in results] == configs[1:2]

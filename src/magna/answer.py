@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from magna.capture import matmul_precision
-from magna.datasets import KnowledgeGraph, read_known
+from magna.config import Config
+from magna.datasets import KNOWLEDGE_GRAPHS, KnowledgeGraph, read_known
+from magna.datasets.triples import Line, read_lines, read_text, without_header
 from magna.models import LinkPredictor
 from magna.outfile import write_answers
 from magna.run import RunFolder, pick_device
@@ -21,12 +24,14 @@ from magna.tasks.link_prediction import log_probabilities, told_answers
 _BLOCK = 128  # queries that are scored at a time
 
 
-class Query(NamedTuple):
+@dataclass(frozen=True)
+class Query:
     """What is asked, by names: the tails of (head, relation, ?), or the heads of (?, relation, tail)."""
 
     head: str | None
     relation: str
     tail: str | None
+    place: str = field(default="", compare=False, repr=False)  # for messages: the line of a file
 
     def check(self) -> Query:
         if (self.head is None) == (self.tail is None):
@@ -52,6 +57,7 @@ class LinkPredictions:
     dataset: str
     queries: list[Query]
     answers: list[list[Answer]]
+    notes: tuple[str, ...] = ()  # what one should know of the data
 
     def columns(self) -> dict[str, list[Any]]:
         """Everything by column, a row for each answer: what a table file holds, and what `pandas.DataFrame` takes."""
@@ -77,9 +83,15 @@ class LinkPredictions:
             "task": "link_prediction",
             "dataset": self.dataset,
             "queries": [
-                {**query._asdict(), "answers": [vars(answer) for answer in answers]}
+                {
+                    "head": query.head,
+                    "relation": query.relation,
+                    "tail": query.tail,
+                    "answers": [vars(answer) for answer in answers],
+                }
                 for query, answers in zip(self.queries, self.answers, strict=True)
             ],
+            "notes": list(self.notes),
         }
 
     def write(self, path: str | Path, form: str | None = None) -> None:
@@ -91,6 +103,7 @@ class LinkPredictions:
 def predict_links(
     run_dir: str | Path,
     queries: Sequence[Query],
+    data: str | Path | None = None,
     *,
     top: int = 10,
     new_triples: str | Path | None = None,
@@ -102,6 +115,7 @@ def predict_links(
     Args:
         run_dir: the run folder.
         queries: by names.
+        data: a folder with the same entities and relations in place of the run's own knowledge graph.
         top: how many answers of each.
         new_triples: a file of further triples of known entities; they are told to the encoder, without training.
         data_dir: the data folder.
@@ -111,8 +125,7 @@ def predict_links(
         raise ValueError(f"top is {top}; allowed: 1 or more")
     if not queries:
         raise ValueError("there is no query; allowed: a relation with a head or a tail, or a file of them")
-    run, task, model = _open(run_dir, data_dir, device, new_triples)
-    temperature = (run.summary or {})["temperature"]
+    temperature, task, model, notes = _open(run_dir, data, data_dir, device, new_triples)
     graph = task.graph
     asked = torch.tensor(_all_numbers(queries, graph))
     known = graph.answers_to(asked)
@@ -132,33 +145,33 @@ def predict_links(
                 ]
                 for b, row in enumerate(best.tolist())
             ]
-    return LinkPredictions(task.dataset, list(queries), answers)
+    return LinkPredictions(task.dataset, list(queries), answers, notes)
 
 
 def evaluate_links(
-    run_dir: str | Path, split: str = "test", *, data_dir: str | Path | None = None, device: str = "auto"
+    run_dir: str | Path,
+    split: str = "test",
+    data: str | Path | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    device: str = "auto",
 ) -> dict[str, Any]:
     """Rank a finished run again from its files: what `magna evaluate --json` prints for link prediction."""
-    _, task, model = _open(run_dir, data_dir, device)
+    _, task, model, notes = _open(run_dir, data, data_dir, device)
     with matmul_precision(task.precision):
         report = task.report(model, split)
-    return {"task": "link_prediction", "dataset": task.dataset, "split": split, **report}
+    return {"task": "link_prediction", "dataset": task.dataset, "split": split, **report, "notes": list(notes)}
 
 
 def read_queries(path: str | Path) -> list[Query]:
-    """The queries of a file: head, relation and tail, one of head and tail empty or `?`, separated by tabs or, in a
-    file that ends in .csv, by commas. A first line with these three names is no query."""
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); allowed: a text file with a query on each line") from error
-    comma = Path(path).suffix.lower() == ".csv"
-    # In a TSV a quote is a letter of a name, as it is in files of triples.
-    rows = csv.reader(text.splitlines(), delimiter=",") if comma else (line.split("\t") for line in text.splitlines())
+    """The queries of a file, plain or .gz: head, relation and tail, one of head and tail empty or `?`, separated by
+    tabs as in files of triples or, in a .csv, by commas. A first line that names the columns is no query."""
+    path = Path(path)
+    comma = path.name.lower().removesuffix(".gz").endswith(".csv")
+    lines, _ = without_header(_comma_lines(path) if comma else read_lines(path))
     queries = []
-    for number, row in enumerate(rows, start=1):
-        columns = [column.strip() for column in row]
-        if not any(columns) or (number == 1 and columns == ["head", "relation", "tail"]):
+    for number, columns in lines:
+        if not any(columns):
             continue
         if len(columns) == 2:
             columns.append("")  # head and relation
@@ -168,10 +181,18 @@ def read_queries(path: str | Path) -> list[Query]:
         if relation is None:
             raise ValueError(f"{path} line {number} has no relation; allowed: head, relation, tail, one end empty or ?")
         try:
-            queries.append(Query(head, relation, tail).check())
+            queries.append(Query(head, relation, tail, place=f"{path} line {number}").check())
         except ValueError as error:
             raise ValueError(f"{path} line {number}: {error}") from None
     return queries
+
+
+def _comma_lines(path: Path) -> list[Line]:
+    rows = csv.reader(io.StringIO(read_text(path), newline=""))
+    try:
+        return [(rows.line_num, [column.strip() for column in row]) for row in rows if row]
+    except csv.Error as error:
+        raise ValueError(f"{path} line {rows.line_num} is not CSV: {error}") from None
 
 
 def _all_numbers(queries: Sequence[Query], graph: KnowledgeGraph) -> list[tuple[int, int]]:
@@ -180,8 +201,8 @@ def _all_numbers(queries: Sequence[Query], graph: KnowledgeGraph) -> list[tuple[
         try:
             found.append(_numbers(query.check(), graph))
         except ValueError as error:
-            which = f"query {place} of {len(queries)}: " if len(queries) > 1 else ""
-            raise ValueError(f"{which}{error}") from None
+            which = query.place or (f"query {place} of {len(queries)}" if len(queries) > 1 else "")
+            raise ValueError(f"{which}: {error}" if which else str(error)) from None
     return found
 
 
@@ -194,22 +215,65 @@ def _numbers(query: Query, graph: KnowledgeGraph) -> tuple[int, int]:
     return graph.triples.entity_id(query.tail), relation + graph.num_relations
 
 
+class _Opened(NamedTuple):
+    temperature: float
+    task: LinkPrediction
+    model: LinkPredictor
+    notes: tuple[str, ...]
+
+
 def _open(
-    run_dir: str | Path, data_dir: str | Path | None, device: str, new_triples: str | Path | None = None
-) -> tuple[RunFolder, LinkPrediction, LinkPredictor]:
+    run_dir: str | Path,
+    data: str | Path | None,
+    data_dir: str | Path | None,
+    device: str,
+    new_triples: str | Path | None = None,
+) -> _Opened:
     run = RunFolder.open(run_dir)
     if run.config.task.name != "link_prediction":
         raise ValueError(f"{run.path} is a run of {run.config.task.name}; allowed: one of link prediction")
     model, where = run.load_model(), torch.device(pick_device(device))
-    task = make_task(run.config, data_dir, where)
+    config = _with_data(run, data)
+    task = make_task(config, data_dir, where)
     assert isinstance(task, LinkPrediction) and isinstance(model, LinkPredictor)
-    if run.schema != task.schema:
-        raise ValueError(
-            f"{task.dataset} has other entities or relations than the run was trained on; allowed: the same, in the "
-            "same files; try to train again"
-        )
+    notes = _compared(run, task)
     if new_triples is not None:
         triples = task.graph.triples
         more = triples.with_train(read_known(Path(new_triples), triples))
-        task = LinkPrediction(KnowledgeGraph.from_triples(more), run.config, where)
-    return run, task, model.to(where).eval()
+        task = LinkPrediction(KnowledgeGraph.from_triples(more), config, where)
+    temperature = (run.summary or {}).get("temperature", 1.0)  # as it is, where a run has not fitted one
+    return _Opened(temperature, task, model.to(where).eval(), notes)
+
+
+def _with_data(run: RunFolder, data: str | Path | None) -> Config:
+    """The config of a run, on its own knowledge graph or on another."""
+    config = run.config
+    if data is not None:
+        return replace(config, data=replace(config.data, name=str(data)))
+    if config.data.name not in KNOWLEDGE_GRAPHS and not Path(config.data.name).is_dir():
+        raise ValueError(
+            f"{run.path} was trained on {config.data.name}, which is not there; try --data with the folder where its "
+            "triples are now"
+        )
+    return config
+
+
+def _compared(run: RunFolder, task: LinkPrediction) -> tuple[str, ...]:
+    """What is to be said of triples that have changed since the training; other names are an error."""
+    kept, found = run.schema, task.schema
+    if kept is None:
+        raise ValueError(f"{run.path} keeps no schema.json, which its names are in; try a copy of it, or train again")
+    for kind in ("entities", "relations"):
+        new, gone = (sorted(set(one[kind]) - set(other[kind])) for one, other in ((found, kept), (kept, found)))
+        if kept[kind] != found[kind]:
+            which = f"{new[0]!r} is new" if new else f"{gone[0]!r} is missing" if gone else "in another order"
+            raise ValueError(
+                f"{task.dataset} has other {kind} than the run was trained on, {which}; allowed: the same entities and "
+                "relations; try to train again"
+            )
+    # Runs of before there were fingerprints say nothing.
+    marks = kept.get("fingerprints", {})
+    changed = [split for split, mark in marks.items() if mark != found["fingerprints"][split]]
+    if not changed:
+        return ()
+    return (f"{task.dataset} has other triples in {', '.join(changed)} than the run was trained on",)

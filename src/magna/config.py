@@ -298,9 +298,9 @@ def load_recipe(name: str | None = None) -> Config:
     if path.name != name:
         raise ValueError(f"{name} is not there; allowed: a folder with your own data, a TOML file, or a recipe's name")
     near = difflib.get_close_matches(name, recipe_names(), n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f"did you mean {near[0]!r}? " if near else ""
     raise ValueError(
-        f"recipe is {name!r}; allowed: {', '.join(recipe_names())}, a TOML file, or a folder with your own data{hint}"
+        f"recipe is {name!r}; {hint}allowed: {', '.join(recipe_names())}, a TOML file, or a folder with your own data"
     )
 
 
@@ -312,7 +312,7 @@ def _own_data(path: Path) -> Config:
     recipe = TRIPLES_RECIPE if triples else DEFAULT_RECIPE
     return replace(
         load_recipe(recipe),
-        recipe=path.stem,
+        recipe=path.name if path.is_dir() else path.stem,
         source=SourceConfig(f"Model and training: the recipe {recipe}; nothing was searched for this data."),
         # The columns of a graph with features may have any scale.
         data=DataConfig(name=str(path), standardise_features=not triples),

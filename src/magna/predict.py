@@ -112,14 +112,13 @@ def evaluate(
 ) -> dict[str, Any]:
     """Score a finished run again from its files: what `magna evaluate --json` prints.
 
-    On a new graph (`data`) the split is its own; where it has no splits, all labelled nodes are its test split.
+    On a new graph (`data`) the split is its own; where it has no splits, all labelled nodes are its test split. A
+    knowledge graph has the entities and relations of the run's own.
     """
     if split not in ("valid", "test"):
         raise ValueError(f"split is {split!r}; allowed: valid, test")
     if RunFolder.open(run_dir).config.task.name == "link_prediction":
-        if data is not None:
-            raise ValueError(f"data is {data} for a run of link prediction; allowed: its own knowledge graph")
-        return evaluate_links(run_dir, split, data_dir=data_dir, device=device)
+        return evaluate_links(run_dir, split, data, data_dir=data_dir, device=device)
     graph, scores = _scores(run_dir, data, data_dir, device)
     nodes = graph.split(split)
     if nodes.numel() == 0:

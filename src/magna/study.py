@@ -5,9 +5,9 @@ Optuna is an optional package (the extra `search`): it is imported only where a 
 
 from __future__ import annotations
 
-import datetime
 import errno
 import json
+import re
 import sys
 import threading
 import time
@@ -59,14 +59,12 @@ class Study:
         self._optuna = _import_optuna()
         self._space, self._sampler, self._seed = space, sampler, seed
         self._storage = self._open(url)
-        with _quiet():
-            self._study = self._optuna.create_study(
-                storage=self._storage, study_name=name, direction="maximize", load_if_exists=True
-            )
-        self._study.sampler = self._make_sampler(len(self.trials()))
+        self._undrawn: dict[int, float] = {}  # number of a trial without settings → when it was seen first
         given = json.loads(json.dumps(settings))
-        held = self._study.user_attrs.setdefault("settings", given)
-        if differing := sorted(_differences(_completed(held, defaults or {}), given)):
+        held = self._find_or_make(name)
+        self._study.sampler = self._make_sampler(len(self.trials()))
+        differing = [] if held is None else sorted(_differences(_completed(held, defaults or {}), given))
+        if differing:
             raise ValueError(
                 f"the study {name} in {safe(url)} was started with another {', '.join(differing)}; "
                 "try the settings it was started with, or another --out or --storage"
@@ -93,24 +91,12 @@ class Study:
 
     def ask(self, new: bool = False) -> Trial:
         """A trial to run: one that was given up, or, always with `new`, a new one with its settings drawn."""
-        with _quiet():
-            if new and self._sampler == "random":
-                # What Optuna's `ask` does, without its look at all unfinished trials: there are hundreds in a batch.
-                identity = self._study._storage.create_new_trial(self._study._study_id)
-                trial = self._optuna.trial.Trial(self._study, identity)
-            else:
-                trial = self._study.ask()
-        self._storage.record_heartbeat(trial._trial_id)
-        # Numbers are given out once, so no two processes draw the same; the next `ask` starts from this one too.
-        self._study.sampler = self._make_sampler(trial.number)
-        for key, space in self._space.items():
-            if not isinstance(space, Range):
-                trial.suggest_categorical(key, space)
-            elif isinstance(space.low, int):
-                trial.suggest_int(key, space.low, int(space.high), step=int(space.step or 1), log=space.log)
-            else:
-                trial.suggest_float(key, space.low, space.high, step=space.step, log=space.log)
-        return trial
+        while True:
+            trial = self._begin(new)
+            # Another process may have taken it for abandoned, so slow was this one: then the next.
+            with self._unless_taken_over():
+                self._draw(trial)
+                return trial
 
     def report(self, trial: Trial, value: float, epoch: int) -> None:
         with self._unless_taken_over():
@@ -145,11 +131,13 @@ class Study:
         """Give up the trials of processes that have fallen silent; their settings will be asked for again."""
         with _quiet():
             self._optuna.storages.fail_stale_trials(self._study)
-        # Killed between being made and the first heartbeat, before anything was drawn: there is no beat to miss.
-        long_ago = datetime.datetime.now() - datetime.timedelta(seconds=GRACE_SECONDS)
-        for trial in self.trials("RUNNING"):
-            if not trial.params and trial.datetime_start is not None and trial.datetime_start < long_ago:
-                self._study.tell(trial.number, state=self._optuna.trial.TrialState.FAIL, skip_if_finished=True)
+        # Killed between being made and the first heartbeat, before anything was drawn: there is no beat to miss. When
+        # it was made is written in the time of another machine, so what counts is how long this one has seen it.
+        now, undrawn = time.monotonic(), [trial.number for trial in self.trials("RUNNING") if not trial.params]
+        self._undrawn = {number: self._undrawn.get(number, now) for number in undrawn}
+        for number, since in self._undrawn.items():
+            if now - since > GRACE_SECONDS:
+                self._study.tell(number, state=self._optuna.trial.TrialState.FAIL, skip_if_finished=True)
 
     @contextmanager
     def alive(self, trials: Sequence[Trial]) -> Iterator[None]:
@@ -218,6 +206,44 @@ class Study:
                 "sqlite:///study.db or postgresql://user:password@host/name"
             ) from error
 
+    def _find_or_make(self, name: str) -> dict[str, Any] | None:
+        """Open the study of that name and give the settings it was started with; None where this process starts it."""
+        create = partial(self._optuna.create_study, storage=self._storage, study_name=name, direction="maximize")
+        with _quiet():
+            try:
+                # Of processes that start at the same moment one alone makes the study: its settings are the study's.
+                self._study = create()
+                return None
+            except self._optuna.exceptions.DuplicatedStudyError:
+                self._study = create(load_if_exists=True)
+        for _ in range(_OPEN_AGAIN):
+            if "settings" in self._study.user_attrs:
+                break
+            time.sleep(_OPEN_SECONDS)  # it writes them down next, or was killed before it could
+        return self._study.user_attrs.get("settings")
+
+    def _begin(self, new: bool) -> Trial:
+        with _quiet():
+            if new and self._sampler == "random":
+                # What Optuna's `ask` does, without its look at all unfinished trials: there are hundreds in a batch.
+                identity = self._study._storage.create_new_trial(self._study._study_id)
+                trial = self._optuna.trial.Trial(self._study, identity)
+            else:
+                trial = self._study.ask()
+        self._storage.record_heartbeat(trial._trial_id)
+        # Numbers are given out once, so no two processes draw the same; the next `ask` starts from this one too.
+        self._study.sampler = self._make_sampler(trial.number)
+        return trial
+
+    def _draw(self, trial: Trial) -> None:
+        for key, space in self._space.items():
+            if not isinstance(space, Range):
+                trial.suggest_categorical(key, space)
+            elif isinstance(space.low, int):
+                trial.suggest_int(key, space.low, int(space.high), step=int(space.step or 1), log=space.log)
+            else:
+                trial.suggest_float(key, space.low, space.high, step=space.step, log=space.log)
+
     def _make_sampler(self, number: int) -> BaseSampler:
         seed = zlib.crc32(f"{self._seed}/{number}".encode())
         samplers = self._optuna.samplers
@@ -244,15 +270,13 @@ def refusal(trial: FrozenTrial) -> str | None:
 
 
 def safe(url: str) -> str:
-    """A URL without its password.
+    """A URL without its password, and without the values of its query, as one of them may be a password too.
 
-    >>> safe("postgresql://me:secret@host/name")
-    'postgresql://me:***@host/name'
+    >>> safe("postgresql://me:secret@host/name?sslpassword=secret")
+    'postgresql://me:***@host/name?sslpassword=***'
     """
-    scheme, separator, rest = url.partition("://")
-    login, at, place = rest.rpartition("@")
-    user, colon, _ = login.partition(":")
-    return f"{scheme}{separator}{user}{colon and ':***'}{at}{place}"
+    url = re.sub(r"://([^:/]*):.*@", r"://\1:***@", url)
+    return re.sub(r"([?&][^=&]*)=[^&]*", r"\1=***", url)
 
 
 def _import_optuna() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ from magna.turns import train_in_turn
 from magna.whole import make_folder
 
 if TYPE_CHECKING:
-    from optuna.trial import Trial
+    from optuna.trial import FrozenTrial, Trial
 
 Say = Callable[[str], None]
 
@@ -184,11 +185,14 @@ def _run_batch(config: Config, plan: Plan, task: Task, study: Study, count: int,
             # Every run of a trial stands beside the others of that trial, as `Watch` expects.
             configs = _with_seeds(config, (trial.params for trial in trials), plan.search_seeds)
             watch = Watch(study, trials, plan.seeds_per_trial, config.train.epochs, plan.prune, say, task.METRIC)
-            results = _train(configs, task, watch.every, watch)
+            trained = _train(configs, task, plan.seeds_per_trial, watch.every, watch)
     except BaseException as error:
         study.give_up(trials, again=isinstance(error, KeyboardInterrupt))
         raise
-    for place, (trial, runs) in enumerate(zip(trials, _by_trial(results, plan.seeds_per_trial), strict=True)):
+    for place, (trial, runs) in enumerate(zip(trials, trained, strict=True)):
+        if isinstance(runs, str):
+            study.refuse(trial, runs)
+            continue
         valid = [run.valid[task.METRIC] for run in runs]
         record = {
             "valid": valid,
@@ -206,17 +210,28 @@ def _run_batch(config: Config, plan: Plan, task: Task, study: Study, count: int,
 
 def _confirm(config: Config, plan: Plan, task: Task, study: Study, batch: int, say: Say) -> None:
     """Train the best trials again with further seeds."""
-    seeds, held = list(plan.further_seeds), study.confirmed
+    seeds = list(plan.further_seeds)
     candidates = study.best()[: plan.confirm]
-    pending = [trial for trial in candidates if held.get(trial.number, {}).get("seeds") != seeds]
+    pending = _unconfirmed(candidates, study, seeds)
     if pending:
         say(f"training the {len(candidates)} best again with {name_seeds(seeds)}")
     size = max(1, batch // len(seeds))
-    for start in range(0, len(pending), size):
-        part = pending[start : start + size]
-        results = _train(_with_seeds(config, (trial.params for trial in part), seeds), task)
-        for trial, runs in zip(part, _by_trial(results, len(seeds)), strict=True):
-            study.confirm(trial.number, seeds, [run.valid[task.METRIC] for run in runs])
+    parts = [pending[start : start + size] for start in range(0, len(pending), size)]
+    # Each process begins elsewhere and leaves out what others have done meanwhile.
+    for part in random.sample(parts, len(parts)):
+        left = _unconfirmed(part, study, seeds)
+        trained = _train(_with_seeds(config, (trial.params for trial in left), seeds), task, len(seeds))
+        for trial, runs in zip(left, trained, strict=True):
+            if isinstance(runs, str):
+                say(f"trial {trial.number} is not confirmed: {runs}")
+            else:
+                study.confirm(trial.number, seeds, [run.valid[task.METRIC] for run in runs])
+
+
+def _unconfirmed(trials: Iterable[FrozenTrial], study: Study, seeds: list[int]) -> list[FrozenTrial]:
+    """Those that were not yet trained again with these seeds."""
+    held = study.confirmed
+    return [trial for trial in trials if held.get(trial.number, {}).get("seeds") != seeds]
 
 
 def _refusal(config: Config, settings: Mapping[str, Any], task: Task) -> str | None:
@@ -232,19 +247,28 @@ def _refusal(config: Config, settings: Mapping[str, Any], task: Task) -> str | N
 
 
 def _train(
-    configs: Sequence[Config], task: Task, report_every: int = 25, on_report: OnReport | None = None
-) -> list[TrialResult]:
+    configs: Sequence[Config],
+    task: Task,
+    runs_per_trial: int,
+    report_every: int = 25,
+    on_report: OnReport | None = None,
+) -> list[list[TrialResult] | str]:
+    """The runs of each trial, or why they do not fit in memory."""
+    too_large: dict[int, str] = {}
     if isinstance(task, LinkPrediction):
-        return train_in_turn(configs, task, report_every=report_every, on_report=on_report)
-    return train_trials(configs, task, report_every=report_every, on_report=on_report)
+        results = train_in_turn(configs, task, report_every=report_every, on_report=on_report, too_large=too_large)
+    else:
+        results = train_trials(configs, task, report_every=report_every, on_report=on_report, too_large=too_large)
+    left, trained = iter(results), list[list[TrialResult] | str]()
+    for start in range(0, len(configs), runs_per_trial):
+        numbers = range(start, start + runs_per_trial)
+        runs = [next(left) for number in numbers if number not in too_large]
+        trained.append(next((too_large[number] for number in numbers if number in too_large), runs))
+    return trained
 
 
 def _with_seeds(config: Config, settings: Iterable[Mapping[str, Any]], seeds: Sequence[int]) -> list[Config]:
     return [one.with_seed(seed) for one in (config.with_settings(each) for each in settings) for seed in seeds]
-
-
-def _by_trial(results: Sequence[TrialResult], runs_per_trial: int) -> list[Sequence[TrialResult]]:
-    return [results[start : start + runs_per_trial] for start in range(0, len(results), runs_per_trial)]
 
 
 def _comparable(config: Config, plan: Plan) -> dict[str, Any]:

@@ -8,6 +8,7 @@ dropout to the choice of the best weights, is one CUDA graph.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -53,8 +54,11 @@ def train_trials(
     keep_weights: bool = False,
     report_every: int = 25,
     on_report: OnReport | None = None,
+    too_large: dict[int, str] | None = None,
 ) -> list[TrialResult]:
     """Train all configs on the data of one task, as many at once as have the same `structure` and fit in memory.
+
+    A batch that turns out too large for the memory is halved and begun again.
 
     Args:
         configs: what to train; the seeds of starting values and chance are theirs, but draws also depend on which
@@ -65,6 +69,8 @@ def train_trials(
         report_every: epochs between two calls of `on_report`.
         on_report: gets the epoch, the indices of the configs still running and their best validation accuracy so far,
             and returns the indices of those that are to stop there.
+        too_large: gets the index of each config that does not even fit in memory alone, with the reason; it has no
+            result. None: that is an error.
     """
     groups: dict[Hashable, list[int]] = {}
     for index, config in enumerate(configs):
@@ -74,14 +80,55 @@ def train_trials(
     for members in groups.values():
         size = _batch_size(max((configs[index] for index in members), key=lambda config: config.model.K), task)
         size = -(-len(members) // -(-len(members) // size))  # no batch much smaller than the others
-        for start in range(0, len(members), size):
-            part = members[start : start + size]
-            with own_stream(task.device), matmul_precision(configs[part[0]].train.precision):
-                if task.device.type == "cuda":
-                    part = part + [FILLER] * (batch_size_for(len(part)) - len(part))
-                batch = Batch([configs[index] if index != FILLER else configs[part[0]] for index in part], part, task)
-                results |= batch.run(report_every, on_report, read_test, keep_weights)
-    return [results[index] for index in range(len(configs))]
+        while members:
+            part = members[:size]
+            try:
+                results |= _train_part(configs, part, task, read_test, keep_weights, report_every, on_report)
+            except torch.OutOfMemoryError as error:
+                if len(part) > 1:
+                    size = len(part) // 2
+                elif too_large is None:
+                    raise
+                else:
+                    too_large[part[0]] = shortage(error)
+                    members = members[1:]
+            else:
+                members = members[size:]
+                continue
+            free_memory()
+    return [results[index] for index in sorted(results)]
+
+
+def free_memory() -> None:
+    """Let go of what a failed training left. Its error must be gone, as that holds the tensors of its frames."""
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def shortage(error: torch.OutOfMemoryError) -> str:
+    """What is missing, without what else is in the memory.
+
+    >>> shortage(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has 1 GiB free."))
+    'CUDA out of memory. Tried to allocate 9.00 GiB'
+    """
+    return ". ".join(str(error).split(". ")[:2])
+
+
+def _train_part(
+    configs: Sequence[Config],
+    part: list[int],
+    task: NodeClassification,
+    read_test: bool,
+    keep_weights: bool,
+    report_every: int,
+    on_report: OnReport | None,
+) -> dict[int, TrialResult]:
+    """Train some of the configs, which have the same structure, in one batch."""
+    with own_stream(task.device), matmul_precision(configs[part[0]].train.precision):
+        if task.device.type == "cuda":
+            part = part + [FILLER] * (batch_size_for(len(part)) - len(part))
+        batch = Batch([configs[index] if index != FILLER else configs[part[0]] for index in part], part, task)
+        return batch.run(report_every, on_report, read_test, keep_weights)
 
 
 def _check_data(config: Config, task: NodeClassification) -> None:

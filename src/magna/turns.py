@@ -14,6 +14,7 @@ from magna.config import Config
 from magna.loop import Diverged, Epoch, fit
 from magna.tasks import LinkPrediction
 from magna.trial_batch import OnReport, TrialResult
+from magna.trials import free_memory, shortage
 
 
 class _Stopped(Exception):
@@ -21,7 +22,12 @@ class _Stopped(Exception):
 
 
 def train_in_turn(
-    configs: Sequence[Config], task: LinkPrediction, *, report_every: int = 25, on_report: OnReport | None = None
+    configs: Sequence[Config],
+    task: LinkPrediction,
+    *,
+    report_every: int = 25,
+    on_report: OnReport | None = None,
+    too_large: dict[int, str] | None = None,
 ) -> list[TrialResult]:
     """What `train_trials` does, by the one loop: nothing is written, and the test split stays closed.
 
@@ -31,8 +37,20 @@ def train_in_turn(
         report_every: epochs between two calls of `on_report`.
         on_report: gets the epoch, the index of the config and its best validation MRR so far, in lists, and returns
             the indices of those that are to stop there.
+        too_large: gets the index of each config that does not fit in memory, with the reason; it has no result. None:
+            that is an error.
     """
-    return [_train(index, config, task, report_every, on_report) for index, config in enumerate(configs)]
+    results = []
+    for index, config in enumerate(configs):
+        try:
+            results.append(_train(index, config, task, report_every, on_report))
+            continue
+        except torch.OutOfMemoryError as error:
+            if too_large is None:
+                raise
+            too_large[index] = shortage(error)
+        free_memory()
+    return results
 
 
 def _train(

@@ -102,7 +102,7 @@ def test_one_triple_and_an_entity_only_in_test(tmp_path: Path) -> None:
     ranking = graph.ranking("test")
     assert ranking.queries.tolist() == [[1, 0], [1, 4], [2, 1], [2, 3]]
     assert listed(ranking.known) == [[2], [0, 2], [1], [1]]
-    with pytest.raises(ValueError, match="has no valid triple"):
+    with pytest.raises(ValueError, match="has no valid triple; allowed: at least one in each split; try"):
         graph.ranking("valid")
     with pytest.raises(ValueError, match="split is 'dev'"):
         graph.ranking("dev")

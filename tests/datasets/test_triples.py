@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from magna.datasets import Triples, files_of, holds_triples, load_triples, present, read_known
-from magna.datasets.triples import nearest, read_tsv, triples_from
+from magna.datasets.triples import nearest, read_lines, triples_from
 
 
 def _write(folder: Path, **splits: str) -> None:
@@ -66,6 +66,32 @@ def test_duplicates_are_counted_and_kept_once_where_they_came_first(tmp_path: Pa
     )
 
 
+def test_a_first_line_that_names_the_columns_is_no_triple(tmp_path: Path) -> None:
+    header, other = "\ufeffhead\trelation\ttail\r\n", "Subject\tPREDICATE\tobject\n"
+    _write(tmp_path, train=header + "a\tr\tb\nhead\trelation\ttail\n", valid=other + "a\tr\tb\n", test="a\tr\tb\n")
+    data = load_triples(tmp_path)
+    # Further down the same line is a triple as any other.
+    assert _names(data, "train") == [("a", "r", "b"), ("head", "relation", "tail")]
+    assert _names(data, "valid") == _names(data, "test") == [("a", "r", "b")]
+    assert data.notes == (
+        "train.txt begins with a header (head, relation, tail), which was not read as a triple",
+        "valid.txt begins with a header (Subject, PREDICATE, object), which was not read as a triple",
+    )
+    assert read_known(tmp_path / "valid.txt", data).tolist() == data.valid.tolist()
+    _write(tmp_path, train=other)
+    with pytest.raises(ValueError, match=r"train\.txt has no triple"):
+        load_triples(tmp_path)
+
+
+def test_fingerprints_tell_triples_and_not_their_order() -> None:
+    rows = [("a", "r", "b"), ("b", "r", "c"), ("c", "r", "a")]
+    one = triples_from("one", {"train": rows, "valid": rows[:1], "test": []}).fingerprints()
+    other = triples_from("other", {"train": rows[::-1], "valid": rows[1:2], "test": []}).fingerprints()
+    assert one["train"] == other["train"] and one["test"] == other["test"] and one["valid"] != other["valid"]
+    # Run folders keep them: another number here is a note in front of every score of an old run.
+    assert one["train"] == "1f407760bdd893c4"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -87,7 +113,7 @@ def test_files_that_are_no_text(tmp_path: Path) -> None:
     _write(tmp_path, train="a\tr\tb\n", valid="")
     (tmp_path / "test.txt").write_bytes(b"a\tr\tb\nM\xfcller\tr\tb\n")
     with pytest.raises(ValueError, match=r"nowhere\.tsv cannot be read \(No such file or directory\)"):
-        read_tsv(tmp_path / "nowhere.tsv")
+        read_lines(tmp_path / "nowhere.tsv")
     with pytest.raises(ValueError, match=r"test\.txt line 2 is not UTF-8"):
         load_triples(tmp_path)
     (tmp_path / "test.txt").unlink()

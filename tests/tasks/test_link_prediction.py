@@ -6,12 +6,13 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from magna.config import Config, ModelConfig, load_recipe
 from magna.datasets import KnowledgeGraph
 from magna.datasets.triples import triples_from
 from magna.nn import LinkPredictor
+from magna.nn.link_predictor import Scored
 from magna.tasks import LinkPrediction, make_task
 from magna.tasks.link_prediction import log_probabilities
 
@@ -215,7 +216,30 @@ def test_the_temperature_is_the_one_that_fits_validation() -> None:
     model = _model(task)
     with torch.no_grad():
         model.relation_table.mul_(50)  # far too sure of itself
-    assert task.calibrate(model)["temperature"] == pytest.approx(4.0)
+    assert task.calibrate(model)["temperature"] == pytest.approx(16.0)
+
+
+class _Guess(nn.Module):
+    """Names one entity for every triple of validation with the same score, and is right about half of them."""
+
+    def __init__(self, task: LinkPrediction, score: float):
+        super().__init__()
+        ranking = task.graph.ranking("valid")
+        head, relation = ranking.queries[ranking.query].unbind(1)
+        wrong = torch.arange(len(head)) % 2
+        self.table = torch.zeros(ENTITIES, 2 * RELATIONS, ENTITIES)
+        self.table[head, relation, (ranking.target + wrong) % ENTITIES] = score
+
+    def forward(self, edge_index: Tensor, edge_type: Tensor, head: Tensor, relation: Tensor) -> Scored:
+        return Scored(self.table[head, relation], torch.eye(ENTITIES), None, torch.eye(ENTITIES))
+
+
+def test_the_temperature_goes_with_the_scores() -> None:
+    task = _task()
+    # Half of the guesses are right where e^(score / temperature) is the number of the other entities, 39.
+    for score in (1.0, 4.0, 16.0, 48.0):
+        found = task.calibrate(_Guess(task, score))["temperature"]
+        assert found == pytest.approx(score / math.log(ENTITIES - 1), rel=0.2)
 
 
 def test_probabilities_leave_known_answers_out() -> None:

@@ -61,7 +61,9 @@ Assignments = Annotated[
 RunPath = Annotated[Path, typer.Argument(help="A run folder.", show_default=False)]
 NewGraph = Annotated[
     Path | None,
-    typer.Option(help="A new graph with the same features: nodes.csv and edges.csv, or a .pt.", show_default=False),
+    typer.Option(
+        help="A new graph with the same features, or a folder of triples with the same names.", show_default=False
+    ),
 ]
 
 
@@ -96,6 +98,12 @@ def plain_console() -> Console:
     from rich.console import Console
 
     return Console(markup=False, emoji=False, highlight=False)
+
+
+def show_notes(result: dict[str, Any]) -> None:
+    """What one should know of the data; not on stdout, where the result is."""
+    for note in result.get("notes", ()):
+        typer.echo(f"note: {note}", err=True)
 
 
 def wait_without_spinning() -> None:

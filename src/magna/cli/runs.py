@@ -20,6 +20,7 @@ from magna.cli.options import (
     Verbose,
     figure,
     finish,
+    show_notes,
     wait_without_spinning,
 )
 from magna.config import Config, load_recipe
@@ -97,6 +98,7 @@ def evaluate(
         return evaluate(run, split.value, data, data_dir=data_dir, device=device.value)
 
     def show(result: dict[str, Any]) -> None:
+        show_notes(result)
         for part in ("metrics", "head", "tail"):
             if part in result:
                 metrics = ", ".join(f"{name} {figure(name, value)}" for name, value in result[part].items())

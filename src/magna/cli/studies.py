@@ -26,7 +26,9 @@ study_app = typer.Typer()
 
 @study_app.command(epilog="Example: magna sweep digits --trials 16 --set train.epochs=40")
 def sweep(
-    recipe: Annotated[str, typer.Argument(help="Name of a recipe or a TOML file.", show_default=False)],
+    recipe: Annotated[
+        str, typer.Argument(help="Name of a recipe, a TOML file, or a folder with your own data.", show_default=False)
+    ],
     trials: Annotated[
         int, typer.Option(help="Finished trials in total; a study that has some goes on.", show_default=False)
     ],

@@ -18,6 +18,7 @@ from magna.cli.options import (
     Verbose,
     finish,
     plain_console,
+    show_notes,
 )
 
 _ROWS = 20
@@ -74,15 +75,15 @@ def predict(
             file_format(out, form)
             if not out.parent.is_dir() or (out.exists() and not out.is_file()):  # a device is not to be replaced
                 raise ValueError(f"--out is {out}; allowed: a file in a folder that is there")
-        if asks_links and (node or nodes or data):
-            raise ValueError(
-                "nodes and links are asked for at once; allowed: --node, --nodes and --data, or the others"
-            )
+        if asks_links and (node or nodes):
+            raise ValueError("nodes and links are asked for at once; allowed: --node and --nodes, or the others")
         found = links() if asks_links else labels()
         if out is None:
             return found.to_dict()
         found.write(out, form)
-        return {"dataset": found.dataset, what: len(next(iter(found.columns().values()))), "file": str(out)}
+        rows = len(next(iter(found.columns().values())))
+        notes = {"notes": list(found.notes)} if asks_links else {}
+        return {"dataset": found.dataset, what: rows, "file": str(out), **notes}
 
     def labels() -> Any:
         from magna.predict import predict, read_ids
@@ -97,9 +98,10 @@ def predict(
             raise ValueError("--relation is missing; allowed: --head or --tail with --relation, or --queries FILE")
         asked = [] if relation is None else [Query(head, relation, tail)]
         asked += read_queries(queries) if queries is not None else []
-        return predict_links(run, asked, top=top, new_triples=new_triples, data_dir=data_dir, device=device.value)
+        return predict_links(run, asked, data, top=top, new_triples=new_triples, data_dir=data_dir, device=device.value)
 
     def show(result: dict[str, Any]) -> None:
+        show_notes(result)
         if out is not None:
             typer.echo(f"{result['dataset']}: {result[what]:,} {what} in {result['file']}")
         elif asks_links:

@@ -111,7 +111,10 @@ class KnowledgeGraph:
         """What `valid` or `test` asks, with the true answers of all three splits to leave out."""
         triples = self.triples.split(split)
         if len(triples) == 0:
-            raise ValueError(f"{self.triples.name} has no {split} triple; a score needs at least one")
+            raise ValueError(
+                f"{self.triples.name} has no {split} triple; allowed: at least one in each split; try to move some "
+                f"lines of the train file to the {split} file"
+            )
         head, relation, target = _both_ways(triples, self.num_relations).unbind(1)
         codes, query = torch.unique(_code(head, relation, self.num_relations), return_inverse=True)
         queries = _query(codes, self.num_relations)

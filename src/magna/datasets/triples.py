@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import gzip
+import hashlib
 import heapq
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,9 +22,11 @@ PUBLIC_NAMES = ("wn18rr", "fb15k-237")
 SPLITS = ("train", "valid", "test")
 _SUFFIXES = (".txt", ".tsv", ".txt.gz", ".tsv.gz")
 _COLUMNS = ("head", "relation", "tail")
+_HEADERS = (_COLUMNS, ("subject", "predicate", "object"))
 _CANDIDATES = 100  # names that share the most letter pairs with an unknown one; only these are compared in full
 
 Row = tuple[str, str, str]
+Line = tuple[int, list[str]]  # its number and its columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +67,15 @@ class Triples:
         """The position of a relation; an unknown name is an error that offers the nearest ones."""
         return _position(name, self._relation_at, "relation", self.name)
 
+    def fingerprints(self) -> dict[str, str]:
+        """What tells the triples of each split from others, whatever their order, among the same names."""
+
+        def fingerprint(triples: Tensor) -> str:
+            numbers = codes(triples, self.num_entities, self.num_relations).sort().values.numpy()
+            return hashlib.sha256(numbers.tobytes()).hexdigest()[:16]
+
+        return {split: fingerprint(self.split(split)) for split in SPLITS}
+
     def with_train(self, more: Tensor) -> Triples:
         """The same knowledge graph with more training triples, [T, 3]; those it has already count once."""
         train, _ = _once(torch.cat([self.train, more]), self.num_entities, self.num_relations)
@@ -82,7 +94,8 @@ def load_triples(name_or_folder: str | Path, data_dir: str | Path | None = None)
     """Read `wn18rr`, `fb15k-237`, or a folder of your own.
 
     Names stay strings, and the vocabulary covers all three files, so that an entity that training never sees still
-    takes its place in the ranking. Valid and test may be empty; training must have a triple.
+    takes its place in the ranking. A first line that names the columns is no triple, and a note says so. Valid and test
+    may be empty here, though a model is not trained then; training must have a triple.
 
     Args:
         name_or_folder: a public name, or a folder with train, valid and test as .txt or .tsv, plain or .gz.
@@ -92,10 +105,15 @@ def load_triples(name_or_folder: str | Path, data_dir: str | Path | None = None)
         files = [locate(f"{name_or_folder}/{split}.txt.gz", data_dir) for split in SPLITS]
     else:
         files = [_split_file(Path(name_or_folder), split) for split in SPLITS]
-    rows = {split: read_tsv(file) for split, file in zip(SPLITS, files, strict=True)}
+    rows, notes = {}, []
+    for split, file in zip(SPLITS, files, strict=True):
+        lines, header = without_header(read_lines(file))
+        rows[split] = [_row(file, line) for line in lines]
+        if header:
+            notes.append(f"{file.name} begins with a header ({', '.join(header)}), which was not read as a triple")
     if not rows["train"]:
         raise ValueError(f"{files[0]} has no triple; allowed: lines with {', '.join(_COLUMNS)}, separated by tabs")
-    return triples_from(Path(name_or_folder).resolve().name, rows)
+    return triples_from(Path(name_or_folder).resolve().name, rows, tuple(notes))
 
 
 def triples_from(name: str, rows: Mapping[str, Sequence[Row]], notes: tuple[str, ...] = ()) -> Triples:
@@ -119,19 +137,46 @@ def triples_from(name: str, rows: Mapping[str, Sequence[Row]], notes: tuple[str,
     return Triples(name, entities, relations, **parts, duplicates=duplicates, notes=(*notes, *found))
 
 
-def read_tsv(path: Path) -> list[Row]:
-    """The triples of one file, as strings; line ends may be LF or CRLF, empty lines say nothing."""
-    return [row for _, row in _numbered(path)]
+def read_text(path: Path) -> str:
+    """A file of UTF-8, gzipped where its name ends in .gz."""
+    try:
+        content = path.read_bytes()
+        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig")
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise ValueError(f"{path} is not a whole gzip file; pack it again, or give it without .gz") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); allowed: a text file, plain or .gz") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ValueError(f"{path} line {line} is not UTF-8; allowed: text in UTF-8") from None
+
+
+def read_lines(path: Path) -> list[Line]:
+    """The tab-separated columns of each line; line ends may be LF or CRLF, empty lines say nothing."""
+    lines = read_text(path).replace("\r\n", "\n").split("\n")
+    return [(number, line.split("\t")) for number, line in enumerate(lines, start=1) if line]
+
+
+def without_header(lines: list[Line]) -> tuple[list[Line], list[str]]:
+    """The lines after a first one that names the columns, and that one's columns; none where it does not.
+
+    >>> without_header([(1, ["Subject", "Predicate", "Object"]), (2, ["a", "r", "b"])])
+    ([(2, ['a', 'r', 'b'])], ['Subject', 'Predicate', 'Object'])
+    """
+    if lines and tuple(name.lower() for name in lines[0][1]) in _HEADERS:
+        return lines[1:], lines[0][1]
+    return lines, []
 
 
 def read_known(path: Path, triples: Triples) -> Tensor:
     """[T, 3]: the triples of a file whose entities and relations `triples` knows; another name is an error."""
     rows = []
-    for number, (head, relation, tail) in _numbered(path):
+    for line in without_header(read_lines(path))[0]:
+        head, relation, tail = _row(path, line)
         try:
             rows.append((triples.entity_id(head), triples.relation_id(relation), triples.entity_id(tail)))
         except ValueError as error:
-            raise ValueError(f"{path} line {number}: {error}") from None
+            raise ValueError(f"{path} line {line[0]}: {error}") from None
     return torch.tensor(rows, dtype=torch.int64).view(-1, 3)
 
 
@@ -160,20 +205,17 @@ def nearest(name: str, known: Sequence[str], count: int = 3) -> list[str]:
     return difflib.get_close_matches(name, likely, n=count, cutoff=0.5)
 
 
-def _numbered(path: Path) -> Iterator[tuple[int, Row]]:
-    """The triples of a file, each with the number of its line."""
-    for number, line in enumerate(_text(path).replace("\r\n", "\n").split("\n"), start=1):
-        columns = line.split("\t")
-        if len(columns) == 3:
-            head, relation, tail = columns
-            if not (head and relation and tail):
-                empty = _COLUMNS[columns.index("")]
-                raise ValueError(f"{path} line {number} has an empty {empty}; allowed: a name in each column")
-            yield number, (head, relation, tail)
-        elif line:
-            raise ValueError(
-                f"{path} line {number} has {len(columns)} tab-separated columns; allowed: {', '.join(_COLUMNS)}"
-            )
+def _row(path: Path, line: Line) -> Row:
+    number, columns = line
+    if len(columns) != 3:
+        raise ValueError(
+            f"{path} line {number} has {len(columns)} tab-separated columns; allowed: {', '.join(_COLUMNS)}"
+        )
+    if "" in columns:
+        empty = _COLUMNS[columns.index("")]
+        raise ValueError(f"{path} line {number} has an empty {empty}; allowed: a name in each column")
+    head, relation, tail = columns
+    return head, relation, tail
 
 
 def _letter_pairs(name: str) -> set[str]:
@@ -199,19 +241,6 @@ def _once(triples: Tensor, num_entities: int, num_relations: int) -> tuple[Tenso
     rows = torch.arange(len(triples))
     first = torch.full_like(distinct, len(triples)).scatter_reduce(0, group, rows, "amin").sort().values
     return triples[first], len(triples) - len(first)
-
-
-def _text(path: Path) -> str:
-    try:
-        content = path.read_bytes()
-        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig")
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise ValueError(f"{path} is not a whole gzip file; pack it again, or give it without .gz") from None
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}); allowed: a file of triples") from None
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise ValueError(f"{path} line {line} is not UTF-8; allowed: text in UTF-8") from None
 
 
 def _split_file(folder: Path, split: str) -> Path:

@@ -158,7 +158,10 @@ class ComplEx(Decoder):
 
 
 class TuckER(Decoder):
-    """Σ_kij r_k h_i t_j W_kij (Balazevic et al. 2019), with the core W [relation_channels, channels, channels]."""
+    """Σ_kij r_k h_i t_j W_kij (Balazevic et al. 2019), with the core W [relation_channels, channels, channels].
+
+    Of B queries it stores B * relation_channels * channels products, and B * channels² to guess their relations.
+    """
 
     PROJECTS = False
 

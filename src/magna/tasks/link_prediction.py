@@ -19,7 +19,7 @@ from magna.ops import kvsall_loss, lookup, rank_targets
 SIDES = ("head", "tail")
 _RELATION_SMOOTHING = 1e-3
 # The temperature of the scores is looked for among these, on at most so many ranks of validation.
-_TEMPERATURES = [4 ** (step / 10) for step in range(-10, 11)]
+_TEMPERATURES = [16 ** (step / 10) for step in range(-10, 11)]
 _CALIBRATED = 1024
 _BLOCK = 128  # queries that are scored at a time outside training
 
@@ -87,8 +87,10 @@ class LinkPrediction:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """What a run folder keeps: the names behind the rows of the tables."""
-        return {"entities": list(self.graph.triples.entities), "relations": list(self.graph.triples.relations)}
+        """What a run folder keeps: the names behind the rows of the tables, and which triples there were."""
+        triples = self.graph.triples
+        names = {"entities": list(triples.entities), "relations": list(triples.relations)}
+        return {**names, "fingerprints": triples.fingerprints()}
 
     def make_model(self, config: ModelConfig) -> LinkPredictor:
         """A fresh model of the right size for this data."""
