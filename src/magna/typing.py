@@ -7,7 +7,6 @@ The letters in shape comments mean the same everywhere:
     R  relations        B  batch
 """
 
-from functools import cache
 from typing import Literal, get_args
 
 Backend = Literal["auto", "reference", "cpu", "triton"]
@@ -24,14 +23,11 @@ RelationGuess = Literal["states", "embeddings"]
 Control = Literal["none", "random-graph", "no-types"]
 
 
-_words = cache(get_args)
-
-
 def one_of(name: str, value: object, allowed: object) -> None:
     """Refuse a value that is not one of a Literal's words.
 
     >>> one_of("mode", "exact", Mode)
     """
-    words = _words(allowed)
+    words = get_args(allowed)
     if value not in words:
         raise ValueError(f"{name} is {value!r}; allowed: {', '.join(map(repr, words))}")

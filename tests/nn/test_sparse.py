@@ -75,7 +75,7 @@ def _models() -> list[nn.Module]:
 
 @pytest.mark.parametrize("model", _models(), ids=lambda model: type(model).__name__)
 def test_every_model_takes_them(model: nn.Module) -> None:
-    x = _features(9, 5)
+    model, x = model.double(), _features(9, 5).double()
     edges = torch.stack([torch.arange(9), torch.arange(9).roll(1)])
     edges = torch.cat([edges, edges.flip(0)], 1)
     dense, sparse = model(x, edges), model(SparseRows.of(x), edges)
