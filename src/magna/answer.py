@@ -264,8 +264,8 @@ def _compared(run: RunFolder, task: LinkPrediction) -> tuple[str, ...]:
     if kept is None:
         raise ValueError(f"{run.path} keeps no schema.json, which its names are in; try a copy of it, or train again")
     for kind in ("entities", "relations"):
-        new, gone = (sorted(set(one[kind]) - set(other[kind])) for one, other in ((found, kept), (kept, found)))
         if kept[kind] != found[kind]:
+            new, gone = (sorted(set(one[kind]) - set(other[kind])) for one, other in ((found, kept), (kept, found)))
             which = f"{new[0]!r} is new" if new else f"{gone[0]!r} is missing" if gone else "in another order"
             raise ValueError(
                 f"{task.dataset} has other {kind} than the run was trained on, {which}; allowed: the same entities and "

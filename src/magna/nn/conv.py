@@ -13,7 +13,7 @@ from magna.nn.attention import EdgeAttention, check_size, graph_at_door
 from magna.nn.dropout import draw_seed, is_zero
 from magna.nn.initial import attention_gain, fill_linear
 from magna.nn.linear import Linear
-from magna.nn.sparse import SparseRows
+from magna.nn.sparse import SparseRows, as_dense
 from magna.ops import attention_diffusion, checks, edge_softmax, geometric_weights
 from magna.ops.checks import Rate
 from magna.typing import Backend, HeadForm, HopWeights, Init, Memory, Mode, Norm, Projection, one_of
@@ -272,8 +272,7 @@ class MAGNAConv(nn.Module):
         further = [] if self.value is None else [self.value]
         source, target, *values = self.attention.project(x, *further)
         if self.head_form == "full":
-            x = x.dense() if isinstance(x, SparseRows) else x
-            return source, target, x[:, None].expand(-1, self.heads, -1)
+            return source, target, as_dense(x)[:, None].expand(-1, self.heads, -1)
         return source, target, values[0] if values else source
 
     def _diffuse(self, values: Tensor, attention: Tensor, graph: Graph, seed: Tensor | None) -> Tensor:

@@ -20,7 +20,7 @@ from magna.nn.linear import Linear
 from magna.nn.norm import NormLayer, add_norm, make_norm
 from magna.nn.options import complete, defaults
 from magna.nn.plain import is_plain
-from magna.nn.sparse import SparseRows
+from magna.nn.sparse import SparseRows, as_dense
 from magna.typing import Norm, one_of
 
 _CARD = """---
@@ -183,10 +183,7 @@ class MAGNA(
             relation = self.relation_table
         seed = draw_seed(x.device) if self.training and self.edge_dropout_shared else None
         features = self.embed_dropout(self.node_dropout(x))
-        if self.input_projection is not None:
-            h = self.input_projection(features)
-        else:
-            h = features.dense() if isinstance(features, SparseRows) else features
+        h = as_dense(features) if self.input_projection is None else self.input_projection(features)
         update = None
         for block in self.blocks:
             call = {"relation": relation, "edge_mask": edge_mask, "edge_seed": seed}

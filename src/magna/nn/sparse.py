@@ -73,6 +73,10 @@ class SparseRows:
         return self.values.nbytes + 4 * self.graph.edge_index.nbytes
 
 
+def as_dense(x: Tensor | SparseRows) -> Tensor:
+    return x.dense() if isinstance(x, SparseRows) else x
+
+
 def has_few_entries(x: Tensor) -> bool:
     return x.dim() == 2 and int(x.count_nonzero()) < _FEW * x.numel()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
 
 import torch
 import triton
@@ -16,7 +15,6 @@ from magna.ops.triton_launch import Bound
 from magna.ops.triton_rows import (
     FREE,
     FREE_OF_ROWS,
-    Walk,
     attention_factor,
     empty_partial,
     feature_factor,
@@ -120,20 +118,15 @@ def _hop_hubs_kernel(
     tl.store(out_ptr + own, acc.to(out_ptr.dtype.element_ty), mask=live)
 
 
-class _Kernels(NamedTuple):
-    walk: Walk
-    pieces: Bound
-    hubs: Bound
-
-
 @cache
 def _kernels(
     heads: int, width: int, dtype: torch.dtype, z_scaled: bool, attention_drop: bool, feature_drop: bool
-) -> _Kernels:
+) -> tuple[Bound, Bound]:
+    """Over the pieces of rows, and over hubs."""
     walk = walk_over(heads, width, dtype)
     flags = {"Z_SCALED": z_scaled, "FEATURE_DROP": feature_drop}
     pieces = Bound(_hop_kernel, UNROLL=walk.steps, ATTENTION_DROP=attention_drop, **flags, **walk.options)
-    return _Kernels(walk, pieces, Bound(_hop_hubs_kernel, **flags, **walk.hub_options))
+    return pieces, Bound(_hop_hubs_kernel, **flags, **walk.hub_options)
 
 
 def hop(
@@ -151,8 +144,9 @@ def hop(
 ) -> None:
     if out.numel() == 0:
         return
-    drops = draw.attention_rate is not None, draw.feature_rate is not None
-    walk, pieces, hubs = _kernels(z.size(1), z.size(2), z.dtype, z_scale is not None, *drops)
+    shape = z.size(1), z.size(2), z.dtype
+    walk, drops = walk_over(*shape), (draw.attention_rate is not None, draw.feature_rate is not None)
+    pieces, hubs = _kernels(*shape, z_scale is not None, *drops)
     partial = empty_partial(z, attention, segments)
     position = place_of_draw(draw, number)
     count = segments.pieces.size(0)

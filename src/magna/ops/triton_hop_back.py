@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
 
 import torch
 import triton
@@ -18,7 +17,6 @@ from magna.ops.triton_launch import Bound
 from magna.ops.triton_rows import (
     FREE,
     FREE_OF_ROWS,
-    Walk,
     attention_factor,
     callers_edge,
     empty_partial,
@@ -203,12 +201,6 @@ def _hop_dropout_kernel(
     tl.store(out_ptr + i, kept.to(out_ptr.dtype.element_ty), mask=live)
 
 
-class _Kernels(NamedTuple):
-    walk: Walk
-    pieces: Bound
-    hubs: Bound
-
-
 @cache
 def _kernels(
     heads: int,
@@ -221,12 +213,13 @@ def _kernels(
     finish: bool,
     attention_drop: bool,
     feature_drop: bool,
-) -> _Kernels:
+) -> tuple[Bound, Bound]:
+    """Over the pieces of rows, and over hubs."""
     walk = walk_over(heads, width, dtype)
     flags = {"FIRST": first, "WRITE": write, "FEATURE_DROP": feature_drop}
     of_pieces = {"Z_SCALED": z_scaled, "ADD": add, "FINISH": finish, "ATTENTION_DROP": attention_drop}
     pieces = Bound(_hop_backward_kernel, LATE=dtype.itemsize < 4, **of_pieces, **flags, **walk.options)
-    return _Kernels(walk, pieces, Bound(_hop_backward_hubs_kernel, **flags, **walk.hub_options))
+    return pieces, Bound(_hop_backward_hubs_kernel, **flags, **walk.hub_options)
 
 
 def hop_backward(
@@ -249,13 +242,15 @@ def hop_backward(
 ) -> Tensor | None:
     if grad.numel() == 0:
         return None if rank is None else torch.zeros_like(grad_attention)
+    shape = z.size(1), z.size(2), z.dtype
+    walk = walk_over(*shape)
     # The walk itself writes in the caller's order, unless groups of heads, one after the other, would scatter parts of
     # sectors, each of which costs a whole one.
-    finish = rank is not None and walk_over(z.size(1), z.size(2), z.dtype).groups == 1
+    finish = rank is not None and walk.groups == 1
     finished = torch.empty_like(grad_attention) if finish else None
     flags = z_scale is not None, first_scale is not None, out is not None, add, finish
     drops = draw.attention_rate is not None, draw.feature_rate is not None and number > 0
-    walk, pieces, hubs = _kernels(z.size(1), z.size(2), z.dtype, *flags, *drops)
+    pieces, hubs = _kernels(*shape, *flags, *drops)
     partial = empty_partial(z, attention, segments)
     position = place_of_draw(draw, number)
     count = segments.pieces.size(0)
