@@ -246,6 +246,9 @@ def test_data_that_has_moved(run: Path, folder: Path, tmp_path: Path) -> None:
             assert f"was trained on {folder}, which is not there; try --data" in " ".join(result.stderr.split())
             result = CliRunner().invoke(app, [*command, "--device", "cpu", "--data", str(moved)])
             assert result.exit_code == 0 and "note" not in result.stderr
+        result = CliRunner().invoke(app, ["train", "--resume", "--run-dir", str(run), "--device", "cpu"])
+        line = f"magna: {run} was trained on {folder}, which is not there; allowed: the same data in the same place"
+        assert result.exit_code == 2 and result.stderr.splitlines()[-1].startswith(line)
         assert evaluate(run, "test", moved, device="cpu")["metrics"] == summary["test"]
     finally:
         moved.rename(folder)

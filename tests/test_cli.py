@@ -151,7 +151,7 @@ def test_train_and_evaluate_print_one_json_object(
     assert "epoch 3/3" in err
     assert run_magna(monkeypatch, "evaluate", "runs/digits", "--split", "valid", "--json") == 0
     again = json.loads(capsys.readouterr().out)
-    assert list(again) == ["task", "dataset", "split", "metrics"]
+    assert list(again) == ["task", "dataset", "split", "metrics", "notes"]
     assert again["metrics"] == result["runs"][0]["valid"]
 
     # A second run gets a folder of its own; a folder that is named twice is refused.
@@ -335,8 +335,9 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(monkeypatch: pytest.MonkeyP
     _goes_on_bit_for_bit(monkeypatch, never_stopped)
 
 
-def test_an_interrupt_is_one_line() -> None:
-    process = _start(AFTER_THE_TENTH_ROW.format("SIGINT"))
+@pytest.mark.parametrize("kind", ["SIGINT", "SIGTERM"])
+def test_a_run_that_is_asked_to_stop_says_one_line(kind: str) -> None:
+    process = _start(AFTER_THE_TENTH_ROW.format(kind))
     _, err = process.communicate(timeout=600)
     assert process.returncode == 1
     assert err.splitlines()[-1].startswith("magna: stopped; a training run goes on with --resume")

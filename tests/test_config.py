@@ -167,6 +167,14 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
         load_recipe("no/where")
 
 
+def test_a_run_folder_is_no_recipe(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(Config().to_toml())
+    with pytest.raises(ValueError, match=r"is a run folder; allowed: a recipe.* try magna train --resume --run-dir"):
+        load_recipe(str(tmp_path))
+    (tmp_path / "nodes.csv").touch()
+    assert load_recipe(str(tmp_path)).data.name == str(tmp_path)
+
+
 def test_model_settings_are_those_of_the_model() -> None:
     from magna import MAGNA, LinkPredictor
 

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from magna import train as training
+from magna.answer import Query, predict_links
+from magna.cli import app
 from magna.config import Config, load_recipe
-from magna.datasets import load_digits
+from magna.datasets import load_digits, load_own
 from magna.predict import Predictions, evaluate, predict, read_ids
 from magna.run import RunFolder
 
@@ -130,13 +133,70 @@ def test_files_that_changed_their_meaning_are_refused(own: tuple[Path, Path], tm
         nodes.write_text(text)
 
 
+@pytest.mark.parametrize("column", [True, False], ids=["split", "drawn"])
+def test_a_graph_that_has_moved(tmp_path: Path, column: bool) -> None:
+    folder, moved, run = tmp_path / "animals", tmp_path / "moved", tmp_path / "run"
+    nodes = _write_graph(folder, range(40)) / "nodes.csv"
+    if not column:  # the split is drawn, and is not that of a new graph
+        nodes.write_text("".join(line.rsplit(",", 1)[0] + "\n" for line in nodes.read_text().splitlines()))
+    training.train(load_recipe(str(folder)).with_values(SETTINGS), run_dir=run, device="cpu")
+    summary = json.loads((run / "summary.json").read_text())
+    everything = [(split, evaluate(run, split, device="cpu")["metrics"]) for split in ("valid", "test")]
+    assert everything == [(split, summary[split]) for split in ("valid", "test")]
+    folder.rename(moved)
+    for command in (["evaluate", str(run)], ["predict", str(run)], ["train", "--resume", "--run-dir", str(run)]):
+        result = CliRunner().invoke(app, [*command, "--device", "cpu"])
+        line = f"magna: {run} was trained on {folder}, which is not there; "
+        line += (
+            "allowed: the same data in the same place; try to move it back" if command[0] == "train" else "try --data"
+        )
+        assert result.exit_code == 2 and result.stderr.splitlines()[-1].startswith(line)
+    for split, metrics in everything:
+        again = evaluate(run, split, moved, device="cpu")
+        assert (again["dataset"], again["metrics"], again["notes"]) == ("moved", metrics, [])
+    assert predict(run, ["animal-3"], moved, device="cpu").labels
+
+
+def test_a_changed_graph_is_noted(own: tuple[Path, Path]) -> None:
+    run, data = own
+    edges = data / "edges.csv"
+    before = edges.read_text()
+    note = "animals has other nodes, labels or edges than the run was trained on"
+    try:
+        edges.write_text(before + "animal-0,animal-9,likes\n")
+        assert evaluate(run, device="cpu")["notes"] == [note]
+        assert predict(run, device="cpu").to_dict()["notes"] == [note]
+        result = CliRunner().invoke(app, ["predict", str(run), "--device", "cpu"])
+        assert result.exit_code == 0 and result.stderr == f"note: {note}\n"
+    finally:
+        edges.write_text(before)
+    assert evaluate(run, device="cpu")["notes"] == []
+
+
+def test_a_run_of_before_fingerprints(own: tuple[Path, Path], tmp_path: Path) -> None:
+    old = shutil.copytree(own[0], tmp_path / "old")
+    schema = json.loads((old / "schema.json").read_text())
+    del schema["fingerprint"]
+    (old / "schema.json").write_text(json.dumps(schema))
+    assert evaluate(old, device="cpu") == evaluate(own[0], device="cpu")
+
+
 def test_a_graph_with_other_features_is_refused(own: tuple[Path, Path], digits: Path, tmp_path: Path) -> None:
     other = _write_graph(tmp_path / "other", range(40), FEATURES[:1])
     with pytest.raises(ValueError, match="weight"):
         predict(own[0], data=other, device="cpu")
+    (tmp_path / "triples").mkdir()
+    (tmp_path / "triples" / "train.tsv").write_text("a\tr\tb\n")
+    with pytest.raises(ValueError, match="triples holds triples; allowed: a graph as in training"):
+        predict(own[0], data=tmp_path / "triples", device="cpu")
     few = _write_graph(tmp_path / "few", range(40), typed=False, labels=False)
     with pytest.raises(ValueError, match="2 features; allowed: the 64 that the run was trained on"):
         predict(digits, data=few, device="cpu")
+
+
+def test_links_are_not_asked_of_a_run_on_nodes(own: tuple[Path, Path]) -> None:
+    with pytest.raises(ValueError, match="is a run of node classification; try --node"):
+        predict_links(own[0], [Query("animal-3", "likes", None)], device="cpu")
 
 
 def test_files(own: tuple[Path, Path], tmp_path: Path) -> None:
@@ -166,6 +226,20 @@ def test_ids_from_a_file(tmp_path: Path) -> None:
         read_ids(tmp_path / "no.csv")
     with pytest.raises(ValueError, match="cannot be read"):
         read_ids(tmp_path / "nowhere")
+
+
+def test_ids_from_a_file_are_those_of_the_nodes(tmp_path: Path) -> None:
+    """Blanks, quotes and characters that end a line for some programs: whatever nodes.csv takes."""
+    rows = 'a , 1\n" b", 2\n"c, d",3\n e\x85f,4\n"g\nh",5\n'
+    (tmp_path / "nodes.csv").write_text(" id ,x\n" + rows, encoding="utf-8")
+    (tmp_path / "edges.csv").write_text("source,target\na,b\n")
+    ids = load_own(tmp_path).node_ids
+    assert ids == ("a", "b", "c, d", "e\x85f", "g\nh") == tuple(read_ids(tmp_path / "nodes.csv"))
+    (tmp_path / "ids.txt").write_bytes("\ufeff a\r\nb \n\nc, d\re\x85f".encode())
+    assert read_ids(tmp_path / "ids.txt") == list(ids[:4])
+    (tmp_path / "open.csv").write_text('id\n"a\n')
+    with pytest.raises(ValueError, match=r"open\.csv line 2 is not CSV"):
+        read_ids(tmp_path / "open.csv")
 
 
 def test_no_rows_make_no_trouble() -> None:

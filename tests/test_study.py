@@ -121,9 +121,9 @@ def test_given_up_trials_are_drawn_again_or_not() -> None:
 def test_a_refused_trial_counts_and_is_not_drawn_again() -> None:
     study = Study(IN_MEMORY, "test", SPACE, {})
     refused, given_up = study.ask(), study.ask()
-    study.refuse(refused, "heads is 3")
+    study.refuse(refused, "refused", "heads is 3")
     study.give_up([given_up], again=False)
-    assert [(trial.number, refusal(trial)) for trial in study.finished()] == [(0, "heads is 3")]
+    assert [(trial.number, refusal(trial)) for trial in study.finished()] == [(0, ("refused", "heads is 3"))]
     assert study.trials("FAIL") == study.trials() and study.best() == []
     assert study.ask().params not in (refused.params, given_up.params)
 

@@ -97,7 +97,7 @@ def test_it_goes_on_to_the_number_of_trials(tmp_path: Path, trainer: Trainer, ta
     assert len(trainer.configs) == 3
     assert {config.train.seed for config in trainer.configs} == {1000}
     result = _sweep(tmp_path, trials=7, batch=3)
-    assert result["states"] == {"complete": 7, "pruned": 0, "refused": 0, "fail": 0}
+    assert result["states"] == {"complete": 7, "pruned": 0, "refused": 0, "too_large": 0, "fail": 0}
     assert len({config.model.alpha for config in trainer.configs}) == 7
     assert all(config.model.K == config.model.top_k for config in trainer.configs)
     assert _sweep(tmp_path, trials=7) == result
@@ -182,16 +182,24 @@ def test_what_others_have_confirmed_meanwhile_is_not_trained_again(
     assert result["confirmed"] == 3 and result["best"]["number"] == best[1].number
 
 
-def test_what_does_not_fit_in_memory_is_refused(tmp_path: Path, trainer: Trainer, task: None) -> None:
+def test_what_does_not_fit_in_memory_is_refused(
+    tmp_path: Path, trainer: Trainer, task: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     trainer.most_alpha = 0.6
     result = _sweep(tmp_path, trials=12, batch=12, seeds_per_trial=2)
     rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
-    assert 0 < result["states"]["refused"] == sum(row["params"]["model.alpha"] > 0.6 for row in rows) < 12
+    count = result["states"]["too_large"]
+    assert 0 < count == sum(row["params"]["model.alpha"] > 0.6 for row in rows) < 12
     for row in rows:
         large = row["params"]["model.alpha"] > 0.6
-        assert (row["state"], row["refused"]) == (("refused", "out of memory") if large else ("complete", None))
+        assert (row["state"], row["refused"]) == (("too_large", "out of memory") if large else ("complete", None))
         assert large or row["value"] == pytest.approx(row["params"]["model.alpha"] / 2)
     assert _sweep(tmp_path, trials=12, seeds_per_trial=2) == result
+    show(result, Console(width=200))
+    out = capsys.readouterr().out
+    assert f"{count} of 12 trials did not fit in memory: out of memory" in out and "built" not in out
+    story = load_recipe(str(tmp_path / "out" / "best.toml")).source.settings
+    assert f"beside {count} that did not fit in memory" in story and "built" not in story
     # Nor does it end a search where only the further seeds do not fit.
     trainer.most_alpha = 0.0
     said: list[str] = []
@@ -205,7 +213,7 @@ def test_stopped_by_hand_the_settings_are_kept(tmp_path: Path, trainer: Trainer,
         _sweep(tmp_path)
     trainer.fails = None
     result = _sweep(tmp_path)
-    assert result["states"] == {"complete": 4, "pruned": 0, "refused": 0, "fail": 4}
+    assert result["states"] == {"complete": 4, "pruned": 0, "refused": 0, "too_large": 0, "fail": 4}
     rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
     assert [row["params"] for row in rows[:4]] == [row["params"] for row in rows[4:]]
 
@@ -215,7 +223,7 @@ def test_an_error_is_passed_on_and_leaves_no_running_trial(tmp_path: Path, train
     with pytest.raises(ValueError, match="heads is 3"):
         _sweep(tmp_path)
     trainer.fails = None
-    assert _sweep(tmp_path)["states"] == {"complete": 4, "pruned": 0, "refused": 0, "fail": 4}
+    assert _sweep(tmp_path)["states"] == {"complete": 4, "pruned": 0, "refused": 0, "too_large": 0, "fail": 4}
 
 
 # Each value is allowed, but not every two of them.
@@ -234,11 +242,15 @@ def test_settings_that_do_not_go_together_are_refused_and_the_search_goes_on(
     result = _sweep(tmp_path, CLASHING, trials=12, batch=5)
     states = result["states"]
     assert states["refused"] > 0 and states["complete"] == 12 - states["refused"] == len(trainer.configs)
-    assert states["fail"] == 0 and "eval_every is 300; allowed: up to train.patience, 100" in result["refused"]
+    assert (
+        states["fail"] == 0 and "eval_every is 300; allowed: up to train.patience, 100" in result["refused"]["refused"]
+    )
     rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
     for row in rows:
         clash = (row["params"]["train.eval_every"], row["params"]["train.patience"]) == (300, 100)
-        assert (row["state"], row["refused"]) == (("refused", result["refused"]) if clash else ("complete", None))
+        assert (row["state"], row["refused"]) == (
+            ("refused", result["refused"]["refused"]) if clash else ("complete", None)
+        )
     # They are counted and not tried again.
     assert _sweep(tmp_path, CLASHING, trials=12) == result
     assert len(trainer.configs) == states["complete"]
@@ -264,7 +276,7 @@ def test_a_model_that_cannot_be_built_is_refused(tmp_path: Path) -> None:
     )
     result = _sweep(tmp_path, replace(config, search={"model.heads": [2, 3], "model.alpha": [0.1, 0.2]}), trials=8)
     assert result["states"]["refused"] > 0 and result["states"]["complete"] == 8 - result["states"]["refused"]
-    assert "heads is 3; allowed: heads that divide" in result["refused"]
+    assert "heads is 3; allowed: heads that divide" in result["refused"]["refused"]
 
 
 def test_a_full_disk_keeps_the_files_of_the_last_call(
@@ -444,8 +456,9 @@ def test_link_predictors_that_do_not_fit_in_memory_are_refused(
     monkeypatch.setattr("magna.turns.fit", fit)
     result = _sweep(tmp_path, replace(ring, search={"model.K": [1, 2], "model.alpha": [0.1, 0.2]}), trials=6)
     rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
-    assert [row["state"] == "refused" for row in rows] == [row["params"]["model.K"] == 2 for row in rows]
-    assert result["refused"] == "CUDA out of memory. Tried to allocate 9.00 GiB" and result["states"]["complete"] > 0
+    assert [row["state"] == "too_large" for row in rows] == [row["params"]["model.K"] == 2 for row in rows]
+    assert result["refused"]["too_large"] == "CUDA out of memory. Tried to allocate 9.00 GiB"
+    assert result["states"]["complete"] > 0
 
 
 def test_link_predictors_that_do_not_go_together_are_refused(tmp_path: Path, ring: Config) -> None:
@@ -459,7 +472,7 @@ def test_link_predictors_that_do_not_go_together_are_refused(tmp_path: Path, rin
     )
     result = _sweep(tmp_path, clashing, trials=4)
     assert result["states"]["refused"] == 4 - result["states"]["complete"] > 0
-    assert "relations of width 7; allowed: equal widths" in result["refused"]
+    assert "relations of width 7; allowed: equal widths" in result["refused"]["refused"]
 
 
 def test_link_predictors_are_stopped_early_by_validation_mrr(

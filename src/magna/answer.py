@@ -13,7 +13,7 @@ import torch
 
 from magna.capture import matmul_precision
 from magna.config import Config
-from magna.datasets import KNOWLEDGE_GRAPHS, KnowledgeGraph, read_known
+from magna.datasets import KnowledgeGraph, read_known
 from magna.datasets.triples import Line, read_lines, read_text, without_header
 from magna.models import LinkPredictor
 from magna.outfile import write_answers
@@ -231,7 +231,7 @@ def _open(
 ) -> _Opened:
     run = RunFolder.open(run_dir)
     if run.config.task.name != "link_prediction":
-        raise ValueError(f"{run.path} is a run of {run.config.task.name}; allowed: one of link prediction")
+        raise ValueError(f"{run.path} is a run of node classification; try --node or --nodes, or magna.predict")
     model, where = run.load_model(), torch.device(pick_device(device))
     config = _with_data(run, data)
     task = make_task(config, data_dir, where)
@@ -250,11 +250,7 @@ def _with_data(run: RunFolder, data: str | Path | None) -> Config:
     config = run.config
     if data is not None:
         return replace(config, data=replace(config.data, name=str(data)))
-    if config.data.name not in KNOWLEDGE_GRAPHS and not Path(config.data.name).is_dir():
-        raise ValueError(
-            f"{run.path} was trained on {config.data.name}, which is not there; try --data with the folder where its "
-            "triples are now"
-        )
+    run.check_data("try --data with the folder where its triples are now")
     return config
 
 

@@ -309,6 +309,11 @@ def _own_data(path: Path) -> Config:
     path = path.resolve()  # the run folder is read from anywhere
     nodes = any((path / f"nodes.{form}").is_file() for form in ("csv", "parquet"))
     triples = path.is_dir() and not nodes and any(path.glob("train.t[xs][tv]*"))
+    if not nodes and not triples and (path / "config.toml").is_file():
+        raise ValueError(
+            f"{path} is a run folder; allowed: a recipe, a TOML file or a folder with your own data; to go on with the "
+            f"run, try magna train --resume --run-dir {path}"
+        )
     recipe = TRIPLES_RECIPE if triples else DEFAULT_RECIPE
     return replace(
         load_recipe(recipe),

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magna.config import Config, ExpectedConfig, SourceConfig, split_key
-from magna.study import Study, refusal
+from magna.study import Refusal, Study, refusal
 from magna.whole import write_whole
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
     from rich.console import Console
 
-STATES = ("complete", "pruned", "refused", "fail")
+_REFUSALS: dict[Refusal, str] = {"refused": "could not be built", "too_large": "did not fit in memory"}
+STATES = ("complete", "pruned", *_REFUSALS, "fail")
 
 
 def trial_rows(study: Study, confirm_seeds: Sequence[int]) -> list[dict[str, Any]]:
@@ -32,9 +33,9 @@ def trial_rows(study: Study, confirm_seeds: Sequence[int]) -> list[dict[str, Any
 def judge(rows: Sequence[Mapping[str, Any]], top: int) -> dict[str, Any]:
     """How many trials ended how, and the best of them."""
     states = {state: sum(row["state"] == state for row in rows) for state in STATES}
-    refused = next((row["refused"] for row in rows if row["refused"] is not None), None)
-    if states["refused"] and not states["complete"] + states["pruned"]:
-        raise ValueError(f"{_count_refused(states, refused)}; try other settings, with another --out")
+    refused = {kind: next((row["refused"] for row in rows if row["state"] == kind), None) for kind in _REFUSALS}
+    if any(refused.values()) and not states["complete"] + states["pruned"]:
+        raise ValueError(f"{'; '.join(_count_refused(states, refused))}; try other settings, with another --out")
     ranked = sorted((row for row in rows if row["state"] == "complete"), key=_rank, reverse=True)
     if not ranked:
         raise RuntimeError("no trial came to its end; try more --trials")
@@ -50,12 +51,13 @@ def judge(rows: Sequence[Mapping[str, Any]], top: int) -> dict[str, Any]:
 
 def best_recipe(config: Config, result: Mapping[str, Any]) -> Config:
     """The recipe with the settings that the search chose, and the story of the choice."""
-    best, states, refused = result["best"], result["states"], result["states"]["refused"]
+    best, states = result["best"], result["states"]
+    refused = " and ".join(f"{states[kind]} that {text}" for kind, text in _REFUSALS.items() if states[kind])
     metric = "MRR" if config.task.name == "link_prediction" else "accuracy"
     story = (
         f"magna sweep {config.recipe}, {datetime.date.today().isoformat()}, on {result['device']}: "
         f"{states['complete'] + states['pruned']} trials ({states['pruned']} of them stopped early"
-        f"{f', beside {refused} that could not be built' if refused else ''}) drawn by the "
+        f"{f', beside {refused}' if refused else ''}) drawn by the "
         f"{result['sampler']} sampler with seed {result['seed']} from the space under [search], trained with search "
         f"{name_seeds(result['search_seeds'])}. Trial {best['number']}, validation {metric} {best['value']:.4f}"
     )
@@ -113,7 +115,7 @@ def show(result: Mapping[str, Any], console: Console) -> None:
     lines = [
         f"{states['pruned']} trials were stopped early, {states['fail']} failed; weight: share of a setting in the "
         "differences",
-        *([_count_refused(states, result["refused"])] if states["refused"] else []),
+        *_count_refused(states, result["refused"]),
         f"all trials: {result['out']}/trials.csv",
         f"train the best: magna train {result['out']}/best.toml",
     ]
@@ -130,10 +132,11 @@ def name_seeds(seeds: Sequence[int]) -> str:
 
 
 def _row(trial: FrozenTrial, confirmed: Sequence[float] | None) -> dict[str, Any]:
-    record, refused = trial.user_attrs.get("record", {}), refusal(trial)
+    record = trial.user_attrs.get("record", {})
+    state, refused = refusal(trial) or (trial.state.name.lower(), None)
     return {
         "number": trial.number,
-        "state": trial.state.name.lower() if refused is None else "refused",
+        "state": state,
         "value": trial.value,
         "confirmed": statistics.fmean(confirmed) if confirmed else None,
         "epochs": record.get("epochs", 0),
@@ -148,9 +151,14 @@ def _rank(row: Mapping[str, Any]) -> tuple[float, float, int]:
     return (-1.0 if row["confirmed"] is None else row["confirmed"], row["value"], -row["number"])
 
 
-def _count_refused(states: Mapping[str, int], reason: str | None) -> str:
+def _count_refused(states: Mapping[str, int], reasons: Mapping[Refusal, str | None]) -> list[str]:
+    """How many trials could not be trained, and the first reason, by its kind."""
     finished = sum(states[state] for state in STATES if state != "fail")
-    return f"{states['refused']} of {finished} trials could not be built: {reason}"
+    return [
+        f"{states[kind]} of {finished} trials {text}: {reasons[kind]}"
+        for kind, text in _REFUSALS.items()
+        if states[kind]
+    ]
 
 
 def _brief(value: Any) -> str:

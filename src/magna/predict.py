@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
+import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from magna.answer import evaluate_links
 from magna.capture import matmul_precision
 from magna.datasets import NodeData, Schema, load_new_graph, load_node_data, prepare
 from magna.datasets.node_data import UNLABELLED
+from magna.datasets.tables import csv_rows
+from magna.datasets.triples import read_text
 from magna.outfile import write_answers
 from magna.run import RunFolder, pick_device
 from magna.tasks.node_classification import scored
@@ -34,6 +36,7 @@ class Predictions:
     labels: list[str]
     probabilities: Tensor
     truth: list[str | None]
+    notes: tuple[str, ...] = ()  # what one should know of the data
 
     def columns(self) -> dict[str, list[Any]]:
         """Everything by column: what a table file holds, and what `pandas.DataFrame` takes."""
@@ -65,6 +68,7 @@ class Predictions:
                 }
                 for id, label, probabilities, truth in rows
             ],
+            "notes": list(self.notes),
         }
 
     def write(self, path: str | Path, form: str | None = None) -> None:
@@ -85,11 +89,11 @@ def predict(
     Args:
         run_dir: the run folder.
         nodes: ids of nodes, in the order that is wanted; None: all.
-        data: a new graph with the same features (a folder or file as for training) in place of the run's own.
+        data: where the run's own graph is now, or a new one with the same features (a folder or file as for training).
         data_dir: the data folder, for the run's own graph.
         device: "auto", "cpu" or "cuda".
     """
-    graph, scores = _scores(run_dir, data, data_dir, device)
+    graph, scores, notes = _scores(run_dir, data, data_dir, device)
     chosen = torch.arange(graph.num_nodes) if nodes is None else graph.index_of([str(node) for node in nodes])
     probabilities = scores[chosen].double().softmax(1)
     return Predictions(
@@ -99,6 +103,7 @@ def predict(
         labels=[graph.class_name(label) for label in probabilities.argmax(1).tolist()],
         probabilities=probabilities,
         truth=[None if label == UNLABELLED else graph.class_name(label) for label in graph.y[chosen].tolist()],
+        notes=notes,
     )
 
 
@@ -119,7 +124,7 @@ def evaluate(
         raise ValueError(f"split is {split!r}; allowed: valid, test")
     if RunFolder.open(run_dir).config.task.name == "link_prediction":
         return evaluate_links(run_dir, split, data, data_dir=data_dir, device=device)
-    graph, scores = _scores(run_dir, data, data_dir, device)
+    graph, scores, notes = _scores(run_dir, data, data_dir, device)
     nodes = graph.split(split)
     if nodes.numel() == 0:
         raise ValueError(f"{graph.name} has no {split} node; allowed: a graph with labelled nodes in that split")
@@ -129,44 +134,35 @@ def evaluate(
         "dataset": graph.name,
         "split": split,
         "metrics": {name: float(value) for name, value in metrics.items()},
+        "notes": list(notes),
     }
 
 
 def read_ids(path: str | Path) -> list[str]:
-    """The ids of a file: the `id` column of a CSV, else one id on each line."""
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")  # as spreadsheets save it
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); allowed: a text file with one id on each line") from error
-    if Path(path).suffix.lower() != ".csv":
-        return [line.strip() for line in text.splitlines() if line.strip()]
-    rows = csv.DictReader(text.splitlines(), skipinitialspace=True)
-    if "id" not in (rows.fieldnames or ()):
-        raise ValueError(f"{path} has columns {', '.join(rows.fieldnames or ())}; allowed: one of them is id")
-    ids = [(row["id"] or "").strip() for row in rows]  # as they are read in nodes.csv
+    """The ids of a file: the `id` column of a CSV, else one id on each line; blanks around them go, as in nodes.csv."""
+    path = Path(path)
+    if path.suffix.lower() == ".csv":
+        rows = csv_rows(path)
+        header = [name.strip() for name in next(rows, (1, []))[1]]
+        if "id" not in header:
+            raise ValueError(f"{path} has columns {', '.join(header)}; allowed: one of them is id")
+        at = header.index("id")
+        ids = [row[at].strip() for _, row in rows if len(row) > at]
+    else:
+        ids = [line.strip() for line in io.StringIO(read_text(path), newline=None)]
     return [id for id in ids if id]
 
 
 @torch.no_grad()
 def _scores(
     run_dir: str | Path, data: str | Path | None, data_dir: str | Path | None, device: str
-) -> tuple[NodeData, Tensor]:
-    """The graph and the model's scores [N, C] for all of its nodes, on the CPU."""
+) -> tuple[NodeData, Tensor, tuple[str, ...]]:
+    """The graph, the model's scores [N, C] for all of its nodes, on the CPU, and what one should know of the data."""
     run = RunFolder.open(run_dir)
     if run.config.task.name != "node_classification":
         raise ValueError(f"{run.path} is a run of link prediction; try --head and --relation, or magna.answer")
     config, model = run.config, run.load_model()
-    if data is None:
-        graph = load_node_data(config.data, data_dir)
-        if run.schema is not None and Schema.from_dict(run.schema).names != graph.schema.names:
-            raise ValueError(
-                f"{graph.name} has other features, classes or edge types than the run was trained on; allowed: the "
-                "same, in the same files; try --data for a new graph, or to train again"
-            )
-    else:
-        if run.schema is None:
-            raise ValueError(f"{run.path} keeps no schema.json, which a new graph is read with; train it again")
-        graph = load_new_graph(data, config.data, Schema.from_dict(run.schema))
+    graph, notes = _graph(run, data, data_dir)
     graph = prepare(graph, config.data)
     if graph.x is None or graph.x.size(1) != model.in_channels:
         got = "no" if graph.x is None else graph.x.size(1)
@@ -176,4 +172,30 @@ def _scores(
     where = torch.device(pick_device(device))
     edges = [part.to(where) for part in (graph.edge_index, graph.edge_type) if part is not None]
     with matmul_precision(config.train.precision):
-        return graph, model.to(where).eval()(graph.x.to(where), *edges).cpu()
+        return graph, model.to(where).eval()(graph.x.to(where), *edges).cpu(), notes
+
+
+def _graph(run: RunFolder, data: str | Path | None, data_dir: str | Path | None) -> tuple[NodeData, tuple[str, ...]]:
+    """The run's own graph, wherever it is now, or a new one, and what one should know of it."""
+    settings, kept = run.config.data, run.schema or {}
+    fingerprint = kept.pop("fingerprint", None)
+    schema = Schema.from_dict(kept)
+    if data is None:
+        run.check_data("try --data with the folder or file where it is now")
+    else:
+        if not kept:
+            raise ValueError(f"{run.path} keeps no schema.json, which a new graph is read with; train it again")
+        graph = load_new_graph(data, settings, schema)
+        if graph.fingerprint() != fingerprint:
+            return graph, ()
+        settings = replace(settings, name=str(data))  # the run's own, with the split that the run has drawn
+    graph = load_node_data(settings, data_dir)
+    if kept and schema.names != graph.schema.names:
+        raise ValueError(
+            f"{graph.name} has other features, classes or edge types than the run was trained on; allowed: the same, "
+            "in the same files; try --data for a new graph, or to train again"
+        )
+    # Runs of before there were fingerprints say nothing.
+    if fingerprint in (None, graph.fingerprint()):
+        return graph, ()
+    return graph, (f"{graph.name} has other nodes, labels or edges than the run was trained on",)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from magna import __version__
 from magna.config import Config
+from magna.datasets import DATASETS
 from magna.models import Model, model_class
 from magna.whole import forget_parts, make_folder, write_whole, writing
 
@@ -96,6 +97,12 @@ class RunFolder:
                 f"{self.path} has run format {number}, written by magna {wrote}; allowed: up to {FORMAT}, what magna "
                 f"{__version__} reads; try the magna that wrote it, or train again"
             )
+
+    def check_data(self, hint: str) -> None:
+        """Refuse a run whose data, of the user's own, is no longer where it was; `hint` says what helps."""
+        name = self.config.data.name
+        if name not in DATASETS and not Path(name).exists():
+            raise ValueError(f"{self.path} was trained on {name}, which is not there; {hint}")
 
     @property
     def config(self) -> Config:

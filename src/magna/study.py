@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from magna.config import Range
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
 Sampler = Literal["random", "tpe"]
+Refusal = Literal["refused", "too_large"]  # settings that give no model, or one that does not fit in memory
 
 # A trial whose process has not been heard of for so long is given up and drawn again.
 HEARTBEAT_SECONDS, GRACE_SECONDS = 10, 45
@@ -114,10 +115,10 @@ class Study:
         """Stopped early; its value is what it had reported last."""
         self._tell(trial, "PRUNED", record)
 
-    def refuse(self, trial: Trial, reason: str) -> None:
-        """Settings that give no model; they are not asked for again."""
+    def refuse(self, trial: Trial, kind: Refusal, reason: str) -> None:
+        """Settings that cannot be trained; they are not asked for again."""
         with self._unless_taken_over():
-            trial.set_user_attr("refused", reason)
+            trial.set_user_attr(kind, reason)
         self._tell(trial, "FAIL", {})
 
     def give_up(self, trials: Iterable[Trial], again: bool) -> None:
@@ -264,9 +265,9 @@ def is_finished(trial: FrozenTrial) -> bool:
     return trial.state.name in ("COMPLETE", "PRUNED") or refusal(trial) is not None
 
 
-def refusal(trial: FrozenTrial) -> str | None:
-    """Why the settings of a trial gave no model; None where they did."""
-    return trial.user_attrs.get("refused")
+def refusal(trial: FrozenTrial) -> tuple[Refusal, str] | None:
+    """Why the settings of a trial could not be trained; None where they could."""
+    return next(((kind, trial.user_attrs[kind]) for kind in get_args(Refusal) if kind in trial.user_attrs), None)
 
 
 def safe(url: str) -> str:

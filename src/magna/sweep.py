@@ -181,7 +181,7 @@ def _run_batch(config: Config, plan: Plan, task: Task, study: Study, count: int,
                 if (reason := _refusal(config, trial.params, task)) is None:
                     trials.append(trial)
                 else:
-                    study.refuse(trial, reason)
+                    study.refuse(trial, "refused", reason)
             # Every run of a trial stands beside the others of that trial, as `Watch` expects.
             configs = _with_seeds(config, (trial.params for trial in trials), plan.search_seeds)
             watch = Watch(study, trials, plan.seeds_per_trial, config.train.epochs, plan.prune, say, task.METRIC)
@@ -191,7 +191,7 @@ def _run_batch(config: Config, plan: Plan, task: Task, study: Study, count: int,
         raise
     for place, (trial, runs) in enumerate(zip(trials, trained, strict=True)):
         if isinstance(runs, str):
-            study.refuse(trial, runs)
+            study.refuse(trial, "too_large", runs)
             continue
         valid = [run.valid[task.METRIC] for run in runs]
         record = {

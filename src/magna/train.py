@@ -57,10 +57,14 @@ def train(
     if tensorboard:
         Board(Path(run_dir))  # where it is missing, say so before anything is read
     fabric = Fabric(accelerator=pick_device(device), devices=1)
-    task = make_task(config, data_dir, fabric.device)
-    on_start(task, fabric.device)
     configs = [config.with_seed(seed) for seed in range(config.train.seed, config.train.seed + seeds)]
     folders = [Path(run_dir) if seeds == 1 else Path(run_dir) / f"seed-{each.train.seed}" for each in configs]
+    for folder in folders:
+        if resume and RunFolder(folder).exists():
+            hint = "allowed: the same data in the same place; try to move it back, or to put a link there"
+            RunFolder.open(folder).check_data(hint)
+    task = make_task(config, data_dir, fabric.device)
+    on_start(task, fabric.device)
     ended: dict[int, dict[str, Any]] = {}
     if isinstance(task, NodeClassification) and shares_batch(seeds, fabric.device, together):
         ended = _run_together(configs, folders, task, resume, tensorboard, on_epoch)

@@ -179,7 +179,7 @@ HEAD = "id,height,width,label,split\n"
         (NODES + "x5,tall,1,cat,\n", EDGES, ["nodes.csv line 7 column 'height' is 'tall', not a number"]),
         (NODES + "x5,1,,cat,\n", EDGES, ["nodes.csv line 7 column 'width' is empty"]),
         (NODES + "x5,1,nan,cat,\n", EDGES, ["nodes.csv line 7 column 'width' is nan; allowed: finite"]),
-        (NODES + "x5,1,1e300,cat,\n", EDGES, ["column 'width' is inf; allowed: finite"]),
+        (NODES + "x5,1,1e300,cat,\n", EDGES, ["column 'width' is 1e+300; allowed: finite"]),
         (NODES + "x5,1,1,horse,test\n", EDGES, ["nodes.csv line 7 has label 'horse'", "cat, dog"]),
         (NODES + "x5,1,1,cat,exam\n", EDGES, ["nodes.csv line 7 has split 'exam'", "train, valid"]),
         (NODES + "x5,1,1,,test\n", EDGES, ["nodes.csv line 7 is in the test split and has no label"]),

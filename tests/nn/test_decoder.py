@@ -11,15 +11,14 @@ from torch.nn import functional as F
 
 from magna.nn.decoder import DECODERS, LINEAR, ComplEx, ConvE, Decoder, TuckER
 from magna.typing import DecoderName
+from tests.laws import peak_bytes
 
 CHANNELS, RELATION_CHANNELS, ENTITIES, BATCH = 12, 5, 7, 4
 
 
 def _decoder(name: str, relation_channels: int = RELATION_CHANNELS, **options) -> Decoder:
     torch.manual_seed(0)
-    decoder = DECODERS[name](CHANNELS, relation_channels, ENTITIES, **options)
-    decoder.reset_parameters()
-    return decoder
+    return DECODERS[name](CHANNELS, relation_channels, ENTITIES, **options)
 
 
 def _inputs(relation_channels: int = RELATION_CHANNELS) -> tuple[Tensor, Tensor, Tensor]:
@@ -75,12 +74,44 @@ def test_all_relations_of_a_pair_have_the_scores_of_the_formula(name: str, relat
     torch.testing.assert_close(scores, torch.stack(expected).view(BATCH, len(relations)))
 
 
+@pytest.mark.parametrize("block", [1, 2 * BATCH * CHANNELS, 2**24])
+def test_tucker_guesses_relations_in_blocks_with_the_gradients_of_the_whole(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magna.nn.decoder._BLOCK", block)
+    decoder = _decoder("tucker").double()
+    assert isinstance(decoder, TuckER)
+    head, _, states = _inputs()
+    inputs = [head.double().requires_grad_(), states[:BATCH].double().requires_grad_(), decoder.core]
+    found, expected = decoder.pair(*inputs[:2]), torch.einsum("bi,bj,kij->bk", *inputs)
+    torch.testing.assert_close(found, expected)
+    upstream = torch.randn_like(found)
+    for one, other in zip(*(torch.autograd.grad(out, inputs, upstream) for out in (found, expected)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_tucker_guesses_relations_without_a_matrix_for_each_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, width = 64, 32
+    monkeypatch.setattr("magna.nn.decoder._BLOCK", batch * width)
+    decoder = TuckER(width, width, ENTITIES)
+    head, tail = (torch.randn(batch, width, requires_grad=True) for _ in range(2))
+    peak = peak_bytes(lambda: decoder.pair(head, tail).sum().backward(), torch.device("cpu"))
+    assert peak - 2 * decoder.core.nbytes < batch * width * width * 4 // 2  # its gradient, whole and in parts
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_begins_with_its_starting_values(name: str) -> None:
+    later = _decoder(name, entity_bias=True, fill=False)
+    later.reset_parameters()
+    for one, other in zip(_decoder(name, entity_bias=True).parameters(), later.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize(("relation_channels", "std"), [(30, 0.1), (30, 2.0), (200, 0.1)])
 @pytest.mark.parametrize("name", DECODERS)
 def test_scores_start_with_a_deviation_of_one(name: str, relation_channels: int, std: float) -> None:
     torch.manual_seed(0)
     decoder = DECODERS[name](64, relation_channels, 500, relation_std=std)
-    decoder.reset_parameters()
     scores = _scores(decoder, torch.randn(200, 64), std * torch.randn(200, relation_channels), torch.randn(500, 64))
     assert 0.7 < scores.std().item() < 1.3
 

@@ -72,6 +72,13 @@ def test_the_parts_are_in_their_places() -> None:
     torch.testing.assert_close(scored.part(slice(1, 2)).scores(), scored.scores()[1:])
 
 
+def test_the_draws_of_a_seed_do_not_depend_on_the_decoder() -> None:
+    first, *others = (_model(decoder=decoder, relation_channels=32) for decoder in ("distmult", "complex", "tucker"))
+    for other in others:
+        for part in ("entity_table", "encoder.blocks.0.conv.out.weight"):
+            assert torch.equal(first.get_parameter(part), other.get_parameter(part))
+
+
 def test_an_entity_may_score_less_with_itself() -> None:
     torch.manual_seed(0)
     plain = _model().eval()

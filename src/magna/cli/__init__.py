@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Annotated
 
@@ -40,6 +41,8 @@ def start(
 
 def main() -> None:
     """The `magna` program."""
+    # Asked to end, as batch systems do, it stops as with Ctrl-C: nothing half written, trials given back to their study.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         status = app(prog_name="magna", standalone_mode=False)
     except Exception as error:

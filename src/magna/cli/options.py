@@ -62,7 +62,8 @@ RunPath = Annotated[Path, typer.Argument(help="A run folder.", show_default=Fals
 NewGraph = Annotated[
     Path | None,
     typer.Option(
-        help="A new graph with the same features, or a folder of triples with the same names.", show_default=False
+        help="Where the data is now, or a new graph with the same features, or triples with the same names.",
+        show_default=False,
     ),
 ]
 
@@ -84,6 +85,7 @@ def finish(
     except BrokenPipeError:
         raise  # whoever reads has heard enough: typer ends without a word
     except KeyboardInterrupt:
+        _wait_for_device()
         fail("stopped; a training run goes on with --resume, a search or a table when it is called again", 1, verbose)
     except ValueError as error:
         fail(str(error), 2, verbose)
@@ -91,6 +93,13 @@ def finish(
         fail(error.strerror or str(error), 1, verbose)
     except Exception as error:
         fail(f"{type(error).__name__}: {error}", 1, verbose)
+
+
+def _wait_for_device() -> None:
+    """Leave no work behind on a GPU: where processes share one (MPS), that can end the others with errors."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def plain_console() -> Console:

@@ -82,8 +82,7 @@ def predict(
             return found.to_dict()
         found.write(out, form)
         rows = len(next(iter(found.columns().values())))
-        notes = {"notes": list(found.notes)} if asks_links else {}
-        return {"dataset": found.dataset, what: rows, "file": str(out), **notes}
+        return {"dataset": found.dataset, what: rows, "file": str(out), "notes": list(found.notes)}
 
     def labels() -> Any:
         from magna.predict import predict, read_ids

@@ -151,6 +151,8 @@ def load_new_graph(path: str | Path, config: DataConfig, schema: Schema) -> Node
     Features, classes and edge types are those of training, by name; a column too few or too many is an error. Without a
     column `split`, all labelled nodes are the test split.
     """
+    if holds_triples(path):
+        raise ValueError(f"{path} holds triples; allowed: a graph as in training, such as nodes.csv and edges.csv")
     data = load_own(path, like=schema)
     if config.undirected:
         data = data.with_both_directions()

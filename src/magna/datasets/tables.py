@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,37 +44,43 @@ def read_table(path: Path, required: Sequence[str], optional: Sequence[str], *, 
     return read(path, required, optional, numbers)
 
 
-def _read_csv(path: Path, required: Sequence[str], optional: Sequence[str], numbers: bool) -> Table:
+def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The number of each line that is not empty, and its cells, still with the blanks behind them."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file, strict=True, skipinitialspace=True)
-            header = [name.strip() for name in next(rows, [])]
-            as_text = _text_columns(path, header, required, optional, numbers)
-            as_numbers = tuple(name for name in header if name not in as_text)
-            text_at, number_at = ([header.index(name) for name in names] for names in (as_text, as_numbers))
-            columns: list[list[str]] = [[] for _ in as_text]
-            blocks, lines, waiting = [], [], []
             for row in rows:
-                if not row:
-                    continue
-                if len(row) != len(header):
-                    place = _place(path, rows.line_num)
-                    raise ValueError(f"{place} has {len(row)} cells; allowed: {len(header)}, as in its first line")
-                lines.append(rows.line_num)
-                for column, position in zip(columns, text_at, strict=True):
-                    column.append(row[position].strip())
-                if number_at:
-                    waiting.append([row[position] for position in number_at])
-                    if len(waiting) == _BLOCK:
-                        blocks.append(_parsed(path, as_numbers, waiting, lines))
-                        waiting = []
-            blocks.append(_parsed(path, as_numbers, waiting, lines))
+                if row:
+                    yield rows.line_num, row
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); try saving it so") from None
     except csv.Error as error:
         raise ValueError(f"{_place(path, rows.line_num)} is not CSV: {error}") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror})") from None
+
+
+def _read_csv(path: Path, required: Sequence[str], optional: Sequence[str], numbers: bool) -> Table:
+    rows = csv_rows(path)
+    header = [name.strip() for name in next(rows, (1, []))[1]]
+    as_text = _text_columns(path, header, required, optional, numbers)
+    as_numbers = tuple(name for name in header if name not in as_text)
+    text_at, number_at = ([header.index(name) for name in names] for names in (as_text, as_numbers))
+    columns: list[list[str]] = [[] for _ in as_text]
+    blocks, lines, waiting = [], [], []
+    for line, row in rows:
+        if len(row) != len(header):
+            place = _place(path, line)
+            raise ValueError(f"{place} has {len(row)} cells; allowed: {len(header)}, as in its first line")
+        lines.append(line)
+        for column, position in zip(columns, text_at, strict=True):
+            column.append(row[position].strip())
+        if number_at:
+            waiting.append([row[position] for position in number_at])
+            if len(waiting) == _BLOCK:
+                blocks.append(_parsed(path, as_numbers, waiting, lines))
+                waiting = []
+    blocks.append(_parsed(path, as_numbers, waiting, lines))
     return Table(path, dict(zip(as_text, columns, strict=True)), as_numbers, np.concatenate(blocks), lines)
 
 
@@ -105,9 +111,8 @@ def _read_parquet(path: Path, required: Sequence[str], optional: Sequence[str], 
             row = column.is_null().to_pylist().index(True)
             raise ValueError(f"{_place(path, lines[row])} column {name!r} is empty; {_allowed_numbers(as_text)}")
         values[:, position] = column.to_numpy()
-    _refuse_infinite(path, as_numbers, values, lines)
     text = {name: [_as_text(cell) for cell in table[name].to_pylist()] for name in as_text}
-    return Table(path, text, as_numbers, values, lines)
+    return Table(path, text, as_numbers, _single(path, as_numbers, values, lines), lines)
 
 
 def _text_columns(
@@ -142,18 +147,19 @@ def _parsed(path: Path, names: Sequence[str], rows: list[list[str]], lines: Sequ
                         f"{_place(path, line)} column {name!r} is {found}; {_allowed_numbers(['id', 'label', 'split'])}"
                     ) from None
         raise
+    return _single(path, names, values, lines)
+
+
+def _single(path: Path, names: Sequence[str], values: np.ndarray, lines: Sequence[int]) -> np.ndarray:
+    """The numbers in single precision; what is not finite there is refused."""
     with np.errstate(over="ignore"):
-        single = values.astype(np.float32)
-    _refuse_infinite(path, names, single, lines)
-    return single
-
-
-def _refuse_infinite(path: Path, names: Sequence[str], values: np.ndarray, lines: Sequence[int]) -> None:
-    bad = np.argwhere(~np.isfinite(values))
+        single = values.astype(np.float32, copy=False)
+    bad = np.argwhere(~np.isfinite(single))
     if len(bad):
         row, column = bad[0]
         place, number = _place(path, lines[row]), values[row, column]
         raise ValueError(f"{place} column {names[column]!r} is {number}; allowed: finite numbers of single precision")
+    return single
 
 
 def _is_number(cell: str) -> bool:

@@ -10,10 +10,13 @@ import math
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from magna.nn.dropout import Dropout
 from magna.nn.initial import fill_linear
 from magna.typing import Backend, Init
+
+_BLOCK = 2**24  # products that are held at a time where a decoder guesses relations
 
 
 class Decoder(nn.Module):
@@ -34,6 +37,7 @@ class Decoder(nn.Module):
         dropout: on the head's state and on the relation, in training.
         entity_bias: a number for each candidate is learned and added to its scores.
         init: starting values, "glorot" or "official".
+        fill: False: whoever builds the decoder calls `reset_parameters` when it is its turn to draw.
 
     Shapes: head [B, channels], relation [B, relation_channels], states [N, channels] → query [B, C], candidates [N, C],
     bias [N] or None.
@@ -53,6 +57,7 @@ class Decoder(nn.Module):
         entity_bias: bool = False,
         init: Init = "glorot",
         backend: Backend = "auto",
+        fill: bool = True,
     ) -> None:
         super().__init__()
         self.channels, self.relation_channels = channels, relation_channels
@@ -62,6 +67,12 @@ class Decoder(nn.Module):
         differs = relation_channels != channels
         self.project = nn.Linear(relation_channels, channels, bias=False) if self.PROJECTS and differs else None
         self.entity_bias = nn.Parameter(torch.empty(num_entities)) if entity_bias else None
+        self.add_own()
+        if fill:
+            self.reset_parameters()
+
+    def add_own(self) -> None:
+        """The parameters that a decoder has beyond those of all."""
 
     def reset_parameters(self) -> None:
         if self.entity_bias is not None:
@@ -160,14 +171,13 @@ class ComplEx(Decoder):
 class TuckER(Decoder):
     """Σ_kij r_k h_i t_j W_kij (Balazevic et al. 2019), with the core W [relation_channels, channels, channels].
 
-    Of B queries it stores B * relation_channels * channels products, and B * channels² to guess their relations.
+    Of B queries it stores B * relation_channels * channels products; none to guess their relations.
     """
 
     PROJECTS = False
 
-    def __init__(self, channels: int, relation_channels: int, num_entities: int, **options) -> None:
-        super().__init__(channels, relation_channels, num_entities, **options)
-        self.core = nn.Parameter(torch.empty(relation_channels, channels, channels))
+    def add_own(self) -> None:
+        self.core = nn.Parameter(torch.empty(self.relation_channels, self.channels, self.channels))
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -179,8 +189,13 @@ class TuckER(Decoder):
         return pairs.flatten(1) @ self.core.flatten(0, 1)
 
     def pair(self, head: Tensor, tail: Tensor) -> Tensor:
-        pairs = head.unsqueeze(2) * tail.unsqueeze(1)  # [B, C, C]
-        return pairs.flatten(1) @ self.core.flatten(1).T
+        def block(core: Tensor, head: Tensor, tail: Tensor) -> Tensor:
+            return ((head @ core) * tail).sum(-1)  # [rows, B, C] → [rows, B]
+
+        # A few rows of the core at a time, and once more in the backward pass, so that no product is kept.
+        rows = self.core.split(max(1, _BLOCK // max(1, head.numel())))
+        parts = [checkpoint(block, part, head, tail, use_reentrant=False, preserve_rng_state=False) for part in rows]
+        return torch.cat(parts).T
 
 
 class ConvE(Decoder):
@@ -193,6 +208,9 @@ class ConvE(Decoder):
 
     def __init__(self, channels: int, relation_channels: int, num_entities: int, **options) -> None:
         super().__init__(channels, relation_channels, num_entities, **options | {"entity_bias": True})
+
+    def add_own(self) -> None:
+        channels = self.channels
         self.height = max(side for side in range(1, math.isqrt(channels) + 1) if channels % side == 0)
         height, width = 2 * self.height - self.SIDE + 1, channels // self.height - self.SIDE + 1
         if height < 1 or width < 1:

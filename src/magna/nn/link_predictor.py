@@ -185,6 +185,7 @@ class LinkPredictor(
             entity_bias=entity_bias,
             init=encoder["init"],
             backend=encoder["backend"],
+            fill=False,  # below, in the order that the results of a seed rest on
         )
         self.reset_parameters()
 

@@ -41,7 +41,7 @@ class NodeClassification:
         for split in ("train", "valid", "test"):
             if data.split(split).numel() == 0:
                 raise ValueError(f"{data.name} has no {split} node; allowed: at least one in each split")
-        self.data_config = config.data
+        self.data_config, self._fingerprint = config.data, data.fingerprint()
         self.data = data = prepare(data, config.data)
         assert data.x is not None
         self.dataset, self.device, self.settings = data.name, device, config.task
@@ -80,8 +80,8 @@ class NodeClassification:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """What a run folder keeps: what the model must know of another graph's columns."""
-        return self.data.schema.to_dict()
+        """What a run folder keeps: what the model must know of another graph's columns, and which graph this was."""
+        return {**self.data.schema.to_dict(), "fingerprint": self._fingerprint}
 
     def batches(self, epoch: int = 0, seed: int = 0) -> Iterator[Tensor]:
         """The training nodes, all at once, in every epoch."""
