@@ -112,7 +112,7 @@ def _step(config: Config, fabric: Fabric, data_dir: str | None) -> Record:
 
 def _flops(task: LinkPrediction, network: Any) -> int:
     with FlopCounterMode(display=False, custom_mapping=_products()) as counter:
-        task.loss(network.train(), next(task.batches())).backward()
+        task.loss(network.train(), task.batches()[0]).backward()
     network.zero_grad()
     # The counter does not see into the loss: the scores twice, and the gradients of queries and candidates.
     scored = 2 * task.batch_size * task.num_nodes * network.decoder.channels

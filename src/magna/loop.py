@@ -92,15 +92,18 @@ def fit(
         return loss.detach()
 
     model.train()
-    step = captured(step, [next(task.batches())], adam, network.parameters())
+    step = captured(step, [next(iter(task.batches()))], adam, network.parameters())
+    batches = task.batches(progress.epoch, config.train.seed)
     started, save_at = time.perf_counter() - progress.seconds, time.perf_counter() + CHECKPOINT_SECONDS
     while progress.epoch < config.train.epochs and progress.epoch - progress.best_epoch <= config.train.patience:
         epoch.fill_(progress.epoch)
         model.train()
         losses = []
-        for number, batch in enumerate(task.batches(progress.epoch, config.train.seed)):
+        for number, batch in enumerate(batches):
             _set_rate(adam, cosine_lr(config.train, progress.epoch + number / task.num_batches))
             losses.append(step(batch).clone())  # a captured step gives the same tensor each time
+        # Drawn while the device is still at work on this epoch.
+        batches = task.batches(progress.epoch + 1, config.train.seed)
         train_loss = float(torch.stack(losses).mean())
         check_loss(train_loss, progress.epoch)
 

@@ -179,7 +179,7 @@ def forecast(task: Task, config: Config, device: torch.device) -> Memory:
         ledger.count_saved_from_here()
         hooks = torch.autograd.graph.saved_tensors_hooks(ledger.save, lambda tensor: tensor)
         with step_precision(config.train.precision, device), hooks:
-            loss = task.loss(model, next(task.batches()), config.train.epochs)
+            loss = task.loss(model, task.batches()[0], config.train.epochs)
         loss.backward()
     parameters = sum(each.nbytes for each in model.parameters())
     # Adam's two moments and the best weights so far stay from epoch to epoch, beside the step.

@@ -41,7 +41,7 @@ def start(
 
 def main() -> None:
     """The `magna` program."""
-    # Asked to end, as batch systems do, it stops as with Ctrl-C: nothing half written, trials given back to their study.
+    # Asked to end, as by batch systems, it stops as with Ctrl-C: nothing half written, trials back in their study.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         status = app(prog_name="magna", standalone_mode=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -113,16 +112,17 @@ class LinkPrediction:
     def num_batches(self) -> int:
         return -(-self.graph.queries.size(0) // self.batch_size)
 
-    def batches(self, epoch: int = 0, seed: int = 0) -> Iterator[Tensor]:
+    def batches(self, epoch: int = 0, seed: int = 0) -> tuple[Tensor, ...]:
         """The training queries by number, each once, in an order that epoch and seed decide alone.
 
-        All batches have one size; -1 stands in the places that are left in the last one.
+        All batches have one size; -1 stands in the places that are left in the last one. Nothing waits for the device.
         """
         chance = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
         order = torch.randperm(self.graph.queries.size(0), generator=chance)
-        padded = order.new_full((self.num_batches * self.batch_size,), -1)
+        places = self.num_batches * self.batch_size
+        padded = torch.full((places,), -1, dtype=order.dtype, pin_memory=self.device.type == "cuda")
         padded[: len(order)] = order
-        yield from padded.to(self.device).view(-1, self.batch_size)
+        return padded.to(self.device, non_blocking=True).view(-1, self.batch_size).unbind()
 
     def loss(self, model: Any, batch: Tensor, epoch: int | Tensor = 0) -> Tensor:
         """The loss of a batch of queries by a link predictor, or what stands for one; nothing waits for the device."""

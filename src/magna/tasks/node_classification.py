@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -83,9 +83,9 @@ class NodeClassification:
         """What a run folder keeps: what the model must know of another graph's columns, and which graph this was."""
         return {**self.data.schema.to_dict(), "fingerprint": self._fingerprint}
 
-    def batches(self, epoch: int = 0, seed: int = 0) -> Iterator[Tensor]:
+    def batches(self, epoch: int = 0, seed: int = 0) -> tuple[Tensor, ...]:
         """The training nodes, all at once, in every epoch."""
-        yield self._nodes["train"]
+        return (self._nodes["train"],)
 
     def loss(self, model: Scorer, nodes: Tensor, epoch: int | Tensor = 0, settings: TaskConfig | None = None) -> Tensor:
         """Cross-entropy of some training nodes and, where the task asks for it, the consistency of passes.
