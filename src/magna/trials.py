@@ -78,7 +78,9 @@ def train_trials(
         groups.setdefault(structure(config), []).append(index)
     results: dict[int, TrialResult] = {}
     for members in groups.values():
-        size = _batch_size(max((configs[index] for index in members), key=lambda config: config.model.K), task)
+        # A batch walks as many hops as its farthest trial: those that walk alike stand together.
+        members.sort(key=lambda index: configs[index].model.K)
+        size = _batch_size(configs[members[-1]], task)
         size = -(-len(members) // -(-len(members) // size))  # no batch much smaller than the others
         while members:
             part = members[:size]
