@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from magna.ops import triton_launch
-from magna.ops.triton_launch import Bound
+from magna.ops.triton_launch import Bound, bound
 
 
 class Compiled:
@@ -46,11 +46,11 @@ def function(monkeypatch: pytest.MonkeyPatch) -> Function:
 
 
 def test_a_second_launch_goes_to_what_was_compiled(function: Function) -> None:
-    bound, x = Bound(function, B=2, A=1, num_warps=4), torch.zeros(64)
-    bound[(3,)](x, None, 5)
+    kernel, x = Bound(function, B=2, A=1, num_warps=4), torch.zeros(64)
+    kernel[(3,)](x, None, 5)
     assert len(function.compiled) == 1 and not function.compiled[0].launches
     other = torch.ones(64)
-    bound[(7, 2)](other, None, 6)
+    kernel[(7, 2)](other, None, 6)
     assert len(function.compiled) == 1
     # All variables, then the constants in the order of the signature; always three sizes of a grid.
     assert function.compiled[0].launches == [((7, 2, 1), other, None, 6, 1, 2)]
@@ -69,17 +69,25 @@ def test_a_second_launch_goes_to_what_was_compiled(function: Function) -> None:
     ids=["a tensor for none", "another type", "not at a multiple of 16 bytes", "one", "a multiple of 16", "64 bits"],
 )
 def test_another_kind_of_variable_is_compiled_for(function: Function, variables: tuple[Any, ...]) -> None:
-    bound = Bound(function, B=2, A=1, num_warps=4)
-    bound[(1,)](torch.zeros(64), None, 5)
-    bound[(1,)](*variables)
+    kernel = Bound(function, B=2, A=1, num_warps=4)
+    kernel[(1,)](torch.zeros(64), None, 5)
+    kernel[(1,)](*variables)
     assert len(function.compiled) == 2
-    bound[(1,)](*variables)
+    kernel[(1,)](*variables)
     assert len(function.compiled) == 2 and len(function.compiled[1].launches) == 1
 
 
 def test_the_interpreter_gets_kernels_as_they_are(function: Function, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_launch, "_DIRECT", False)
-    bound = Bound(function, B=2, A=1, num_warps=4)
+    kernel = Bound(function, B=2, A=1, num_warps=4)
     for _ in range(2):
-        bound[(1,)](torch.zeros(64), None, 5)
+        kernel[(1,)](torch.zeros(64), None, 5)
     assert len(function.compiled) == 2
+
+
+def test_constants_that_come_again_find_what_was_compiled(function: Function) -> None:
+    for _ in range(2):
+        bound(function, B=2, A=1, num_warps=4)[(1,)](torch.zeros(64), None, 5)
+    assert len(function.compiled) == 1 and len(function.compiled[0].launches) == 1
+    assert bound(function, B=3, A=1, num_warps=4) is not bound(function, B=2, A=1, num_warps=4)
+    assert bound(Function(), B=2, A=1, num_warps=4) is not bound(function, B=2, A=1, num_warps=4)

@@ -13,6 +13,7 @@ from torch import Tensor
 from magna.ops import backends
 from magna.ops.random import DENSE_STREAM
 from magna.ops.triton_draw import bits, factor
+from magna.ops.triton_launch import bound
 from magna.ops.triton_sizes import accumulator, ceil_div, power_of_2
 
 _TILE = 2048  # entries of several rows that a program takes in one step
@@ -138,7 +139,8 @@ def sum_rows(x: Tensor) -> Tensor:
     groups, rows, width = x.shape
     out, (step, columns) = x.new_empty(groups, width), _STRIP
     if out.numel():
-        _sum_kernel[(ceil_div(width, columns), groups)](x, out, rows, width, BN=step, CB=columns, num_warps=8)
+        kernel = bound(_sum_kernel, BN=step, CB=columns, num_warps=8)
+        kernel[(ceil_div(width, columns), groups)](x, out, rows, width)
     return out
 
 
@@ -150,10 +152,11 @@ def layer_norm(
     out, options = torch.empty_like(x), _options(x, width)
     mean, scale = (weight.new_empty(groups, rows) for _ in range(2))
     if out.numel():
-        _layer_norm_kernel[(ceil_div(rows, options["BN"]), groups)](
-            x, added, weight, bias, rate, seed, total, out, mean, scale, rows,
-            EPS=eps, ADDS=added is not None, DROPS=rate is not None, STREAM=DENSE_STREAM, C=width, **options,
-        )  # fmt: skip
+        has = {"ADDS": added is not None, "DROPS": rate is not None}
+        kernel = bound(_layer_norm_kernel, EPS=eps, STREAM=DENSE_STREAM, C=width, **has, **options)
+        kernel[(ceil_div(rows, options["BN"]), groups)](
+            x, added, weight, bias, rate, seed, total, out, mean, scale, rows
+        )
     return total, out, mean, scale
 
 
@@ -172,10 +175,9 @@ def layer_norm_backward(
     chunk, programs = _chunks(rows, options["BN"], _CHUNKS)
     partial = mean.new_empty(groups, programs, 2, width)
     if partial.numel():
-        _layer_norm_backward_kernel[(programs, groups)](
-            grad, beside, x, weight, mean, scale, rate, seed, grad_x, partial, rows, chunk,
-            ADDS=beside is not None, DROPS=rate is not None, STREAM=DENSE_STREAM, C=width, **options,
-        )  # fmt: skip
+        has = {"ADDS": beside is not None, "DROPS": rate is not None}
+        kernel = bound(_layer_norm_backward_kernel, STREAM=DENSE_STREAM, C=width, **has, **options)
+        kernel[(programs, groups)](grad, beside, x, weight, mean, scale, rate, seed, grad_x, partial, rows, chunk)
     return grad_x, sum_rows(partial.flatten(2)).view(groups, 2, width)
 
 
@@ -188,9 +190,8 @@ def bias_backward(grad: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
     masked = grad if out is None else torch.empty_like(grad)
     partial = torch.empty(programs, width, dtype=backends.accumulator(grad.dtype), device=grad.device)
     if partial.numel():
-        _bias_backward_kernel[(programs, columns)](
-            grad, out, masked, partial, rows, chunk, RELU=out is not None, C=width, **options
-        )
+        kernel = bound(_bias_backward_kernel, RELU=out is not None, C=width, **options)
+        kernel[(programs, columns)](grad, out, masked, partial, rows, chunk)
     return masked, sum_rows(partial[None])[0]
 
 

@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from magna.ops.random import DENSE_STREAM
+from magna.ops.triton_launch import bound
 from magna.ops.triton_sizes import accumulator, ceil_div
 
 _BLOCK = 1024  # entries of a program
@@ -58,8 +59,6 @@ def dropout(x: Tensor, rate: Tensor, seed: Tensor, shared: bool) -> Tensor:
     out = x.new_empty((*rate.shape, *x.shape) if shared else x.shape)
     if out.numel():
         block = out.numel() // rate.numel()
-        _dropout_kernel[(ceil_div(block, _BLOCK), rate.numel())](
-            x, out, seed, rate, block,
-            SHARED=shared, STREAM=DENSE_STREAM, BLOCK=_BLOCK, ACC=accumulator(x.dtype),
-        )  # fmt: skip
+        kernel = bound(_dropout_kernel, SHARED=shared, STREAM=DENSE_STREAM, BLOCK=_BLOCK, ACC=accumulator(x.dtype))
+        kernel[(ceil_div(block, _BLOCK), rate.numel())](x, out, seed, rate, block)
     return out

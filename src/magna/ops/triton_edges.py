@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from magna.graph import Segments
-from magna.ops.triton_launch import Bound
+from magna.ops.triton_launch import bound
 from magna.ops.triton_sizes import accumulator, ceil_div, power_of_2
 
 _EDGES = 32  # edges that a program looks at in one step
@@ -103,15 +103,10 @@ def empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
 def take_rows(values: Tensor, order: Tensor) -> Tensor:
     out = torch.empty_like(values)
     if out.numel():
-        kernel, groups = _taking(values.size(1))
+        options, groups = blocks(values.size(1), _MOVED, num_warps=4)
+        kernel = bound(_take_rows_kernel, **options)
         kernel[(ceil_div(out.size(0), _MOVED), groups)](values, order, out, out.size(0))
     return out
-
-
-@cache
-def _taking(heads: int) -> tuple[Bound, int]:
-    options, groups = blocks(heads, _MOVED, num_warps=4)
-    return Bound(_take_rows_kernel, **options), groups
 
 
 def segment_sum(grad: Tensor, scores: Tensor, negative_slope: float, segments: Segments) -> Tensor:
@@ -119,10 +114,8 @@ def segment_sum(grad: Tensor, scores: Tensor, negative_slope: float, segments: S
     partial = grad.new_empty(segments.num_slots, grad.size(1))
     options, groups = blocks(grad.size(1))
     if out.numel():
-        _segment_sum_kernel[(segments.pieces.size(0), groups)](
-            grad, scores, out, partial, segments.pieces, segments.order,
-            SLOPE=negative_slope, ACC=accumulator(grad.dtype), **options,
-        )  # fmt: skip
+        kernel = bound(_segment_sum_kernel, SLOPE=negative_slope, ACC=accumulator(grad.dtype), **options)
+        kernel[(segments.pieces.size(0), groups)](grad, scores, out, partial, segments.pieces, segments.order)
     if segments.hubs.size(0):
         sum_hubs(partial, segments, out)
     return out
@@ -130,11 +123,6 @@ def segment_sum(grad: Tensor, scores: Tensor, negative_slope: float, segments: S
 
 def sum_hubs(partial: Tensor, segments: Segments, out: Tensor) -> None:
     """Into the rows of hubs, the sum of what their pieces left."""
-    kernel, groups = _summing_hubs(out.size(1), out.dtype)
+    options, groups = blocks(out.size(1))
+    kernel = bound(_segment_sum_hubs_kernel, ACC=accumulator(out.dtype), **options)
     kernel[(segments.hubs.size(0), groups)](out, partial, segments.hubs)
-
-
-@cache
-def _summing_hubs(heads: int, dtype: torch.dtype) -> tuple[Bound, int]:
-    options, groups = blocks(heads)
-    return Bound(_segment_sum_hubs_kernel, ACC=accumulator(dtype), **options), groups

@@ -13,7 +13,7 @@ from magna.graph import Segments
 from magna.ops.backends import Draw
 from magna.ops.triton_draw import bits, factor
 from magna.ops.triton_edges import take_rows
-from magna.ops.triton_launch import Bound
+from magna.ops.triton_launch import Bound, bound
 from magna.ops.triton_rows import (
     FREE,
     FREE_OF_ROWS,
@@ -269,8 +269,9 @@ def hop_backward(
 def hop_dropout(grad: Tensor, draw: Draw, number: int) -> Tensor:
     out = torch.empty_like(grad)
     if grad.numel():
-        _hop_dropout_kernel[(ceil_div(grad.numel(), _BLOCK),)](
-            grad, out, draw.seed, draw.feature_rate, grad.numel(), *place_of_draw(draw, number),
-            H=grad.size(1), D=grad.size(2), BLOCK=_BLOCK, ACC=accumulator(grad.dtype),
-        )  # fmt: skip
+        sizes = {"H": grad.size(1), "D": grad.size(2), "BLOCK": _BLOCK}
+        kernel = bound(_hop_dropout_kernel, ACC=accumulator(grad.dtype), **sizes)
+        kernel[(ceil_div(grad.numel(), _BLOCK),)](
+            grad, out, draw.seed, draw.feature_rate, grad.numel(), *place_of_draw(draw, number)
+        )
     return out

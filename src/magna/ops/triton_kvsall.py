@@ -9,6 +9,7 @@ from torch import Tensor
 
 from magna.ops.answers import Block
 from magna.ops.triton_dense import bias_backward
+from magna.ops.triton_launch import bound
 from magna.ops.triton_sizes import ceil_div, power_of_2
 
 _COLUMNS = 1024  # scores that a program looks at in one step
@@ -114,12 +115,12 @@ def accumulate(block: Block, top: Tensor, total: Tensor, picked: Tensor) -> None
     if rows == 0:
         return
     given, owned = _given(block), block.own is not None
-    _softmax_kernel[rows,](*given, top, total, block.start, width, owned, _columns(width))
+    kernel = bound(_softmax_kernel, OWN=owned, BLOCK=_columns(width))
+    kernel[rows,](*given, top, total, block.start, width)
     num_entries = picked.numel()
     if num_entries:
-        _pick_kernel[ceil_div(num_entries, _ENTRIES),](
-            *given, *block.where, picked, num_entries, block.start, width, owned, _ENTRIES
-        )
+        kernel = bound(_pick_kernel, OWN=owned, BLOCK=_ENTRIES)
+        kernel[ceil_div(num_entries, _ENTRIES),](*given, *block.where, picked, num_entries, block.start, width)
 
 
 def gradient(
@@ -138,11 +139,13 @@ def gradient(
         return out
     given, owned = (*_given(block), top, total, share, elsewhere), block.own is not None
     columns = _columns(width)
-    _gradient_kernel[rows, ceil_div(width, columns)](*given, out, grad_own, block.start, width, owned, columns)
+    kernel = bound(_gradient_kernel, OWN=owned, BLOCK=columns)
+    kernel[rows, ceil_div(width, columns)](*given, out, grad_own, block.start, width)
     num_entries = block.where[0].numel()
     if num_entries:
-        _answer_gradient_kernel[ceil_div(num_entries, _ENTRIES),](
-            *given, extra, *block.where, out, grad_own, num_entries, block.start, width, owned, _ENTRIES
+        kernel = bound(_answer_gradient_kernel, OWN=owned, BLOCK=_ENTRIES)
+        kernel[ceil_div(num_entries, _ENTRIES),](
+            *given, extra, *block.where, out, grad_own, num_entries, block.start, width
         )
     return out
 

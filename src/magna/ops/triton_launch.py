@@ -23,7 +23,8 @@ _DIRECT = not INTERPRETED and torch.version.hip is None
 class Bound:
     """A kernel of `triton.jit` with its constants, launched as `bound[grid](*variables)`, a tensor first.
 
-    It remembers what the kernel was compiled to for variables of some kinds, so it is to be made once and kept.
+    It remembers what the kernel was compiled to for variables of some kinds, so it is to be made once and kept:
+    `bound` does so.
     """
 
     def __init__(self, function: Any, **constants: Any) -> None:
@@ -55,3 +56,15 @@ class Bound:
             self.compiled[kinds] = self.function[grid](*variables, **self.constants)
         else:
             compiled[(*grid, 1, 1)[:3]](*variables, *self.rest)
+
+
+_KEPT: dict[tuple[Any, ...], Bound] = {}
+
+
+def bound(function: Any, **constants: Any) -> Bound:
+    """A kernel of `triton.jit` with its constants; the same one whenever they come again."""
+    key = (id(function), *constants, *constants.values())
+    found = _KEPT.get(key)
+    if found is None:
+        found = _KEPT[key] = Bound(function, **constants)
+    return found

@@ -12,6 +12,7 @@ from magna.ops.random import EDGE_STREAM
 from magna.ops.triton_dense import sum_rows
 from magna.ops.triton_draw import bits
 from magna.ops.triton_edges import blocks
+from magna.ops.triton_launch import bound
 from magna.ops.triton_sizes import accumulator, ceil_div, power_of_2
 
 _TILE = 4096  # channels of several nodes that a program takes in one step
@@ -129,7 +130,7 @@ def head_scores(x: Tensor, vector: Tensor, tanh: bool) -> Tensor:
     out = vector.new_empty(x.shape[:3])
     if out.numel():
         options, grid = _tiles(x)
-        _head_scores_kernel[grid](x, vector, out, *x.shape[1:], TANH=tanh, **options)
+        bound(_head_scores_kernel, TANH=tanh, **options)[grid](x, vector, out, x.size(1))
     return out
 
 
@@ -138,7 +139,8 @@ def head_scores_backward(grad: Tensor, x: Tensor, vector: Tensor, tanh: bool) ->
     grad_x = torch.empty_like(x)
     partial = vector.new_empty(x.size(0), grid[0], *x.shape[2:])
     if partial.numel():
-        _head_scores_backward_kernel[grid](grad, x, vector, grad_x, partial, *x.shape[1:], TANH=tanh, **options)
+        kernel = bound(_head_scores_backward_kernel, TANH=tanh, **options)
+        kernel[grid](grad, x, vector, grad_x, partial, x.size(1))
     return grad_x, sum_rows(partial.flatten(2)).view(vector.shape)
 
 
@@ -148,7 +150,7 @@ def _tiles(x: Tensor) -> tuple[dict, tuple[int, int, int]]:
     least, most = _CHUNK
     chunk = min(most, max(least, power_of_2(ceil_div(groups * nodes * heads, _PROGRAMS))))
     rows = min(chunk, max(1, _TILE // channels))
-    options = {"CHUNK": chunk, "BN": rows, "CB": channels, "ACC": accumulator(x.dtype)}
+    options = {"H": heads, "C": width, "CHUNK": chunk, "BN": rows, "CB": channels, "ACC": accumulator(x.dtype)}
     return options, (ceil_div(nodes, chunk), heads, groups)
 
 
@@ -156,10 +158,10 @@ def edge_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: 
     out = source.new_empty(graph.num_edges, source.size(1))
     options, groups = blocks(source.size(1), edges=_EDGES, num_warps=4)
     if out.numel():
-        _edge_scores_kernel[(ceil_div(graph.num_edges, _EDGES), groups)](
-            source, target, relation, graph.edge_index.contiguous(), graph.edge_type, out, graph.num_edges,
-            SLOPE=negative_slope, TYPED=relation is not None, **options,
-        )  # fmt: skip
+        kernel = bound(_edge_scores_kernel, SLOPE=negative_slope, TYPED=relation is not None, **options)
+        kernel[(ceil_div(graph.num_edges, _EDGES), groups)](
+            source, target, relation, graph.edge_index.contiguous(), graph.edge_type, out, graph.num_edges
+        )
     return out
 
 
@@ -167,8 +169,8 @@ def kept_edges(rate: Tensor, seed: Tensor, pairs: Tensor | None, paired: bool, g
     out = torch.empty(graph.num_edges, rate.size(0), dtype=torch.bool, device=rate.device)
     options, groups = blocks(rate.size(0), edges=_EDGES, num_warps=4)
     if out.numel():
-        _kept_edges_kernel[(ceil_div(graph.num_edges, _EDGES), groups)](
-            rate, seed, pairs, graph.edge_index.contiguous(), out.view(torch.int8), graph.num_edges, graph.num_nodes,
-            STREAM=EDGE_STREAM, NUMBERED=pairs is not None, PAIRED=paired, **options,
-        )  # fmt: skip
+        kernel = bound(_kept_edges_kernel, STREAM=EDGE_STREAM, NUMBERED=pairs is not None, PAIRED=paired, **options)
+        kernel[(ceil_div(graph.num_edges, _EDGES), groups)](
+            rate, seed, pairs, graph.edge_index.contiguous(), out.view(torch.int8), graph.num_edges, graph.num_nodes
+        )
     return out

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from magna.graph import Graph, piece_edges
 from magna.ops.triton_edges import edge_entries
+from magna.ops.triton_launch import bound
 from magna.ops.triton_sizes import ceil_div, power_of_2
 
 # Of hubs up to a length: the edges and heads that a program keeps in registers, and its warps.
@@ -79,9 +80,8 @@ def top_k_mask(scores: Tensor, k: int, graph: Graph) -> Tensor:
         hubs = shorter > 0
         number = rows.hubs.size(0) if hubs else graph.num_nodes
         if number:
-            _top_k_kernel[(number, ceil_div(heads, group))](
-                scores, out.view(torch.int8), rows.ptr, rows.order, rows.hubs, k,
-                HUBS=hubs, SHORTER=shorter, LONGEST=longest, HB=group, BE=edges, num_warps=warps, **same,
-            )  # fmt: skip
+            lengths = {"HUBS": hubs, "SHORTER": shorter, "LONGEST": longest}
+            kernel = bound(_top_k_kernel, HB=group, BE=edges, num_warps=warps, **lengths, **same)
+            kernel[(number, ceil_div(heads, group))](scores, out.view(torch.int8), rows.ptr, rows.order, rows.hubs, k)
         shorter = longest
     return out
