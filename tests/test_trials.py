@@ -144,6 +144,7 @@ OTHER: dict[str, dict[str, Any]] = {
     "model.ffn_multiplier": {"model.ffn_multiplier": 2},
     "task.passes": {"task.passes": 3, "task.consistency": 1.0},
     "task.temperature": {"task.temperature": 0.2, "task.consistency": 1.0, "model.input_dropout": 0.5},
+    "task.confidence": {"task.confidence": 0.3, "task.consistency": 1.0, "model.input_dropout": 0.5},
     "task.ramp": {"task.ramp": 2, "task.consistency": 1.0, "model.input_dropout": 0.5},
     "train.patience": {"train.patience": 1, "train.lr": 0.0},
     "train.eval_every": {"train.eval_every": 4},

@@ -127,6 +127,7 @@ class TaskConfig:
     consistency: float = 0.0  # weight of the distance between stochastic passes (as in GRAND); 0: one pass, none
     passes: int = 2  # stochastic passes a step, where they are compared
     temperature: float = 0.5  # the mean of the passes is sharpened with it; 1: not at all
+    confidence: float = 0.0  # only nodes whose mean gives a class at least this much are compared (as in GRAND+)
     ramp: int = 50  # epochs until the consistency has its full weight
     # Of link prediction.
     batch_size: int = 1024  # (head, relation) queries a step
@@ -151,6 +152,8 @@ class TaskConfig:
         at_least("task.ramp", self.ramp, 1)
         if not 0 < self.temperature <= 1:
             raise ValueError(f"task.temperature is {self.temperature}; allowed: above 0 and at most 1")
+        if not 0 <= self.confidence < 1:
+            raise ValueError(f"task.confidence is {self.confidence}; allowed: 0 and above, below 1")
 
 
 # Settings that a task does not have.
@@ -158,7 +161,7 @@ _OTHER_TASK = {
     "node_classification": (
         ("batch_size", "query_weight", "mask_answers", "label_smoothing", "relation_prediction", "relation_guess", "n3")
     ),
-    "link_prediction": ("consistency", "passes", "temperature", "ramp"),
+    "link_prediction": ("consistency", "passes", "temperature", "confidence", "ramp"),
 }
 
 

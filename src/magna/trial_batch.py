@@ -18,7 +18,8 @@ from magna.tasks import NodeClassification
 
 OnReport = Callable[[int, list[int], list[float]], Collection[int]]
 
-TASK_BATCHED = ("consistency", "temperature", "ramp")  # settings of the task that may differ from trial to trial
+# Settings of the task that may differ from trial to trial.
+TASK_BATCHED = ("consistency", "temperature", "confidence", "ramp")
 FILLER = -1  # in place of a trial's number: a copy of another one, whose result nobody wants
 
 

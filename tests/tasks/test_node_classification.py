@@ -12,6 +12,7 @@ from torch import nn
 from magna.config import Config, DataConfig, ModelConfig
 from magna.datasets import NodeData, load_digits
 from magna.tasks import NodeClassification
+from magna.tasks.node_classification import consistency
 
 CPU = torch.device("cpu")
 
@@ -66,6 +67,19 @@ def test_selection_prefers_accuracy_then_loss() -> None:
     score = NodeClassification.score
     assert score({"accuracy": 0.9, "loss": 9.0}) > score({"accuracy": 0.8, "loss": 0.1})
     assert score({"accuracy": 0.9, "loss": 0.1}) > score({"accuracy": 0.9, "loss": 0.2})
+
+
+def test_passes_are_compared_where_their_mean_is_sure() -> None:
+    unsure = torch.tensor([[0.5, 0.5], [0.9, 0.1]])
+    sure = torch.tensor([[0.7, 0.3], [0.7, 0.3]])
+    passes = [unsure.log().requires_grad_(), sure.log().requires_grad_()]  # means of 0.6 and of 0.8
+    whole, second = consistency(passes, 0.5), consistency([p[1:] for p in passes], 0.5)
+    assert torch.equal(consistency(passes, 0.5, 0.5), whole) and not torch.isclose(whole, second)
+    torch.testing.assert_close(consistency(passes, 0.5, 0.7), second)
+    nothing = consistency(passes, 0.5, 0.9)
+    assert nothing.item() == 0.0
+    nothing.backward()
+    assert passes[0].grad is not None and not passes[0].grad.any()
 
 
 def test_self_loops_are_a_setting(digits: NodeData) -> None:

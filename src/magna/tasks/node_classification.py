@@ -103,7 +103,8 @@ class NodeClassification:
         passes = [self.scores(model).log_softmax(-1) for _ in range(settings.passes)]
         supervised = sum(F.nll_loss(scores[nodes], target) for scores in passes) / len(passes)
         ramp = torch.as_tensor(epoch + 1, device=target.device) / settings.ramp
-        return supervised + settings.consistency * ramp.clamp(max=1) * consistency(passes, settings.temperature)
+        distance = consistency(passes, settings.temperature, settings.confidence)
+        return supervised + settings.consistency * ramp.clamp(max=1) * distance
 
     def scores(self, model: Scorer) -> Tensor:
         """The scores of the classes for all nodes."""
@@ -143,10 +144,11 @@ def scored(scores: Tensor, target: Tensor) -> dict[str, Tensor]:
     return {"accuracy": correct(scores, target).double().mean(), "loss": F.cross_entropy(scores, target)}
 
 
-def consistency(passes: Sequence[Tensor], temperature: float | Tensor) -> Tensor:
-    """How far stochastic passes stand from their sharpened mean, over all nodes (Feng et al. 2020, GRAND).
+def consistency(passes: Sequence[Tensor], temperature: float | Tensor, confidence: float | Tensor = 0.0) -> Tensor:
+    """How far stochastic passes stand from their sharpened mean (Feng et al. 2020, GRAND).
 
-    Σ_s ‖p_s − p̄‖² / S, averaged over the nodes, with p̄ ∝ (mean of the p_s)^(1/T), which gets no gradient.
+    Σ_s ‖p_s − p̄‖² / S with p̄ ∝ m^(1/T), m the mean of the p_s, which gets no gradient; averaged over the nodes where
+    some class has at least `confidence` in m (Feng et al. 2022, GRAND+), 0 where there is no such node.
 
     Shapes: passes [N, C] each, log-probabilities → [].
 
@@ -156,6 +158,9 @@ def consistency(passes: Sequence[Tensor], temperature: float | Tensor) -> Tensor
     """
     probabilities = torch.stack([scores.exp() for scores in passes])  # [S, N, C]
     with torch.no_grad():
-        sharp = probabilities.mean(0) ** (1 / temperature)
+        mean = probabilities.mean(0)
+        sharp = mean ** (1 / temperature)
         sharp = sharp / sharp.sum(-1, keepdim=True)
-    return (probabilities - sharp).square().sum(-1).mean()
+        sure = (mean.amax(-1) >= confidence).to(mean.dtype)
+    distances = (probabilities - sharp).square().sum(-1).mean(0)
+    return (distances * sure).sum() / sure.sum().clamp(min=1)
