@@ -191,7 +191,9 @@ def test_the_commands(run: Path, tmp_path: Path) -> None:
     assert "5 answers in" in call(
         "predict", str(run), "--head", "town 05", "--relation", "in", "--top", "5", "--out", str(out)
     )
-    assert "the heads: " in call("evaluate", str(run))
+    shown = call("evaluate", str(run))
+    assert all(side in shown for side in ("both sides", "heads", "tails"))
+    assert all(len(line) <= 80 for line in shown.splitlines())
     assert json.loads(call("evaluate", str(run), "--split", "valid", "--json"))["split"] == "valid"
 
 

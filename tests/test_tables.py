@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from magna import experiments, published, tables
 from magna.config import load_recipe
@@ -45,6 +47,28 @@ def test_table_1_has_ours_and_theirs(tmp_path: Path) -> None:
     assert rows[0] == ["MAGNA, tuned (ours)", "82.0 ± 2.0", "—", "—", "ours, 3 seeds, cpu"]
     assert rows[1] == ["MAGNA, paper (ours)", "—", "—", "—", "not yet measured"]
     assert rows[-1] == ["MAGNA, the paper", "85.4 ± 0.6", "73.7 ± 0.5", "81.4 ± 0.2", "MAGNA paper, Table 1"]
+
+
+@pytest.mark.parametrize("width", range(70, 111, 3))
+def test_a_terminal_of_any_width_shows_every_letter(width: int, tmp_path: Path) -> None:
+    for row in ("MAGNA, tuned", *experiments.CONTROLS):
+        put_links(tmp_path, row, [0.45, 0.47], "families")
+    for name in ("table3", "random-splits", "controls"):
+        table, shown = tables.make_table(name, tmp_path), io.StringIO()
+        table.show(Console(file=shown, width=width))
+        said = "".join("".join(row) for row in [table.header, *table.rows]).replace("**", "").replace("`", "")
+        assert sorted(_letters(shown.getvalue())) == sorted(_letters(said))
+
+
+def test_words_stay_whole_where_they_fit(tmp_path: Path) -> None:
+    put_links(tmp_path, "No propagation", [0.45, 0.47])
+    shown = io.StringIO()
+    tables.make_table("table3", tmp_path).show(Console(file=shown, width=80))
+    assert all(word in shown.getvalue() for word in ("propagation", "RESCAL-DURA", "Ruffinelli"))
+
+
+def _letters(text: str) -> str:
+    return "".join(text.split()).replace("─", "")
 
 
 def test_ablations_show_the_difference_to_the_whole(tmp_path: Path) -> None:

@@ -37,16 +37,17 @@ class Table(NamedTuple):
             [text.replace("**", "").replace("`", "").replace(" ± ", "\u00a0±\u00a0") for text in row]
             for row in self.rows
         ]
-        words = [
-            max(len(word) for text in column for word in text.split(" "))
-            for column in zip(self.header, *rows, strict=True)
-        ]
-        fits = sum(words) + 3 * len(words) <= console.width
-        columns = [
-            table.Column(name, overflow="fold", min_width=longest if fits else None)
-            for name, longest in zip(self.header, words, strict=True)
-        ]
-        shown = table.Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+        columns = list(zip(self.header, *rows, strict=True))
+        words = [max(len(word) for text in column for word in text.split(" ")) for column in columns]
+        widths = [max(map(len, column)) for column in columns]
+        room = console.width - (2 * len(columns) - 1)  # two blanks between columns, one behind the last
+        while sum(widths) > max(room, sum(words)):
+            widest = max((width, at) for at, width in enumerate(widths) if width > words[at])[1]
+            widths[widest] -= 1
+        fits = sum(widths) <= room
+        shown = table.Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+        for name, width in zip(self.header, widths, strict=True):
+            shown.add_column(name, overflow="fold", width=width if fits else None)
         for row in rows:
             shown.add_row(*row)
         console.print(shown)

@@ -68,10 +68,6 @@ NewGraph = Annotated[
 ]
 
 
-def figure(name: str, value: float) -> str:
-    return f"{100 * value:.1f} %" if name == "accuracy" else f"{value:.4f}"
-
-
 def finish(
     work: Callable[[], dict[str, Any]], verbose: bool, as_json: bool, show: Callable[[dict[str, Any]], None]
 ) -> None:

@@ -18,8 +18,8 @@ from magna.cli.options import (
     RunPath,
     Split,
     Verbose,
-    figure,
     finish,
+    plain_console,
     show_notes,
     wait_without_spinning,
 )
@@ -97,15 +97,7 @@ def evaluate(
 
         return evaluate(run, split.value, data, data_dir=data_dir, device=device.value)
 
-    def show(result: dict[str, Any]) -> None:
-        show_notes(result)
-        for part in ("metrics", "head", "tail"):
-            if part in result:
-                metrics = ", ".join(f"{name} {figure(name, value)}" for name, value in result[part].items())
-                which = "split" if part == "metrics" else f"split, the {part}s"
-                typer.echo(f"{result['dataset']}, {result['split']} {which}: {metrics}")
-
-    finish(work, verbose, as_json, show)
+    finish(work, verbose, as_json, _show_score)
 
 
 @run_app.command(epilog="Example: magna plan cora --set model.hidden_channels=512")
@@ -179,8 +171,8 @@ def _show_training(result: dict[str, Any]) -> None:
     typer.echo(f"data: {result['dataset']}")
     for run in runs:
         typer.echo(
-            f"seed {run['seed']}: valid {headline(run['valid'])}, test {headline(run['test'])} after {run['epochs']} "
-            f"epochs, {run['seconds']:.1f} s"
+            f"seed {run['seed']}: valid {headline(run['valid'])}, test {headline(run['test'])} after "
+            f"{run['epochs']} epoch{'s' * (run['epochs'] != 1)}, {run['seconds']:.1f} s"
         )
     if len(runs) > 1:
         mean, std = result["mean"]["test"], result["std"]["test"]
@@ -190,9 +182,24 @@ def _show_training(result: dict[str, Any]) -> None:
             typer.echo(f"mean of {len(runs)} seeds: test MRR {mean['mrr']:.3f} ± {std['mrr']:.3f}")
     typer.echo(f"run folder: {runs[0]['run_dir'] if len(runs) == 1 else Path(runs[0]['run_dir']).parent}")
     asked = "" if result["task"] == "node_classification" else " --head NAME --relation NAME"
-    typer.echo(
-        f"its answers: magna predict {runs[0]['run_dir']}{asked}; its score again: magna evaluate {runs[0]['run_dir']}"
-    )
+    typer.echo(f"its answers: magna predict {runs[0]['run_dir']}{asked}")
+    typer.echo(f"its score again: magna evaluate {runs[0]['run_dir']}")
+
+
+def _show_score(result: dict[str, Any]) -> None:
+    show_notes(result)
+    metrics, what = result["metrics"], f"{result['dataset']}, {result['split']} split"
+    if result["task"] == "node_classification":
+        typer.echo(f"{what}: accuracy {100 * metrics['accuracy']:.1f} %, loss {metrics['loss']:.4f}")
+        return
+    from magna.tables import Table
+
+    parts = {"both sides": metrics, "heads": result["head"], "tails": result["tail"]}
+    rows = [
+        [name, *(f"{value:.1f}" if metric == "mr" else f"{value:.4f}" for metric, value in part.items())]
+        for name, part in parts.items()
+    ]
+    Table([what, *(metric.replace("_", ", ") for metric in metrics)], rows).show(plain_console())
 
 
 def _show_plan(result: dict[str, Any]) -> None:

@@ -45,9 +45,12 @@ def predict(
         Path | None,
         typer.Option(help="File of queries: head, relation, tail, one end empty; TSV or CSV.", show_default=False),
     ] = None,
-    top: Annotated[int, typer.Option(help="Answers of each query.", min=1)] = 10,
+    top: Annotated[int, typer.Option(help="Of a link predictor: answers of each query.", min=1)] = 10,
     new_triples: Annotated[
-        Path | None, typer.Option(help="TSV of new triples of known entities; no training.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="Of a link predictor: TSV of new triples of known entities; no training.", show_default=False
+        ),
     ] = None,
     data: NewGraph = None,
     out: Annotated[
