@@ -48,7 +48,7 @@ class DataConfig:
     undirected: bool = True  # both directions of every edge; false: edges as the files have them
     standardise_features: bool = False  # each column with mean 0 and deviation 1
     normalise_features: bool = False  # each row divided by its sum
-    self_loops: bool = True
+    self_loops: bool = True  # one loop for each node that has none
     control: Control = "none"  # of a knowledge graph: "random-graph" shuffles who is told, "no-types" what an edge says
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class ModelConfig:
     A model that lacks a setting (`magna.baselines`) refuses another value than the default.
     """
 
-    name: Literal["magna", "gat", "diff-gcn"] = "magna"
+    name: Literal["magna", "gat", "diff-gcn"] = "magna"  # of node classification; the others are baselines
     hidden_channels: int = 64
     num_layers: int = 2
     heads: int = 8
@@ -122,7 +122,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class TaskConfig:
-    name: Literal["node_classification", "link_prediction"] = "node_classification"
+    name: Literal["node_classification", "link_prediction"] = "node_classification"  # the data must be of that kind
     # Of node classification.
     consistency: float = 0.0  # weight of the distance between stochastic passes (as in GRAND); 0: one pass, none
     passes: int = 2  # stochastic passes a step, where they are compared
@@ -133,7 +133,7 @@ class TaskConfig:
     batch_size: int = 1024  # (head, relation) queries a step
     query_weight: Literal["answers", "uniform"] = "answers"  # a query counts as often as it has answers, or once
     mask_answers: bool = True  # no edge in the graph gives away an answer of the batch
-    label_smoothing: float = 0.1
+    label_smoothing: float = 0.1  # share of the target that goes to all entities alike
     relation_prediction: float = 0.0  # weight of guessing the relation from head and tail
     relation_guess: RelationGuess = "states"  # by the decoder's scores of the states, or e_h ∘ e_t of the embeddings
     n3: float = 0.0  # weight of the nuclear 3-norm of the factors of a score
@@ -167,8 +167,8 @@ _OTHER_TASK = {
 
 @dataclass(frozen=True)
 class TrainConfig:
-    epochs: int = 200
-    lr: float = 0.005
+    epochs: int = 200  # the most that a run has
+    lr: float = 0.005  # of Adam, where the cosine schedule starts
     weight_decay: float = 0.0005  # added to the gradient, as Adam does it
     beta1: float = 0.9  # of Adam's mean of the gradients
     beta2: float = 0.999  # of Adam's mean of their squares
@@ -176,9 +176,8 @@ class TrainConfig:
     clip: float = 1.0  # largest norm of the gradient; 0: none
     patience: int = 200  # epochs without a better validation score before the run stops (the paper's window)
     eval_every: int = 1  # epochs from one validation to the next
-    # Of matrix products: tf32 keeps 10 bits of them on a GPU, bfloat16 7 in a training step, and tf32 in evaluation.
-    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
-    seed: int = 0
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of products: 23 bits, 10 on a GPU, 7 in training
+    seed: int = 0  # of starting values, dropout and the order of batches; `--seeds N` counts on from it
 
     def __post_init__(self) -> None:
         at_least("train.epochs", self.epochs, 1)

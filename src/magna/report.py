@@ -1,4 +1,4 @@
-"""Committed result files → the tables of README.md and docs/reproduction.md. Reads files, never a model.
+"""Files → the tables of README.md and docs: committed results, and the settings. Reads files, never a model.
 
 `python -m magna.report` in the repository writes the tables anew.
 """
@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from magna.settings import TABLES, settings_table
 from magna.tables import make_table, markdown
 
 OUR_BACKENDS = ("cpu", "triton")
@@ -17,6 +18,7 @@ PEER = "pyg"
 # The tables of each page, each between its markers.
 PAGES = {
     "README.md": ("training", "table1", "links", "speed"),
+    "docs/settings.md": tuple(TABLES),
     "docs/reproduction.md": ("table1", "ablations", "switches", "random-splits", "table3", "controls"),
 }
 
@@ -73,7 +75,7 @@ def _table(name: str, root: Path) -> str:
         return training_table(root / "results")
     if name == "speed":
         return speed_table(root / "benchmarks" / "records")
-    return make_table(name, root / "results").markdown()
+    return (settings_table(name) if name in TABLES else make_table(name, root / "results")).markdown()
 
 
 def _digits(number: str) -> str:
