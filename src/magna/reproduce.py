@@ -59,8 +59,8 @@ def reproduce(
     where = torch.device(pick_device(device))
     job = Job(make_folder(out, "--out"), count, data_dir, where, make_stamp(where), say)
     missing = [cell for cell in chosen if not is_done(job.out / cell.path, cell.config, count)]
-    each = "1 seed" if count == 1 else f"{count} seeds"
-    say(f"{name}: {len(chosen)} figures of {each} each, {len(chosen) - len(missing)} of them done before")
+    figures = f"{len(chosen)} figure{'s' * (len(chosen) != 1)} of {count} seed{'s' * (count != 1)} each"
+    say(f"{name}: {figures}, {len(chosen) - len(missing)} of them done before")
     _train_groups([cell for cell in missing if cell.config.task.name == "node_classification"], job)
     links = [cell for cell in missing if cell.config.task.name == "link_prediction"]
     diverged = train_cells(links, job, Path(run_dir or ("runs/reproduce-quick" if quick else "runs/reproduce")))

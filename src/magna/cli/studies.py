@@ -165,8 +165,8 @@ def reproduce(
         from magna.tables import Table
 
         Table(result["header"], result["rows"]).show(Console())
-        seeds = "1 seed" if result["seeds"] == 1 else f"{result['seeds']} seeds"
-        typer.echo(f"{len(result['files'])} files of {seeds} in {result['out']}")
+        files, seeds = len(result["files"]), result["seeds"]
+        typer.echo(f"{files} file{'s' * (files != 1)} of {seeds} seed{'s' * (seeds != 1)} in {result['out']}")
         if result["diverged"]:
             typer.echo(f"no result, because the loss was no number any more: {', '.join(result['diverged'])}")
 
