@@ -258,8 +258,13 @@ def test_data_list_and_get(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert "comes with the installation" in capsys.readouterr().out
 
 
-# Checkpoints come every few seconds; here they come at every epoch.
-EVERY_EPOCH = "import os, signal, resource; from magna import cli, loop, run; loop.CHECKPOINT_SECONDS = 0.0; "
+# Checkpoints come every few seconds; here they come at every epoch. Jobs in a shell's background ignore SIGINT.
+EVERY_EPOCH = """
+import os, signal, resource
+from magna import cli, loop, run
+loop.CHECKPOINT_SECONDS = 0.0
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
 # From the third epoch on no file may grow beyond what the small files need, as on a disk that is full.
 FULL_DISK = """
 rate = loop.cosine_lr

@@ -108,6 +108,15 @@ def test_a_study_that_is_older_than_a_setting_goes_on_with_its_default(tmp_path:
     Study(url, "test", SPACE, newer, defaults={"space": {"a": 7, "b": 2}, "c": {"d": 3}})
 
 
+def test_what_a_trial_draws_may_differ_in_the_recipe(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    space = {"model.K, model.heads": [2, 4], "train.lr": [0.1]}
+    Study(url, "test", space, {"model": {"K": 2, "heads": 2, "alpha": 0.1}, "train": {"lr": 0.1}})
+    Study(url, "test", space, {"model": {"K": 4, "heads": 4, "alpha": 0.1}, "train": {"lr": 0.2}})
+    with pytest.raises(ValueError, match=r"another model\.alpha;"):
+        Study(url, "test", space, {"model": {"K": 4, "heads": 4, "alpha": 0.2}, "train": {"lr": 0.2}})
+
+
 def test_given_up_trials_are_drawn_again_or_not() -> None:
     study = Study(IN_MEMORY, "test", SPACE, {})
     again, never = study.ask(), study.ask()

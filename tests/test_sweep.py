@@ -377,7 +377,7 @@ def test_the_command(
     assert "3 of 3 trials are there" in err
     # Another space: refused, and the study is still there.
     assert run_magna(monkeypatch, "sweep", *arguments[:5], "--device", "cpu") == 2
-    assert "another search.train.lr, train.lr" in capsys.readouterr().err
+    assert "another search.train.lr;" in capsys.readouterr().err
     assert run_magna(monkeypatch, "sweep", *arguments) == 0
 
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from magna.config import Range
+from magna.config import Range, split_key
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -40,7 +40,7 @@ class Study:
         url: database, such as sqlite:///study.db or postgresql://user@host/name; made where it is new.
         name: name of the search inside the database.
         space: key → list of values or `Range`.
-        settings: everything else that makes trials comparable; a study with other ones is refused.
+        settings: everything that makes trials comparable; a study with other ones is refused, but for what is drawn.
         defaults: what settings stand for that a study lacks because it is older than they are.
         sampler: "random" or "tpe".
         seed: of the sampler. The settings of a random trial depend on it and on the trial's number alone.
@@ -64,10 +64,11 @@ class Study:
         given = json.loads(json.dumps(settings))
         held = self._find_or_make(name)
         self._study.sampler = self._make_sampler(len(self.trials()))
-        differing = [] if held is None else sorted(_differences(_completed(held, defaults or {}), given))
+        differing = set() if held is None else set(_differences(_completed(held, defaults or {}), given))
+        differing -= {drawn for key in space for drawn in split_key(key)}  # what a trial draws, it draws anyway
         if differing:
             raise ValueError(
-                f"the study {name} in {safe(url)} was started with another {', '.join(differing)}; "
+                f"the study {name} in {safe(url)} was started with another {', '.join(sorted(differing))}; "
                 "try the settings it was started with, or another --out or --storage"
             )
         self._study.set_user_attr("settings", given)
