@@ -9,10 +9,11 @@ import re
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Literal, get_args, get_origin, get_type_hints
+from typing import Literal, get_args, get_origin
 
 from magna.config import DataConfig, ModelConfig, TaskConfig, TrainConfig
 from magna.tables import Table
+from magna.values import hints, toml
 
 TABLES = {"data": DataConfig, "model": ModelConfig, "task": TaskConfig, "train": TrainConfig}
 # Where the arguments of models are explained; the first that has one speaks for it.
@@ -28,25 +29,18 @@ def settings_table(name: str) -> Table:
     ['`train.epochs`', '`200`', 'the most that a run has']
     """
     kind = TABLES[name]
-    hints, told = get_type_hints(kind), _beside(kind.__name__)
+    known, told = hints(kind), _beside(kind.__name__)
     if kind is ModelConfig:
         told = _arguments() | told
     rows = []
     for field in fields(kind):
         meaning = told[field.name]
-        kinds = hints[field.name], *get_args(hints[field.name])
+        kinds = known[field.name], *get_args(known[field.name])
         choices = [str(choice) for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
         if not all(choice in meaning for choice in choices):
-            meaning += "; one of " + ", ".join(map(_toml, choices))
-        rows.append([f"`{name}.{field.name}`", f"`{_toml(field.default)}`", meaning.replace("|", r"\|")])
+            meaning += "; one of " + ", ".join(map(toml, choices))
+        rows.append([f"`{name}.{field.name}`", f"`{toml(field.default)}`", meaning.replace("|", r"\|")])
     return Table(["setting", "default", "meaning"], rows)
-
-
-def _toml(value: object) -> str:
-    """A default as a recipe writes it; "none" stands for what TOML has no word for."""
-    if isinstance(value, str):
-        return f'"{value}"'
-    return _WORDS.get(str(value)) or f"{value:g}"
 
 
 def _beside(kind: str) -> dict[str, str]:
