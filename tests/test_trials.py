@@ -9,6 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from magna.config import Config, ModelConfig, TaskConfig, TrainConfig, keys
 from magna.run import RunFolder
@@ -171,20 +172,27 @@ def another(key: str) -> dict[str, Any]:
     return {key: value + 1 if isinstance(value, int) else 0.4}
 
 
+def with_and_without(key: str, base: Config, task: NodeClassification) -> tuple[Config, Config] | None:
+    """Two configs that differ in one key, the second with another value than the base; None where that is refused."""
+    try:
+        changed = base.with_settings(another(key))
+        task.make_model(changed.model)
+    except ValueError as error:
+        if key in str(error):
+            return None
+        raise
+    table, name = key.split(".")
+    return changed.with_settings({key: getattr(getattr(base, table), name)}), changed
+
+
 @pytest.mark.parametrize("key", KEYS)
 def test_no_setting_is_lost_in_a_batch(key: str, tmp_path: Path) -> None:
     """Beside another trial each setting is what it is alone, or it draws, and then the trials differ."""
     base = Config.from_dict(SMALL | {"data": {"name": str(ROOT / "examples" / "own_graph")}})
     own = node_task(base, None, torch.device("cpu"))
-    try:
-        changed = base.with_settings(another(key))
-        own.make_model(changed.model)
-    except ValueError as error:
-        if key in str(error):  # refused, so not lost either
-            return
-        raise
-    table, name = key.split(".")
-    start = changed.with_settings({key: getattr(getattr(base, table), name)})
+    if (pair := with_and_without(key, base, own)) is None:  # refused, so not lost either
+        return
+    start, changed = pair
     plain, result = train_trials([start, changed], own, report_every=1)
     assert (plain.history, plain.best_epoch) != (result.history, result.best_epoch) or key in UNFELT
     if not key.endswith("dropout") and not changed.model.input_dropout:
@@ -196,6 +204,28 @@ def test_no_setting_is_lost_in_a_batch(key: str, tmp_path: Path) -> None:
         assert looked == ["valid" in line for line in lines]
         summary = RunFolder(tmp_path / "alone").summary
         assert summary is not None and result.best_epoch == summary["best_epoch"]
+
+
+class NoTensorOfNumbers(TorchDispatchMode):
+    """Refuses `torch.tensor(number)` and the like: to a GPU that is a copy, and a CUDA graph can hold none."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func is not torch.ops.aten.lift_fresh.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key != "model.name"])
+def test_an_epoch_can_be_captured(key: str, task: NodeClassification) -> None:
+    if (pair := with_and_without(key, config(), task)) is None:
+        return
+    start, changed = pair
+    together = [start, changed] if structure(start) == structure(changed) else [changed, changed]
+    batch = Batch(together, [0, 1], task)
+    batch.epoch()  # what is made once may be
+    with NoTensorOfNumbers():
+        batch.epoch()
+    if torch.cuda.is_available():
+        train_trials(together, node_task(config(), None, torch.device("cuda")))
 
 
 def test_other_data_than_the_task_s_is_refused(task: NodeClassification) -> None:

@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor
 
+from magna.config import ModelConfig
+
 TRIAL_RUNS = 2  # of a step before it is captured, for what is compiled or allocated at first use
 
 
@@ -46,16 +48,20 @@ def step_precision(precision: str, device: torch.device) -> AbstractContextManag
 
 
 def captured(
-    step: Callable[..., Tensor], example: Sequence[Tensor], adam: torch.optim.Optimizer, changed: Iterable[Tensor]
+    step: Callable[..., Tensor],
+    example: Sequence[Tensor],
+    adam: torch.optim.Optimizer,
+    changed: Iterable[Tensor],
+    model: ModelConfig,
 ) -> Callable[..., Tensor]:
     """The step, replayed as a CUDA graph for inputs of the shapes of `example`; without a GPU the step itself.
 
     Capturing runs the step a few times. What that changed is put back: `changed`, and the moments of the optimiser,
-    which must be `capturable`. The step may not wait for the device. Model and optimiser must have been made inside
-    `own_stream`.
+    which must be `capturable`. The step may not wait for the device, as the exact mode of the diffusion does, which
+    looks how near it is: that one is not captured. Model and optimiser must have been made inside `own_stream`.
     """
     device = adam.param_groups[0]["params"][0].device
-    if device.type != "cuda":
+    if device.type != "cuda" or model.mode == "exact":
         return step
     inputs = [tensor.clone() for tensor in example]
     before = [(tensor, tensor.clone()) for tensor in changed]

@@ -210,7 +210,7 @@ class Batch:
         return results | self._results([True] * len(self.numbers), read_test, keep_weights)
 
     def _captured(self) -> Callable[[], object]:
-        return captured(self.epoch, (), self.adam, [self.weights, *self.state.values()])
+        return captured(self.epoch, (), self.adam, [self.weights, *self.state.values()], self.configs[0].model)
 
     def _keep(self, kept: list[bool]) -> None:
         """Go on with some of the trials alone."""

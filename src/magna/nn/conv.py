@@ -292,7 +292,8 @@ class MAGNAConv(nn.Module):
         if self.theta_logit is not None:
             hops = {"theta": self.theta_logit.softmax(1)}
         elif isinstance(self.K, Tensor):
-            per_head = torch.as_tensor(alpha, device=values.device).expand(self.heads)
+            # Not `as_tensor`: a number copied to a GPU cannot be part of a CUDA graph.
+            per_head = alpha * torch.ones(self.heads, device=values.device)
             hops = {"theta": geometric_weights(per_head, self.K, self.most_hops)}
         return attention_diffusion(
             values,
