@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from magna.config import Config
 from magna.graph import Graph
@@ -217,6 +218,33 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
             held += event.nbytes()
             peak = max(peak, held)
     return peak
+
+
+class Capturable(TorchDispatchMode):
+    """Refuses what a CUDA graph cannot hold: numbers copied to the device, and whatever waits for its results.
+
+    >>> with Capturable():
+    ...     torch.ones(2).sum().item()
+    Traceback (most recent call last):
+    AssertionError: _local_scalar_dense
+    """
+
+    REFUSED = (
+        "lift_fresh",
+        "_local_scalar_dense",
+        "nonzero",
+        "masked_select",
+        "_unique2",
+        "unique_consecutive",
+        "equal",
+    )
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        assert name not in self.REFUSED, name
+        by_bools = name == "index" and any(index is not None and index.dtype == torch.bool for index in args[1])
+        assert not by_bools, "index by bools"
+        return func(*args, **(kwargs or {}))
 
 
 def node_task(config: Config, data_dir: Path | None = None, device: torch.device | str = "cpu") -> NodeClassification:

@@ -111,6 +111,7 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
         (["predict", "nowhere", "--out", "no/where/a.csv"], "allowed: a file in a folder that is there"),
         (["predict", "nowhere", "--out", "/dev/null", "--format", "csv"], "allowed: a file in a folder that is there"),
         (["predict", "nowhere", "--format", "csv"], "allowed: with --out FILE"),
+        (["predict", "nowhere", "--top", "3"], "allowed: with --head, --tail or --queries"),
         (["plan", "digit"], "did you mean 'digits'"),
         (["plan", "--set", "model.aplha=1"], "did you mean model.alpha"),
         (["evaluate"], "try magna evaluate --help"),

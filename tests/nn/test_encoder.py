@@ -161,8 +161,9 @@ def test_one_relation_table_serves_all_blocks(x, graph):
     torch.testing.assert_close(given(x, typed, relation=own.relation_table), own(x, typed))
 
 
-def test_autocast_to_bfloat16_stays_near_float32(x, graph):
-    model = make(norm="unbiased")
+@pytest.mark.parametrize("changes", [{"norm": "unbiased"}, {"head_form": "full"}])
+def test_autocast_to_bfloat16_stays_near_float32(x, graph, changes):
+    model = make(**changes)
     with torch.autocast("cpu", torch.bfloat16):
         try:
             out = model(x, graph)

@@ -77,6 +77,15 @@ class Queries:
         return {"loss": out.detach()} | {name: gradient(leaf) for name, leaf in leaves.items() if leaf is not None}
 
 
+def test_autocast_has_no_say_in_the_loss(blocked: LossBackend) -> None:
+    device = device_of(blocked)
+    queries = Queries.of([2, 0, 3], 70, device=device).to(torch.float32)
+    plain = queries.loss(blocked)
+    with torch.autocast(device.type, torch.bfloat16):  # backward inside as well
+        same_bits(queries.loss(blocked), plain)
+    assert plain["out"].dtype == torch.float32
+
+
 def test_the_definition_is_torchs_kl_divergence() -> None:
     q = Queries.of([2, 1, 4], 11)
     labels = torch.zeros(3, 11, dtype=torch.float64)

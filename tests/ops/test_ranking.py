@@ -41,6 +41,12 @@ def rank(scores: Tensor, query_index: list[int], target: list[int], known: list[
     return rank_targets(scores, unit, None, query, entity, filters)
 
 
+def test_autocast_has_no_say_in_the_ranks() -> None:
+    scores = torch.arange(1.0, 1.5, 0.001)[None]  # in bfloat16 many of them would be equal
+    with torch.autocast("cpu", torch.bfloat16):
+        assert [t.tolist() for t in rank(scores, [0], [100], None)] == [[len(scores[0]) - 101], [0]]
+
+
 def test_a_small_case() -> None:
     scores = torch.tensor([[5.0, 4.0, 4.0, 4.0, 3.0], [1.0, 1.0, 1.0, 1.0, 1.0]])
     found = rank(scores, [0, 1, 0, 0], [1, 2, 4, 0], [[0, 1], [2]])

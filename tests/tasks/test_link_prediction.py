@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
+from tests.laws import Capturable
 from torch import Tensor, nn
 
+from magna.capture import step_precision
 from magna.config import Config, ModelConfig, load_recipe
 from magna.datasets import KnowledgeGraph
 from magna.datasets.triples import triples_from
@@ -84,6 +87,45 @@ def test_no_edge_tells_an_answer_of_the_batch() -> None:
         told = r < 2 * RELATIONS and ((s, r) in asked or (t, inverse) in asked)
         assert stays != told
     assert _task(mask_answers=False)._not_told(batch) is None
+
+
+STEPS: dict[str, dict[str, dict[str, object]]] = {
+    "plain": {},
+    "ComplEx": {"model": {"decoder": "complex"}},
+    "TuckER": {"model": {"decoder": "tucker"}},
+    "ConvE": {"model": {"decoder": "conve"}},
+    "no encoder": {"model": {"num_layers": 0}},
+    "one block of width 24": {"model": {"hidden_channels": 24, "input_projection": True}},
+    "guess of the relation": {"task": {"relation_prediction": 1.0}},
+    "guess from embeddings": {"task": {"relation_prediction": 1.0, "relation_guess": "embeddings"}},
+    "guess with TuckER": {"task": {"relation_prediction": 1.0}, "model": {"decoder": "tucker"}},
+    "N3": {"task": {"n3": 0.1}},
+    "uniform weights": {"task": {"query_weight": "uniform"}},
+    "answers told": {"task": {"mask_answers": False}},
+    "top-k": {"model": {"top_k": 2, "top_k_shared": True}},
+    "edges left out": {"model": {"edge_dropout": 0.3, "edge_dropout_shared": True}},
+    "dropout": {
+        "model": {"attention_dropout": 0.3, "feature_dropout": 0.3, "input_dropout": 0.2, "decoder_dropout": 0.2}
+    },
+    "biases": {"model": {"entity_bias": True, "loop_bias": True}},
+    "relations from entities": {"model": {"relation_source": "entities", "relation_norm": "unbiased"}},
+    "learnt alpha": {"model": {"hop_weights": "alpha"}},
+    "learnt weights": {"model": {"hop_weights": "theta"}},
+    "no propagation": {"model": {"K": 0}},
+    "bfloat16": {"train": {"precision": "bfloat16"}},
+}
+
+
+@pytest.mark.parametrize("tables", STEPS.values(), ids=STEPS)
+def test_a_step_can_be_captured(tables: dict[str, dict[str, object]]) -> None:
+    task = _task(**tables.get("train", {}), **tables.get("task", {}))  # type: ignore[arg-type]
+    model = _model(task, **tables.get("model", {})).train()
+    batch = task.batches()[0]
+    for checked in (nullcontext(), Capturable()):  # what is made once, in the first step, may be
+        with checked:
+            with step_precision(task.precision, task.device):
+                loss = task.loss(model, batch)
+            loss.backward()
 
 
 @pytest.mark.parametrize("weighting", ["answers", "uniform"])

@@ -45,7 +45,10 @@ def predict(
         Path | None,
         typer.Option(help="File of queries: head, relation, tail, one end empty; TSV or CSV.", show_default=False),
     ] = None,
-    top: Annotated[int, typer.Option(help="Of a link predictor: answers of each query.", min=1)] = 10,
+    top: Annotated[
+        int | None,
+        typer.Option(help="Of a link predictor: answers of each query; 10 if not said.", min=1, show_default=False),
+    ] = None,
     new_triples: Annotated[
         Path | None,
         typer.Option(
@@ -80,6 +83,8 @@ def predict(
                 raise ValueError(f"--out is {out}; allowed: a file in a folder that is there")
         if asks_links and (node or nodes):
             raise ValueError("nodes and links are asked for at once; allowed: --node and --nodes, or the others")
+        if top is not None and not asks_links:
+            raise ValueError(f"--top is {top} without a query; allowed: with --head, --tail or --queries")
         found = links() if asks_links else labels()
         if out is None:
             return found.to_dict()
@@ -100,7 +105,9 @@ def predict(
             raise ValueError("--relation is missing; allowed: --head or --tail with --relation, or --queries FILE")
         asked = [] if relation is None else [Query(head, relation, tail)]
         asked += read_queries(queries) if queries is not None else []
-        return predict_links(run, asked, data, top=top, new_triples=new_triples, data_dir=data_dir, device=device.value)
+        return predict_links(
+            run, asked, data, top=top or 10, new_triples=new_triples, data_dir=data_dir, device=device.value
+        )
 
     def show(result: dict[str, Any]) -> None:
         show_notes(result)

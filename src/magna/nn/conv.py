@@ -16,6 +16,7 @@ from magna.nn.linear import Linear
 from magna.nn.sparse import SparseRows, as_dense
 from magna.ops import attention_diffusion, checks, edge_softmax, geometric_weights
 from magna.ops.checks import Rate
+from magna.ops.dense import as_multiplied
 from magna.typing import Backend, HeadForm, HopWeights, Init, Memory, Mode, Norm, Projection, one_of
 
 _LOOPED: WeakKeyDictionary[Graph, Graph] = WeakKeyDictionary()
@@ -272,7 +273,7 @@ class MAGNAConv(nn.Module):
         further = [] if self.value is None else [self.value]
         source, target, *values = self.attention.project(x, *further)
         if self.head_form == "full":
-            return source, target, as_dense(x)[:, None].expand(-1, self.heads, -1)
+            return source, target, as_multiplied(as_dense(x))[:, None].expand(-1, self.heads, -1)
         return source, target, values[0] if values else source
 
     def _diffuse(self, values: Tensor, attention: Tensor, graph: Graph, seed: Tensor | None) -> Tensor:

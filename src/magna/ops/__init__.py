@@ -18,7 +18,7 @@ from magna.ops.answers import (
     check_values,
     shares,
 )
-from magna.ops.backends import accumulator, choose, pack
+from magna.ops.backends import accumulator, as_they_come, choose, pack
 from magna.ops.checks import Rate
 from magna.ops.dense import add_norm, dropout, linear, linears, lookup
 from magna.ops.diffusion import diffuse_op
@@ -353,9 +353,10 @@ def kvsall_loss(
     if chosen == "reference":
         if precision == "bfloat16":
             query, candidates = query.bfloat16().float(), candidates.bfloat16().float()
-        return reference.kvsall_loss(
-            query, candidates, bias, answers, label_smoothing=label_smoothing, weight=weight, own=own
-        )
+        with as_they_come(query.device):
+            return reference.kvsall_loss(
+                query, candidates, bias, answers, label_smoothing=label_smoothing, weight=weight, own=own
+            )
     ptr, index = answers
     share = shares(ptr, weight, accumulator(query.dtype))
     if block is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, wraps
 from types import ModuleType
 from typing import Any, NamedTuple, cast
@@ -167,14 +168,20 @@ def _is_plain(args: Sequence[Any]) -> bool:
     return kinds <= _PLAIN and args[0].device.type in ("cpu", "cuda")
 
 
+def as_they_come(device: torch.device) -> AbstractContextManager:
+    """Products of tensors in the type that they have, whatever autocast says: who wants bfloat16 says so by a type."""
+    on = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if on else nullcontext()
+
+
 def fused_op(name: str) -> Callable[[Callable[..., Any]], Any]:
-    """Register a function as a `torch.library` op that runs on the device of its first tensor."""
+    """Register a function as a `torch.library` op that runs on the device of its first tensor, in its own precision."""
 
     def register(function: Callable[..., Any]) -> FusedOp:
         @wraps(function)
         def on_its_device(first: Tensor, *rest: Any) -> Any:
             # Triton launches on the current GPU, which need not be the one that the tensors are on.
-            with torch.cuda.device_of(first):
+            with torch.cuda.device_of(first), as_they_come(first.device):
                 return function(first, *rest)
 
         return FusedOp(name, on_its_device)

@@ -88,7 +88,7 @@ def linear(
     """
     if choose(backend, x.device) != "triton":
         return reference.linear(x, weight, bias, relu)
-    x = _as_multiplied(x)
+    x = as_multiplied(x)
     return linear_op(x, weight, weight.detach().to(x.dtype), bias, relu)
 
 
@@ -99,11 +99,11 @@ def linears(x: Tensor, weights: Sequence[Tensor], *, backend: Backend = "auto") 
     """
     if choose(backend, x.device) != "triton":
         return reference.linears(x, weights)
-    x = _as_multiplied(x)
+    x = as_multiplied(x)
     return linears_op(x, list(weights), [weight.detach().to(x.dtype) for weight in weights])
 
 
-def _as_multiplied(x: Tensor) -> Tensor:
+def as_multiplied(x: Tensor) -> Tensor:
     """x as autocast would hand it to a product: float64 stays what it is."""
     kind = x.device.type
     casts = torch.is_autocast_enabled(kind) and x.dtype != torch.float64

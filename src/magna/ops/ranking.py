@@ -20,6 +20,7 @@ from magna.ops.answers import (
     check_values,
     entries,
 )
+from magna.ops.backends import as_they_come
 
 _BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}  # scores of a block
 
@@ -97,7 +98,8 @@ def rank_targets(
         here = by_place[ends[start] : ends[stop]]
         if len(here) == 0:
             break
-        scores = query[by_count[start:stop]] @ candidates.T  # [block, N]
+        with as_they_come(device):
+            scores = query[by_count[start:stop]] @ candidates.T  # [block, N]
         if bias is not None:
             scores += bias
         if own is not None:

@@ -161,18 +161,17 @@ class LinkPrediction:
         answers = Answers(ptr, self.graph.answers.index[index.clamp_(max=len(self.graph.answers.index) - 1)])
         # States of bfloat16 stay as they are; else float32, and the loss has its own say on its products.
         dtype = torch.bfloat16 if scored.candidates.dtype == torch.bfloat16 else torch.float32
-        with torch.autocast(query.device.type, enabled=False):
-            return kvsall_loss(
-                scored.query.to(dtype),
-                scored.candidates.to(dtype),
-                scored.bias,
-                answers,
-                label_smoothing=self.settings.label_smoothing,
-                weight=weight,
-                own=scored.own,
-                precision="bfloat16" if self.precision == "bfloat16" else "float32",
-                validate=False,
-            )
+        return kvsall_loss(
+            scored.query.to(dtype),
+            scored.candidates.to(dtype),
+            scored.bias,
+            answers,
+            label_smoothing=self.settings.label_smoothing,
+            weight=weight,
+            own=scored.own,
+            precision="bfloat16" if self.precision == "bfloat16" else "float32",
+            validate=False,
+        )
 
     def _relation_loss(self, model: Any, states: Tensor, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
         """[B]: the relation guessed by the decoder; or from the embeddings, as e_h ∘ e_t against each relation's."""
