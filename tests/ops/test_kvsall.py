@@ -83,7 +83,6 @@ def test_autocast_has_no_say_in_the_loss(blocked: LossBackend) -> None:
     plain = queries.loss(blocked)
     with torch.autocast(device.type, torch.bfloat16):  # backward inside as well
         same_bits(queries.loss(blocked), plain)
-    assert plain["out"].dtype == torch.float32
 
 
 def test_the_definition_is_torchs_kl_divergence() -> None:
