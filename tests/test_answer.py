@@ -219,11 +219,12 @@ def test_queries_are_read_as_triples_are(tmp_path: Path) -> None:
     for name in ("queries.tsv", "queries.tsv.gz"):
         assert read_queries(tmp_path / name) == [Query("a ", "r\u2028s", None), Query(None, " r", "b\x85")]
     # Around the commas of a CSV there may be blanks, and a name in quotes may have a comma.
-    (tmp_path / "queries.csv.gz").write_bytes(gzip.compress(b'head, relation, tail\n"a, b" , r\n'))
+    (tmp_path / "queries.csv.gz").write_bytes(gzip.compress(b'head, relation, tail\n"a, b", r\n'))
     assert read_queries(tmp_path / "queries.csv.gz") == [Query("a, b", "r", None)]
-    (tmp_path / "queries.tsv.gz").write_bytes(text.encode())
-    with pytest.raises(ValueError, match=r"queries\.tsv\.gz is not a whole gzip file"):
-        read_queries(tmp_path / "queries.tsv.gz")
+    for name in ("queries.tsv.gz", "queries.csv.gz"):
+        (tmp_path / name).write_bytes(text.encode())
+        with pytest.raises(ValueError, match=f"{name} is not a whole gzip file"):
+            read_queries(tmp_path / name)
     (tmp_path / "queries.csv").write_text('a,"' + 200_000 * "r")
     with pytest.raises(ValueError, match=r"queries\.csv line 1 is not CSV"):
         read_queries(tmp_path / "queries.csv")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +12,8 @@ import torch
 from magna.capture import matmul_precision
 from magna.config import Config
 from magna.datasets import KnowledgeGraph, read_known
-from magna.datasets.triples import Line, read_lines, read_text, without_header
+from magna.datasets.tables import csv_rows, is_csv
+from magna.datasets.triples import Line, read_lines, without_header
 from magna.models import LinkPredictor
 from magna.outfile import write_answers
 from magna.run import RunFolder, pick_device
@@ -167,8 +166,7 @@ def read_queries(path: str | Path) -> list[Query]:
     """The queries of a file, plain or .gz: head, relation and tail, one of head and tail empty or `?`, separated by
     tabs as in files of triples or, in a .csv, by commas. A first line that names the columns is no query."""
     path = Path(path)
-    comma = path.name.lower().removesuffix(".gz").endswith(".csv")
-    lines, _ = without_header(_comma_lines(path) if comma else read_lines(path))
+    lines, _ = without_header(_comma_lines(path) if is_csv(path) else read_lines(path))
     queries = []
     for number, columns in lines:
         if not any(columns):
@@ -188,11 +186,7 @@ def read_queries(path: str | Path) -> list[Query]:
 
 
 def _comma_lines(path: Path) -> list[Line]:
-    rows = csv.reader(io.StringIO(read_text(path), newline=""))
-    try:
-        return [(rows.line_num, [column.strip() for column in row]) for row in rows if row]
-    except csv.Error as error:
-        raise ValueError(f"{path} line {rows.line_num} is not CSV: {error}") from None
+    return [(number, [cell.strip() for cell in cells]) for number, cells in csv_rows(path)]
 
 
 def _all_numbers(queries: Sequence[Query], graph: KnowledgeGraph) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ from magna.answer import evaluate_links
 from magna.capture import matmul_precision
 from magna.datasets import NodeData, Schema, load_new_graph, load_node_data, prepare
 from magna.datasets.node_data import UNLABELLED
-from magna.datasets.tables import csv_rows
+from magna.datasets.tables import csv_rows, is_csv
 from magna.datasets.triples import read_text
 from magna.outfile import write_answers
 from magna.run import RunFolder, pick_device
@@ -141,7 +141,7 @@ def evaluate(
 def read_ids(path: str | Path) -> list[str]:
     """The ids of a file: the `id` column of a CSV, else one id on each line; blanks around them go, as in nodes.csv."""
     path = Path(path)
-    if path.suffix.lower() == ".csv":
+    if is_csv(path):
         rows = csv_rows(path)
         header = [name.strip() for name in next(rows, (1, []))[1]]
         if "id" not in header:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,10 +46,15 @@ def read_table(path: Path, required: Sequence[str], optional: Sequence[str], *, 
     return read(path, required, optional, numbers)
 
 
+def is_csv(path: Path) -> bool:
+    """By its name, plain or .gz."""
+    return path.name.lower().removesuffix(".gz").endswith(".csv")
+
+
 def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The number of each line that is not empty, and its cells, still with the blanks behind them."""
+    """The number of each line that is not empty, and its cells, still with the blanks behind them; plain or .gz."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file, strict=True, skipinitialspace=True)
             for row in rows:
                 if row:
@@ -56,6 +63,8 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); try saving it so") from None
     except csv.Error as error:
         raise ValueError(f"{_place(path, rows.line_num)} is not CSV: {error}") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise ValueError(f"{path} is not a whole gzip file; pack it again, or give it without .gz") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror})") from None
 
