@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -42,10 +43,13 @@ def with_grads(
     return results | {f"gradient {i}": gradient(leaf) for i, leaf in enumerate(leaves)}
 
 
-def norm_of(backend: Backend, *, adds: bool, p: float | Tensor = 0.0) -> Callable[..., tuple[Tensor, ...]]:
+def norm_of(
+    backend: Backend, *, adds: bool, p: float | Tensor = 0.0, unbiased: bool = False
+) -> Callable[..., tuple[Tensor, ...]]:
     def function(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         *added, weight, bias = rest
-        return add_norm(x, added[0] if adds else None, weight, bias, 1e-3, p=p, seed=7, backend=backend)
+        given = x, added[0] if adds else None, weight, bias, 1e-3
+        return add_norm(*given, unbiased=unbiased, p=p, seed=7, backend=backend)
 
     return function
 
@@ -54,7 +58,19 @@ def norm_of(backend: Backend, *, adds: bool, p: float | Tensor = 0.0) -> Callabl
 @pytest.mark.parametrize("shape", SHAPES)
 def test_norm_of_odd_sizes(shape: tuple[int, int], adds: bool) -> None:
     given = tensors(shape, *([shape] if adds else []), shape[1:], shape[1:])
-    same(with_grads(norm_of("triton", adds=adds), *given), with_grads(norm_of("reference", adds=adds), *given))
+    for unbiased in (False, True) if shape[1] != 1 else (False,):  # of one number there is no unbiased deviation
+        options = {"adds": adds, "unbiased": unbiased}
+        same(with_grads(norm_of("triton", **options), *given), with_grads(norm_of("reference", **options), *given))
+
+
+def test_the_unbiased_norm_of_rows_that_hardly_vary() -> None:
+    x, weight, bias = tensors((9, 6), (6,), (6,))
+    for size in (0.0, 1e-12, 1e-9, 1e-6, 1e-3):  # beside an eps of 1e-3
+        ours, theirs = (
+            with_grads(norm_of(b, adds=False, unbiased=True), 0.1 + size * x, weight, bias)
+            for b in ("triton", "reference")
+        )
+        same(ours, theirs, rtol=1e-5, atol=1e-5 / 1e-3)
 
 
 @pytest.mark.parametrize("adds", [True, False], ids=["added", "alone"])
@@ -174,11 +190,15 @@ def test_linear_of_features_that_learn_nothing() -> None:
 def test_error_budget(dtype: torch.dtype) -> None:
     rows = 300 if interpreted("triton") else 40_000
     norm, dense = tensors((rows, 40), (rows, 40), (40,), (40,)), tensors((rows, 40), (70, 40), (70,))
-    for function, given in ((norm_of, norm), (linear_of, dense)):
+    kinds: list[tuple[Callable[..., Any], list[Tensor], dict[str, bool]]] = [
+        (norm_of, norm, {"adds": True}),
+        (norm_of, norm, {"adds": True, "unbiased": True}),
+        (linear_of, dense, {"relu": False}),
+    ]
+    for function, given, options in kinds:
         features = 2 if function is norm_of else 1
         low = [t.to(dtype) if i < features else t.to(dtype).float() for i, t in enumerate(given)]
-        option = {"adds": True} if function is norm_of else {"relu": False}
-        ours, plain = function("triton", **option), function("reference", **option)
+        ours, plain = function("triton", **options), function("reference", **options)
         found, torchs = (with_grads(f, *low, autocast=dtype == torch.bfloat16) for f in (ours, plain))
         assert all(found[f"gradient {i}"].dtype == t.dtype for i, t in enumerate(low))
         within_budget(found, torchs, with_grads(plain, *(t.double() for t in low)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -11,29 +13,42 @@ from magna.nn.plain import is_plain
 from magna.typing import Backend, Norm, one_of
 
 
-class LayerNorm(nn.LayerNorm):
+class _OnePass(nn.Module):
+    """A norm that is taken in one pass with the sum before it and the dropout behind it."""
+
+    UNBIASED: bool
+    weight: nn.Parameter
+    bias: nn.Parameter
+    eps: float
+    backend: Backend
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.added(x, None)[1]
+
+    def added(self, x: Tensor, update: Tensor | None, dropout: Dropout | None = None) -> tuple[Tensor, Tensor]:
+        """x + update and its norm under dropout."""
+        own = x, update, self.weight, self.bias, self.eps
+        how: dict[str, Any] = {"unbiased": self.UNBIASED, "backend": self.backend}
+        if dropout is not None and dropout.drops:
+            how |= {"p": dropout.p, "seed": draw_seed(x.device), "validate": False}
+        return ops.add_norm(*own, **how)
+
+
+class LayerNorm(_OnePass, nn.LayerNorm):
     """`torch.nn.LayerNorm` of one axis; under autocast it gives what it gets.
 
     Autocast would widen its output to float32, which the matrix product that follows rounds again: on a large graph
     these copies cost more than the norm. Means and deviations are float32 either way.
     """
 
+    UNBIASED = False
+
     def __init__(self, channels: int, eps: float = 1e-5, *, backend: Backend = "auto") -> None:
         super().__init__(channels, eps)
-        self.backend: Backend = backend
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.added(x, None)[1]
-
-    def added(self, x: Tensor, update: Tensor | None, dropout: Dropout | None = None) -> tuple[Tensor, Tensor]:
-        """x + update and its norm under dropout, in one pass."""
-        own = x, update, self.weight, self.bias, self.eps
-        if dropout is None or not dropout.drops:
-            return ops.add_norm(*own, backend=self.backend)
-        return ops.add_norm(*own, p=dropout.p, seed=draw_seed(x.device), backend=self.backend, validate=False)
+        self.backend = backend
 
 
-class UnbiasedLayerNorm(nn.Module):
+class UnbiasedLayerNorm(_OnePass):
     r"""The authors' layer norm: the unbiased standard deviation, with eps added outside the root.
 
     .. math:: y = w \frac{x - \bar x}{\mathrm{std}(x) + \epsilon} + b, \quad
@@ -45,6 +60,7 @@ class UnbiasedLayerNorm(nn.Module):
     Args:
         channels: width of a row, 2 or more.
         eps: added to the standard deviation.
+        backend: "auto", "reference", "cpu" or "triton".
 
     Shapes: [..., C] → [..., C].
 
@@ -52,21 +68,19 @@ class UnbiasedLayerNorm(nn.Module):
     [[-0.7070000171661377, 0.7070000171661377]]
     """
 
-    def __init__(self, channels: int, eps: float = 1e-6) -> None:
+    UNBIASED = True
+
+    def __init__(self, channels: int, eps: float = 1e-6, *, backend: Backend = "auto") -> None:
         super().__init__()
         if channels < 2:
             raise ValueError(f"channels is {channels}; allowed with norm='unbiased': 2 and above")
-        self.eps = eps
+        self.eps, self.backend = eps, backend
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def reset_parameters(self) -> None:
         nn.init.ones_(self.weight)
         nn.init.zeros_(self.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        std, mean = torch.std_mean(x, -1, keepdim=True)
-        return (x - mean) / (std + self.eps) * self.weight + self.bias
 
     def extra_repr(self) -> str:
         return f"{self.weight.numel()}, eps={self.eps}"
@@ -79,7 +93,7 @@ def add_norm(
     x: Tensor, update: Tensor | None, norm: NormLayer, dropout: Dropout | None = None
 ) -> tuple[Tensor, Tensor]:
     """x + update and its norm, of whatever kind, under dropout of its entries."""
-    if is_plain(norm, LayerNorm) and (dropout is None or is_plain(dropout, Dropout)):
+    if is_plain(norm, LayerNorm, UnbiasedLayerNorm) and (dropout is None or is_plain(dropout, Dropout)):
         return norm.added(x, update, dropout)
     total = x if update is None else x + update
     return total, norm(total) if dropout is None else dropout(norm(total))
@@ -93,4 +107,4 @@ def make_norm(norm: Norm, channels: int, eps: float | None = None, backend: Back
     if norm == "none":
         return nn.Identity()
     own = {} if eps is None else {"eps": eps}
-    return LayerNorm(channels, **own, backend=backend) if norm == "layer" else UnbiasedLayerNorm(channels, **own)
+    return (LayerNorm if norm == "layer" else UnbiasedLayerNorm)(channels, **own, backend=backend)

@@ -41,6 +41,7 @@ def add_norm(
     bias: Tensor,
     eps: float = 1e-5,
     *,
+    unbiased: bool = False,
     p: Rate = 0.0,
     seed: int | Tensor | None = None,
     backend: Backend = "auto",
@@ -48,8 +49,9 @@ def add_norm(
 ) -> tuple[Tensor, Tensor]:
     """x + added and its layer norm, in one pass over both; the gradients of both results meet in one pass, too.
 
-    Means, deviations and sums are float32 at least; the norm has the type of the sum, under autocast as well. With `p`
-    it comes out as `dropout` would leave it, in the same pass.
+    `unbiased` divides by the unbiased deviation plus eps, as the authors' norm does, and not by the root of variance
+    plus eps. Means, deviations and sums are float32 at least; the norm has the type of the sum, under autocast as well.
+    With `p` it comes out as `dropout` would leave it, in the same pass.
 
     Shapes: x and added [..., C], weight [C], bias [C] → [..., C] twice.
 
@@ -65,14 +67,15 @@ def add_norm(
     drops = checks.active("p", p, 1, validate)
     drawn = checks.seed(seed, "p", x.device) if drops else None
     if choose(backend, x.device) != "triton":
-        total, normed = reference.add_norm(x, added, weight, bias, eps)
+        total, normed = reference.add_norm(x, added, weight, bias, eps, unbiased)
         return total, normed if drawn is None else dropout(normed, p, drawn, backend=backend, validate=False)
     if added is not None:
         dtype = torch.promote_types(x.dtype, added.dtype)
         x, added = x.to(dtype), added.to(dtype).reshape(1, -1, x.size(-1))
     weight, bias = (own.to(accumulator(x.dtype))[None] for own in (weight, bias))
     rate = checks.rates(p, 1, x.device) if drops else None
-    total, normed, _, _ = layer_norm_op(x.reshape(1, -1, x.size(-1)), added, weight, bias, rate, drawn, eps)
+    rows = x.reshape(1, -1, x.size(-1))
+    total, normed, _, _ = layer_norm_op(rows, added, weight, bias, rate, drawn, eps, unbiased)
     return x if added is None else total.view(x.shape), normed.view(x.shape)
 
 
@@ -124,18 +127,25 @@ def lookup(table: Tensor, index: Tensor) -> Tensor:
 
 @fused_op("magna::layer_norm")
 def layer_norm_op(
-    x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, rate: Tensor | None, seed: Tensor | None, eps: float
+    x: Tensor,
+    added: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    rate: Tensor | None,
+    seed: Tensor | None,
+    eps: float,
+    unbiased: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The sum of x and `added` [G, N, C], its norm with the weight and bias [G, C], mean and scale [G, N] of its rows.
 
     Where nothing is added there is no sum: [G, 0]. The norm is under dropout where there is a rate [G].
     """
     tensors = (None if tensor is None else tensor.contiguous() for tensor in (x, added, weight, bias, rate, seed))
-    return _kernels().layer_norm(*tensors, eps)
+    return _kernels().layer_norm(*tensors, eps, unbiased)
 
 
 @layer_norm_op.register_fake
-def _(x, added, weight, bias, rate, seed, eps):
+def _(x, added, weight, bias, rate, seed, eps, unbiased):
     total = x.new_empty(x.size(0), 0) if added is None else x.new_empty(x.shape)
     return total, x.new_empty(x.shape), weight.new_empty(x.shape[:2]), weight.new_empty(x.shape[:2])
 
@@ -150,19 +160,21 @@ def layer_norm_backward_op(
     scale: Tensor,
     rate: Tensor | None,
     seed: Tensor | None,
+    eps: float,
+    unbiased: bool,
 ) -> tuple[Tensor, Tensor]:
     """The gradients of x and of weight and bias [G, 2, C], from those of the norm and, `beside` it, of x itself."""
     tensors = (None if t is None else t.contiguous() for t in (grad, beside, x, weight, mean, scale, rate, seed))
-    return _kernels().layer_norm_backward(*tensors)
+    return _kernels().layer_norm_backward(*tensors, eps, unbiased)
 
 
 @layer_norm_backward_op.register_fake
-def _(grad, beside, x, weight, mean, scale, rate, seed):
+def _(grad, beside, x, weight, mean, scale, rate, seed, eps, unbiased):
     return x.new_empty(x.shape), weight.new_empty(weight.size(0), 2, weight.size(1))
 
 
 def _layer_norm_save(ctx, inputs, output):
-    x, added, weight, _, rate, seed, _ = inputs
+    x, added, weight, _, rate, seed, *ctx.kind = inputs
     total, _, mean, scale = output
     ctx.adds = added is not None
     ctx.set_materialize_grads(False)
@@ -171,9 +183,9 @@ def _layer_norm_save(ctx, inputs, output):
 
 def _layer_norm_grad(ctx, beside, grad, *_):
     if grad is None:
-        return beside, beside if ctx.adds else None, *[None] * 5
-    grad_x, own = layer_norm_backward_op(grad, beside if ctx.adds else None, *ctx.saved_tensors)
-    return grad_x, grad_x if ctx.adds else None, *own.unbind(1), None, None, None
+        return beside, beside if ctx.adds else None, *[None] * 6
+    grad_x, own = layer_norm_backward_op(grad, beside if ctx.adds else None, *ctx.saved_tensors, *ctx.kind)
+    return grad_x, grad_x if ctx.adds else None, *own.unbind(1), *[None] * 4
 
 
 layer_norm_op.register_autograd(_layer_norm_grad, setup_context=_layer_norm_save)

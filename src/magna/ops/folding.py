@@ -76,9 +76,9 @@ def _(info, axes, x, vector, *rest):
 
 @layer_norm_op.register_vmap
 def _(info, axes, *inputs):
-    *tensors, seed, eps = inputs
+    *tensors, seed, eps, unbiased = inputs
     seed = None if seed is None else _one(seed, axes[5])
-    out = layer_norm_op(*_grouped(tensors, axes[:5], info.batch_size), seed, eps)
+    out = layer_norm_op(*_grouped(tensors, axes[:5], info.batch_size), seed, eps, unbiased)
     return tuple(_unfold(part, info.batch_size, 0) for part in out), (0, 0, 0, 0)
 
 

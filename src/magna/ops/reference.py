@@ -14,6 +14,7 @@ from torch.nn.functional import leaky_relu, normalize
 
 from magna.graph import Graph
 from magna.ops.answers import Answers, Own, entries, shares
+from magna.ops.backends import accumulator
 from magna.ops.random import DENSE_STREAM, EDGE_STREAM, attention_stream, dropout_factor, feature_stream, keep
 
 
@@ -137,15 +138,23 @@ def dropout(x: Tensor, rate: Tensor, seed: Tensor, shared: bool = False) -> Tens
     return (x.reshape(entry.shape) * dropout_factor(seed, DENSE_STREAM, entry, rate[:, None], x.dtype)).view(x.shape)
 
 
-def add_norm(x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def add_norm(
+    x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, eps: float, unbiased: bool = False
+) -> tuple[Tensor, Tensor]:
     """x + added, and its layer norm in the same type.
+
+    `unbiased`: divided by the unbiased deviation plus eps, and not by the root of the variance plus eps.
 
     Shapes: x and added [..., C], weight [C], bias [C] → [..., C] twice.
     """
     total = x if added is None else x + added
     # Autocast would widen the norm to float32, and the product that follows would round it again.
     with torch.autocast(x.device.type, enabled=False):
-        return total, F.layer_norm(total, weight.shape, weight.to(total.dtype), bias.to(total.dtype), eps)
+        if not unbiased:
+            return total, F.layer_norm(total, weight.shape, weight.to(total.dtype), bias.to(total.dtype), eps)
+        wide = total.to(accumulator(total.dtype))
+        std, mean = torch.std_mean(wide, -1, keepdim=True)
+        return total, ((wide - mean) / (std + eps) * weight + bias).to(total.dtype)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:

@@ -39,9 +39,15 @@ def _dropped(x, rate_ptr, seed_ptr, place, STREAM: tl.constexpr, ACC: tl.constex
 
 
 @triton.jit
+def _like_sums(number: tl.constexpr, BN: tl.constexpr, ACC: tl.constexpr):
+    """A float in the text of a kernel has 32 bits; this one has those of the sums."""
+    return tl.full([BN], number, ACC)
+
+
+@triton.jit
 def _layer_norm_kernel(
     x_ptr, added_ptr, weight_ptr, bias_ptr, rate_ptr, seed_ptr, total_ptr, out_ptr, mean_ptr, scale_ptr, rows,
-    EPS: tl.constexpr, ADDS: tl.constexpr, DROPS: tl.constexpr, STREAM: tl.constexpr,
+    EPS: tl.constexpr, UNBIASED: tl.constexpr, ADDS: tl.constexpr, DROPS: tl.constexpr, STREAM: tl.constexpr,
     C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     row, there, place, live = _tile(tl.program_id(0) * BN, rows, rows, C, BN, CB)
@@ -54,8 +60,8 @@ def _layer_norm_kernel(
         x = rounded.to(ACC)
     mean = tl.sum(x, axis=1) / C
     centred = tl.where(live, x - mean[:, None], 0.0)
-    # A float in the text of a kernel has 32 bits; eps has those of the sum.
-    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, axis=1) / C + tl.full([BN], EPS, ACC))
+    squares, eps = tl.sum(centred * centred, axis=1), _like_sums(EPS, BN, ACC)
+    scale = 1.0 / (tl.sqrt(squares / (C - 1)) + eps if UNBIASED else tl.sqrt(squares / C + eps))
     c = tl.arange(0, CB)
     own = tl.program_id(1).to(tl.int64) * C + c
     weight = tl.load(weight_ptr + own, mask=c < C, other=0.0).to(ACC)
@@ -71,7 +77,7 @@ def _layer_norm_kernel(
 @triton.jit
 def _layer_norm_backward_kernel(
     grad_ptr, beside_ptr, x_ptr, weight_ptr, mean_ptr, scale_ptr, rate_ptr, seed_ptr, grad_x_ptr, partial_ptr, rows,
-    chunk, ADDS: tl.constexpr, DROPS: tl.constexpr, STREAM: tl.constexpr,
+    chunk, EPS: tl.constexpr, UNBIASED: tl.constexpr, ADDS: tl.constexpr, DROPS: tl.constexpr, STREAM: tl.constexpr,
     C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """`partial` [G, programs, 2, C]: the gradients of weight and bias by each chunk of rows."""
@@ -92,7 +98,13 @@ def _layer_norm_backward_kernel(
         by_weight += grad * normed
         by_bias += grad
         slope = grad * weight[None, :]
-        along = tl.sum(slope * normed, axis=1) / C
+        along = tl.sum(slope * normed, axis=1)
+        if UNBIASED:
+            # The deviation's share in what was divided by; where eps is all of it, the deviation has no slope.
+            share = 1.0 - _like_sums(EPS, BN, ACC) * scale
+            along = tl.where(share > 1e-6, along / ((C - 1) * share), 0.0)
+        else:
+            along /= C
         slope = (slope - (tl.sum(slope, axis=1) / C)[:, None] - normed * along[:, None]) * scale[:, None]
         if ADDS:
             slope += tl.load(beside_ptr + place, mask=live, other=0.0).to(ACC)
@@ -145,14 +157,21 @@ def sum_rows(x: Tensor) -> Tensor:
 
 
 def layer_norm(
-    x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, rate: Tensor | None, seed: Tensor | None, eps: float
+    x: Tensor,
+    added: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    rate: Tensor | None,
+    seed: Tensor | None,
+    eps: float,
+    unbiased: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     groups, rows, width = x.shape
     total = x.new_empty(groups, 0) if added is None else torch.empty_like(x)
     out, options = torch.empty_like(x), _options(x, width)
     mean, scale = (weight.new_empty(groups, rows) for _ in range(2))
     if out.numel():
-        has = {"ADDS": added is not None, "DROPS": rate is not None}
+        has = {"UNBIASED": unbiased, "ADDS": added is not None, "DROPS": rate is not None}
         kernel = bound(_layer_norm_kernel, EPS=eps, STREAM=DENSE_STREAM, C=width, **has, **options)
         kernel[(ceil_div(rows, options["BN"]), groups)](
             x, added, weight, bias, rate, seed, total, out, mean, scale, rows
@@ -169,14 +188,16 @@ def layer_norm_backward(
     scale: Tensor,
     rate: Tensor | None,
     seed: Tensor | None,
+    eps: float,
+    unbiased: bool,
 ) -> tuple[Tensor, Tensor]:
     groups, rows, width = x.shape
     grad_x, options = torch.empty_like(x), _options(x, width)
     chunk, programs = _chunks(rows, options["BN"], _CHUNKS)
     partial = mean.new_empty(groups, programs, 2, width)
     if partial.numel():
-        has = {"ADDS": beside is not None, "DROPS": rate is not None}
-        kernel = bound(_layer_norm_backward_kernel, STREAM=DENSE_STREAM, C=width, **has, **options)
+        has = {"UNBIASED": unbiased, "ADDS": beside is not None, "DROPS": rate is not None}
+        kernel = bound(_layer_norm_backward_kernel, EPS=eps, STREAM=DENSE_STREAM, C=width, **has, **options)
         kernel[(programs, groups)](grad, beside, x, weight, mean, scale, rate, seed, grad_x, partial, rows, chunk)
     return grad_x, sum_rows(partial.flatten(2)).view(groups, 2, width)
 
