@@ -19,6 +19,7 @@ from magna.ops.backends import pack
 from magna.ops.pool import POOL
 from magna.plan import Memory, forecast, plan
 from magna.tasks import LinkPrediction, NodeClassification, make_task
+from magna.trial_batch import Batch
 from tests.laws import node_task, peak_bytes
 
 CPU = torch.device("cpu")
@@ -133,6 +134,18 @@ def test_the_time_of_seeds_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (said["time"]["step_seconds"], said["time"]["seconds"]) == (1.0, 40.0)
     monkeypatch.setattr("magna.trials._batch_size", lambda *_: 2)
     assert plan(config, device="cpu", seeds=3, together=True)["time"]["seconds"] == 2 * 40.0
+
+
+def test_what_comes_before_the_first_epoch_together_is_not_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, captured = Clock(monkeypatch), Batch._captured
+
+    def compiled(batch: Batch) -> Callable[[], object]:
+        clock.now += 3 * planning.MOST_SECONDS
+        return captured(batch)
+
+    monkeypatch.setattr(Batch, "_captured", compiled)
+    config = Config().with_values(["train.epochs=40", "model.hidden_channels=16"])
+    assert plan(config, device="cpu", seeds=3, together=True)["time"]["seconds"] == 40.0
 
 
 def test_a_slow_step_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from magna import predict as predicting
 from magna import train as training
 from magna.config import Config, TrainConfig
 from magna.loop import Epoch
+from magna.run import RunFolder
 from magna.tasks import NodeClassification
 
 SMALL = {
@@ -113,6 +114,14 @@ def test_a_stopped_run_ends_as_if_it_had_never_stopped(
     training.train(config, run_dir=tmp_path / "run", device="cpu", resume=True)
     for name in ("metrics.jsonl", "model/model.safetensors", "model/config.json", "config.toml"):
         assert (tmp_path / "run" / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_run_that_was_stopped_on_a_cpu_goes_on_on_a_gpu(finished: tuple[Path, dict]) -> None:
+    run = RunFolder(finished[0])
+    network = run.load_model()
+    adam, best = torch.optim.Adam(network.parameters()), network.state_dict()
+    progress = loop._restore(run, network, adam, best, torch.device("cuda"))
+    assert progress is not None and progress.epoch == 12
 
 
 def test_a_model_that_takes_long_to_save_is_saved_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,14 @@ def test_what_changes_a_shape_splits_the_batch() -> None:
     assert structure(config(**theta)) != structure(config(**theta, model__K=3))
 
 
+def test_feature_dropout_meets_no_trial_before_its_first_hop(task: NodeClassification) -> None:
+    # Without hops there is no dropout after them: this trial has nothing of chance, whoever trains beside it.
+    still = config(model__K=0, model__feature_dropout=0.5)
+    (alone,) = train_trials([still], task)
+    beside, _ = train_trials([still, config(model__K=3, model__feature_dropout=0.5)], task)
+    assert [row["loss"] for row in beside.history] == pytest.approx([row["loss"] for row in alone.history], rel=1e-3)
+
+
 def test_several_structures_come_back_in_order(task: NodeClassification) -> None:
     configs = [config(model__hidden_channels=width, train__epochs=1) for width in (8, 4, 8, 4)]
     assert [result.config for result in train_trials(configs, task)] == configs
@@ -224,6 +232,9 @@ def test_other_data_than_the_task_s_is_refused(task: NodeClassification) -> None
     for other in ({"data__self_loops": False}, {"data__split_seed": 3}, {"data__name": "cora"}):
         with pytest.raises(ValueError, match="data is"):
             train_trials([config(**other)], task)
+    drawn = node_task(config(data__split="random"), None, torch.device("cpu"))
+    with pytest.raises(ValueError, match="data is"):
+        train_trials([config()], drawn)
 
 
 def test_the_seconds_of_a_batch_are_those_of_its_trials(task: NodeClassification) -> None:

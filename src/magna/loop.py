@@ -189,7 +189,7 @@ def _restore(
         moments.setdefault(int(index), {})[name] = value
     adam.load_state_dict({"state": moments, "param_groups": adam.state_dict()["param_groups"]})
     torch.set_rng_state(groups["random"]["cpu"])
-    if device.type == "cuda":
+    if device.type == "cuda" and "cuda" in groups["random"]:  # a run that comes from a CPU has none
         torch.cuda.set_rng_state(groups["random"]["cuda"], device)
     return Progress(**state)
 

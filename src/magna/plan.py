@@ -146,6 +146,8 @@ def _pace_together(config: Config, task: Task, seeds: int) -> Pace:
     def on_report(number: int, which: list[int], best: list[float]) -> Collection[int]:
         epochs.stop()
         sizes.append(len(which))
+        if number == 1:
+            epochs.begin()  # what a GPU compiles and captures before the first epoch is no part of the pace
         if epochs.enough:
             raise _Enough
         epochs.start()
@@ -210,8 +212,13 @@ class _Laps:
     """Seconds of something that is done again and again, until enough has been seen."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._begin = device, time.perf_counter()
+        self._device = device
         self._seconds: list[float] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """From here on it takes its time."""
+        self._begin = time.perf_counter()
 
     def start(self) -> None:
         self._last = time.perf_counter()

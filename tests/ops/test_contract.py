@@ -426,6 +426,17 @@ def test_inputs_that_are_not_contiguous(fused: Backend) -> None:
     torch.testing.assert_close(x.grad, diffuse(ones, "reference", K=2, alpha=0.2)["x"])
 
 
+def test_types_and_numbers_of_edges_that_are_columns_of_a_table(fused: Backend) -> None:
+    table = torch.randint(3, (12, 4), generator=torch.Generator().manual_seed(2)).to(device_of(fused))
+    graph = Graph.from_edge_index(table[:, :2].t(), 3, table[:, 2], 3)
+    nodes, relation = torch.arange(6.0, device=table.device).view(3, 2), torch.eye(3, device=table.device)[:, :2]
+    scores = edge_scores(nodes, -nodes, graph, relation, backend=fused)
+    assert torch.equal(scores, edge_scores(nodes, -nodes, graph, relation, backend="reference"))
+    options: Options = {"edge_dropout": 0.5, "edge_pairs": table[:, 3], "seed": 3}
+    left = edge_softmax(scores, graph, backend=fused, **options) > 0
+    assert torch.equal(left, edge_softmax(scores, graph, backend="reference", **options) > 0)
+
+
 def test_only_what_is_asked_for_has_a_gradient(fused: Backend) -> None:
     problem = Problem.of(random_graph(6, 12), device=device_of(fused))
     expected = diffuse(problem, "reference")

@@ -104,6 +104,19 @@ def test_each_trial_leaves_out_edges_at_its_own_rate(graph: Graph, backend: Back
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_each_trial_leaves_out_edges_of_its_own(graph: Graph, backend: Backend) -> None:
+    scores, seeds = torch.zeros(30, HEADS), torch.tensor([[5], [6], [7]])
+
+    def kept(seed: Tensor, backend: Backend) -> Tensor:
+        return edge_softmax(scores, graph, edge_dropout=0.5, seed=seed, backend=backend, validate=False) > 0
+
+    together = torch.vmap(lambda seed: kept(seed, backend))(seeds)
+    for trial, seed in enumerate(seeds):
+        assert torch.equal(together[trial], kept(seed, "reference"))
+    assert not torch.equal(together[0], together[1])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_exact_mode_of_each_trial(graph: Graph, backend: Backend) -> None:
     x, alpha = draw(TRIALS, 7, HEADS, WIDTH), torch.tensor([0.2, 0.5, 0.9])
     attention = edge_softmax(draw(30, HEADS), graph, backend=backend)

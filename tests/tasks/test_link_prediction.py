@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -282,6 +283,19 @@ def test_the_temperature_goes_with_the_scores() -> None:
     for score in (1.0, 4.0, 16.0, 48.0):
         found = task.calibrate(_Guess(task, score))["temperature"]
         assert found == pytest.approx(score / math.log(ENTITIES - 1), rel=0.2)
+
+
+def test_the_temperature_is_fitted_without_the_test_triples() -> None:
+    task = _task()
+    guess, triples = _Guess(task, 4.0), task.graph.triples
+    head, relation, tail = triples.valid.unbind(1)
+    wrong = torch.arange(len(head)) % 2
+    # They say that no guess is wrong.
+    tails = torch.stack([head, relation, (tail + wrong) % ENTITIES], dim=1)
+    heads = torch.stack([(head + wrong) % ENTITIES, relation, tail], dim=1)
+    other = KnowledgeGraph.from_triples(replace(triples, test=torch.cat([tails, heads])))
+    config = Config.from_dict({"task": {"name": "link_prediction"}})
+    assert LinkPrediction(other, config, torch.device("cpu")).calibrate(guess) == task.calibrate(guess)
 
 
 def test_probabilities_leave_known_answers_out() -> None:

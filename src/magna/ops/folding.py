@@ -39,7 +39,7 @@ def _unfold(tensor: Tensor, size: int, heads: int) -> Tensor:
 
 
 def _one(seed: Tensor, axis: int | None) -> Tensor:
-    """One seed for all: the entries of different heads draw different bits."""
+    """One seed for all: the entries of different trials draw different bits."""
     return seed if axis is None else seed.select(axis, 0)
 
 
@@ -105,8 +105,10 @@ def _first(tensor: Tensor, axis: int | None) -> Tensor:
 
 @kept_edges_op.register_vmap
 def _(info, axes, rate, seed, *rest):
-    kept = kept_edges_op(_fold(rate, axes[0], info.batch_size, 0), _one(seed, axes[1]), *rest)
-    return _unfold(kept, info.batch_size, 1), 1
+    size = info.batch_size
+    # An edge draws the same bits for all heads, and so for all trials of one seed: each has its own.
+    seeds = seed if axes[1] is None else _fold(seed, axes[1], size, 0)
+    return _unfold(kept_edges_op(_fold(rate, axes[0], size, 0), seeds, *rest), size, 1), 1
 
 
 @diffuse_op.register_vmap

@@ -42,16 +42,17 @@ def kept_edges(rate: Tensor, seed: Tensor, pairs: Tensor | None, paired: bool, g
     """bool: the edges that edge dropout leaves, each with probability 1 - rate; self-loops all stay.
 
     Edges with the same number in `pairs` share their fate; where there are no numbers and with `paired`, those between
-    the same two nodes.
+    the same two nodes. An edge is left out for all heads, or for all of each group that has a seed of its own.
 
-    Shapes: rate [H], pairs [E] → [E, H].
+    Shapes: rate [H], seed [1] or one for each group of heads, pairs [E] → [E, H].
     """
     source, target = graph.source, graph.target
     if pairs is None and paired:
         pairs = torch.minimum(source, target) * graph.num_nodes + torch.maximum(source, target)
     elif pairs is None:
         pairs = torch.arange(graph.num_edges, device=graph.device)
-    return keep(seed, EDGE_STREAM, pairs[:, None], rate) | (source == target)[:, None]
+    kept = keep(seed[:, None], EDGE_STREAM, pairs[:, None, None], rate.view(len(seed), -1))  # [E, groups, heads]
+    return kept.flatten(1) | (source == target)[:, None]
 
 
 def edge_softmax(scores: Tensor, graph: Graph) -> Tensor:

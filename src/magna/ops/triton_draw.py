@@ -24,7 +24,7 @@ def _mix(h):
 
 @triton.jit
 def bits(seed_ptr, stream, index):
-    """32 random bits for each int64 index."""
+    """32 random bits for each int64 index, and for each seed where `seed_ptr` points to several."""
     seed = tl.load(seed_ptr)
     low = (seed & 0xFFFFFFFF).to(tl.uint32)
     high = ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)

@@ -109,9 +109,10 @@ def _edge_scores_kernel(
 @triton.jit
 def _kept_edges_kernel(
     rate_ptr, seed_ptr, pairs_ptr, edge_index_ptr, out_ptr, num_edges, num_nodes,
-    STREAM: tl.constexpr, NUMBERED: tl.constexpr, PAIRED: tl.constexpr,
+    STREAM: tl.constexpr, NUMBERED: tl.constexpr, PAIRED: tl.constexpr, SEED_HEADS: tl.constexpr,
     H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
+    """One draw of an edge for all heads, or one for every SEED_HEADS of them, each from a seed of its own."""
     e, there, source, target = _ends(edge_index_ptr, num_edges, BE)
     h = tl.program_id(1) * HB + tl.arange(0, HB)
     entry = e
@@ -119,9 +120,11 @@ def _kept_edges_kernel(
         entry = tl.load(pairs_ptr + e, mask=there, other=0)
     elif PAIRED:
         entry = tl.minimum(source, target) * num_nodes + tl.maximum(source, target)
-    drawn = bits(seed_ptr, tl.full([], STREAM, tl.int32), entry).to(tl.int64)
+    if SEED_HEADS < H:
+        seed_ptr += tl.minimum(h, H - 1)[None, :] // SEED_HEADS
+    drawn = bits(seed_ptr, tl.full([], STREAM, tl.int32), entry[:, None]).to(tl.int64)
     bar = (tl.load(rate_ptr + h, mask=h < H, other=0.0) * 4294967296.0).to(tl.int64)
-    kept = (drawn[:, None] >= bar[None, :]) | (source == target)[:, None]
+    kept = (drawn >= bar[None, :]) | (source == target)[:, None]
     live = there[:, None] & (h < H)[None, :]
     tl.store(out_ptr + e[:, None] * H + h[None, :], kept.to(tl.int8), mask=live)
 
@@ -160,7 +163,7 @@ def edge_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: 
     if out.numel():
         kernel = bound(_edge_scores_kernel, SLOPE=negative_slope, TYPED=relation is not None, **options)
         kernel[(ceil_div(graph.num_edges, _EDGES), groups)](
-            source, target, relation, graph.edge_index.contiguous(), graph.edge_type, out, graph.num_edges
+            source, target, relation, graph.edge_index.contiguous(), _flat(graph.edge_type), out, graph.num_edges
         )
     return out
 
@@ -169,8 +172,15 @@ def kept_edges(rate: Tensor, seed: Tensor, pairs: Tensor | None, paired: bool, g
     out = torch.empty(graph.num_edges, rate.size(0), dtype=torch.bool, device=rate.device)
     options, groups = blocks(rate.size(0), edges=_EDGES, num_warps=4)
     if out.numel():
-        kernel = bound(_kept_edges_kernel, STREAM=EDGE_STREAM, NUMBERED=pairs is not None, PAIRED=paired, **options)
+        draws = {"NUMBERED": pairs is not None, "PAIRED": paired, "SEED_HEADS": rate.size(0) // seed.size(0)}
+        kernel = bound(_kept_edges_kernel, STREAM=EDGE_STREAM, **draws, **options)
+        edges, flags = graph.edge_index.contiguous(), out.view(torch.int8)
         kernel[(ceil_div(graph.num_edges, _EDGES), groups)](
-            rate, seed, pairs, graph.edge_index.contiguous(), out.view(torch.int8), graph.num_edges, graph.num_nodes
+            rate, seed, _flat(pairs), edges, flags, graph.num_edges, graph.num_nodes
         )
     return out
+
+
+def _flat(per_edge: Tensor | None) -> Tensor | None:
+    """One after the other in memory, as the column of a table is not."""
+    return None if per_edge is None else per_edge.contiguous()

@@ -243,7 +243,7 @@ class LinkPrediction:
         rows = torch.linspace(0, len(ranking.query) - 1, min(_CALIBRATED, len(ranking.query))).long().to(self.device)
         queries, target = ranking.queries[ranking.query[rows]], ranking.target[rows]
         scored = model(self.edge_index, self.edge_type, *queries.unbind(1))
-        known = self.graph.answers_to(queries.cpu())
+        known = self.graph.answers_to(queries.cpu(), ("train", "valid"))
         loss = torch.zeros(len(_TEMPERATURES))
         for start in range(0, len(rows), _BLOCK):
             part = slice(start, start + _BLOCK)
