@@ -238,7 +238,7 @@ def test_an_unknown_name_is_found_in_its_file(run: Path, tmp_path: Path, name: s
         predict_links(run, queries, device="cpu")
 
 
-def test_data_that_has_moved(run: Path, folder: Path, tmp_path: Path) -> None:
+def test_data_that_has_moved(run: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moved, ask = tmp_path / "moved", ["--head", "town 05", "--relation", "in", "--json"]
     summary = json.loads((run / "summary.json").read_text())
     folder.rename(moved)
@@ -253,6 +253,10 @@ def test_data_that_has_moved(run: Path, folder: Path, tmp_path: Path) -> None:
         line = f"magna: {run} was trained on {folder}, which is not there; allowed: the same data in the same place"
         assert result.exit_code == 2 and result.stderr.splitlines()[-1].startswith(line)
         assert evaluate(run, "test", moved, device="cpu")["metrics"] == summary["test"]
+        # Called as a public knowledge graph is, it is still the folder.
+        moved = moved.rename(tmp_path / "families")
+        monkeypatch.chdir(tmp_path)
+        assert evaluate(run, "test", "families", device="cpu")["metrics"] == summary["test"]
     finally:
         moved.rename(folder)
 

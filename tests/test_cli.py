@@ -208,6 +208,12 @@ def test_a_result_that_cannot_be_printed_is_one_line(capsys: pytest.CaptureFixtu
     assert end.value.exit_code == 1 and capsys.readouterr().err == "magna: No space left on device\n"
 
 
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        finish(lambda: {"text": (tmp_path / "gone").read_text()}, verbose=False, as_json=True, show=print)
+    assert capsys.readouterr().err == f"magna: {tmp_path / 'gone'}: No such file or directory\n"
+
+
 def test_plan_says_memory_and_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_magna(monkeypatch, "plan", *FAST, "--seeds", "2") == 0
     out = capsys.readouterr().out

@@ -56,6 +56,14 @@ def test_your_own_graph_is_trained_and_scored_again(
     assert json.loads(capsys.readouterr().out)["metrics"] == result["runs"][0]["test"]
 
 
+@pytest.mark.parametrize("setting", ["model.K=3", "data.name=cora", "data.split, train.epochs=3"])
+def test_an_audit_takes_settings_of_the_data_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], setting: str
+) -> None:
+    assert run_magna(monkeypatch, "data", "audit", "digits", "--set", setting) == 2
+    assert "allowed: how the data is read, such as data.split=random" in capsys.readouterr().err
+
+
 def test_a_split_that_is_drawn_is_said(
     own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -106,6 +106,11 @@ def test_a_recipe_from_a_file_is_named_after_it(tmp_path: Path) -> None:
     assert (config.recipe, config.train.epochs) == ("mine", 7)
 
 
+def test_a_mark_at_the_start_of_a_file_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("[train]\nepochs = 7\n", encoding="utf-8-sig")
+    assert load_recipe(str(tmp_path / "mine.toml")).train.epochs == 7
+
+
 def test_set_overrides() -> None:
     config = Config().with_values(["train.epochs=40", "model.alpha=1", "data.name=cora", "model.feed_forward=false"])
     assert (config.train.epochs, config.model.alpha, config.data.name) == (40, 1.0, "cora")
@@ -133,6 +138,9 @@ def test_true_stays_true_where_a_number_is_allowed_too() -> None:
         ("train.lr=-1", ["train.lr", "0 or more"]),
         ("model.norm=batch", ["model.norm is 'batch'", "'unbiased'"]),
         ("model.feed_forward=1", ["model.feed_forward", "true or false"]),
+        ("model.input_projection=wide", ["model.input_projection is 'wide'", "true or false or a whole number"]),
+        ("model.top_k=None", ["model.top_k is 'None'", 'a whole number or "none"']),
+        ("train.seed=99999999999999999999", ["train.seed is 99999999999999999999", "0 to 4294967295"]),
     ],
 )
 def test_a_wrong_setting_is_one_clear_error(assignment: str, words: list[str]) -> None:

@@ -175,6 +175,21 @@ def test_a_run_that_does_not_fit_is_not_started(monkeypatch: pytest.MonkeyPatch)
     assert not Memory(0, 0, 95, 100).fits
 
 
+@pytest.mark.parametrize(
+    ("assignments", "advice"),
+    [
+        (["model.hidden_channels=24"], ["--set model.memory=recompute", "--set model.hidden_channels=8"]),
+        (["model.name=gat"], ["--set model.hidden_channels=32"]),
+    ],
+)
+def test_advice_is_nothing_that_the_model_refuses(
+    assignments: list[str], advice: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "machine_memory", lambda: 1_000_000)
+    said = plan(Config().with_values(assignments), device="cpu")
+    assert [line.split(":")[0] for line in said["advice"]] == advice
+
+
 def test_wrong_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="seeds is 0"):
         plan(Config(), seeds=0)

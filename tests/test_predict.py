@@ -134,7 +134,7 @@ def test_files_that_changed_their_meaning_are_refused(own: tuple[Path, Path], tm
 
 
 @pytest.mark.parametrize("column", [True, False], ids=["split", "drawn"])
-def test_a_graph_that_has_moved(tmp_path: Path, column: bool) -> None:
+def test_a_graph_that_has_moved(tmp_path: Path, column: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, moved, run = tmp_path / "animals", tmp_path / "moved", tmp_path / "run"
     nodes = _write_graph(folder, range(40)) / "nodes.csv"
     if not column:  # the split is drawn, and is not that of a new graph
@@ -155,6 +155,10 @@ def test_a_graph_that_has_moved(tmp_path: Path, column: bool) -> None:
         again = evaluate(run, split, moved, device="cpu")
         assert (again["dataset"], again["metrics"], again["notes"]) == ("moved", metrics, [])
     assert predict(run, ["animal-3"], moved, device="cpu").labels
+    # Called as a public data set is, it is still the folder.
+    moved.rename(tmp_path / "digits")
+    monkeypatch.chdir(tmp_path)
+    assert evaluate(run, "test", "digits", device="cpu")["metrics"] == summary["test"]
 
 
 def test_a_changed_graph_is_noted(own: tuple[Path, Path]) -> None:

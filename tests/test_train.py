@@ -178,6 +178,32 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
         training.train(config, run_dir=tmp_path / "run", device="cpu")
 
 
+def test_weights_that_diverge_in_the_last_step_are_no_result(tmp_path: Path) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.lr=1e30", "train.clip=0", "train.epochs=1"])
+    for seeds in (1, 2):
+        with pytest.raises(RuntimeError, match=r"smaller train\.lr"):
+            training.train(config, run_dir=tmp_path / str(seeds), seeds=seeds, device="cpu", together=True)
+    assert not list(tmp_path.rglob("summary.json"))
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(Path(__file__).parents[1] / "examples" / "own_graph", tmp_path / "clubs")
+    monkeypatch.chdir(tmp_path)
+    config = Config.from_dict(SMALL).with_values(["data.name=clubs", "train.epochs=2"])
+    with pytest.raises(Killed):
+        training.train(config, run_dir="run", device="cpu", on_epoch=_killed_after(1))
+    edges = tmp_path / "clubs" / "edges.csv"
+    text = edges.read_text()
+    edges.write_text("".join(text.splitlines(keepends=True)[:-1]))
+    with pytest.raises(ValueError, match=r"run was started on other data than .*clubs holds now \(schema.json: finger"):
+        training.train(config, run_dir="run", device="cpu", resume=True)
+    edges.write_text(text)
+    training.train(config, run_dir="run", device="cpu", resume=True)
+    # A path from where the run was started is known from anywhere.
+    monkeypatch.chdir(tmp_path / "run")
+    assert RunFolder(".").config.data.name == str(tmp_path / "clubs")
+
+
 def test_settings_that_give_no_model_leave_no_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="K is -1"):
         training.train(Config.from_dict(SMALL).with_values(["model.K=-1"]), run_dir=tmp_path / "run", device="cpu")

@@ -243,7 +243,9 @@ def _with_data(run: RunFolder, data: str | Path | None) -> Config:
     """The config of a run, on its own knowledge graph or on another."""
     config = run.config
     if data is not None:
-        return replace(config, data=replace(config.data, name=str(data)))
+        # A folder may be called as a public knowledge graph is.
+        name = str(Path(data).resolve() if Path(data).exists() else data)
+        return replace(config, data=replace(config.data, name=name))
     run.check_data("try --data with the folder where its triples are now")
     return config
 

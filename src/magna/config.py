@@ -183,7 +183,8 @@ class TrainConfig:
         at_least("train.epochs", self.epochs, 1)
         at_least("train.patience", self.patience, 1)
         at_least("train.eval_every", self.eval_every, 1)
-        at_least("train.seed", self.seed, 0)
+        if not 0 <= self.seed < 2**32:  # so that a generator takes it, also multiplied
+            raise ValueError(f"train.seed is {self.seed}; allowed: 0 to {2**32 - 1}")
         for name in ("lr", "weight_decay", "min_lr", "clip"):
             at_least(f"train.{name}", getattr(self, name), 0)
         for name in ("beta1", "beta2"):
@@ -235,7 +236,7 @@ class Config:
     @staticmethod
     def from_toml(path: str | Path) -> Config:
         try:
-            return Config.from_dict(tomllib.loads(Path(path).read_text(encoding="utf-8")))
+            return Config.from_dict(tomllib.loads(Path(path).read_text(encoding="utf-8-sig")))
         except FileNotFoundError:
             raise ValueError(f"{path} is not there; try the name of a recipe: {', '.join(recipe_names())}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

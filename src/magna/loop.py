@@ -111,6 +111,7 @@ def fit(
         row: dict[str, Any] = {"epoch": progress.epoch, "loss": train_loss}
         if (progress.epoch + 1) % config.train.eval_every == 0 or progress.epoch + 1 == config.train.epochs:
             row["valid"] = valid = task.evaluate(model, "valid")
+            check_loss(valid.get("loss", train_loss), progress.epoch)  # the step after the last loss may have diverged
             if progress.best is None or task.score(valid) > task.score(progress.best):
                 progress.best, progress.best_epoch = valid, progress.epoch
                 best_weights = _copy(network)

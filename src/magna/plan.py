@@ -191,16 +191,18 @@ def forecast(task: Task, config: Config, device: torch.device) -> Memory:
 
 
 def _advice(task: Task, config: Config, device: torch.device) -> list[str]:
-    """What would make the run smaller, with the memory it would then need."""
-    half = max(config.model.heads, config.model.hidden_channels // 2)
+    """What would make the run smaller, with the memory it would then need; nothing that its model refuses."""
+    heads = config.model.heads
+    half = heads * max(1, config.model.hidden_channels // heads // 2)
     changes: list[tuple[str, Callable[[ModelConfig], ModelConfig]]] = [
         ("model.memory=recompute", lambda model: replace(model, memory="recompute")),
         (f"model.hidden_channels={half}", lambda model: replace(model, hidden_channels=half)),
     ]
     lines = []
     for words, change in changes:
-        memory = forecast(task, replace(config, model=change(config.model)), device)
-        lines.append(f"--set {words}: {memory.peak / 1e9:.1f} GB{', which fits' if memory.fits else ''}")
+        with suppress(ValueError):
+            memory = forecast(task, replace(config, model=change(config.model)), device)
+            lines.append(f"--set {words}: {memory.peak / 1e9:.1f} GB{', which fits' if memory.fits else ''}")
     return lines
 
 

@@ -188,7 +188,8 @@ def _graph(run: RunFolder, data: str | Path | None, data_dir: str | Path | None)
         graph = load_new_graph(data, settings, schema)
         if graph.fingerprint() != fingerprint:
             return graph, ()
-        settings = replace(settings, name=str(data))  # the run's own, with the split that the run has drawn
+        # The run's own, with the split that the run has drawn; a folder may be called as a public data set is.
+        settings = replace(settings, name=str(Path(data).resolve()))
     graph = load_node_data(settings, data_dir)
     if kept and schema.names != graph.schema.names:
         raise ValueError(

@@ -104,6 +104,15 @@ class RunFolder:
         if name not in DATASETS and not Path(name).exists():
             raise ValueError(f"{self.path} was trained on {name}, which is not there; {hint}")
 
+    def check_schema(self, schema: Mapping[str, Any]) -> None:
+        """Refuse data that has changed since the run was started; a scale may differ in its last bits."""
+        for name, kept in (self.schema or {}).items():
+            if name not in ("feature_shift", "feature_scale") and kept != schema.get(name):
+                raise ValueError(
+                    f"{self.path} was started on other data than {self.config.data.name} holds now (schema.json: "
+                    f"{name}); allowed: the same data; try to put it back, or another --run-dir"
+                )
+
     @property
     def config(self) -> Config:
         return Config.from_toml(self.path / "config.toml")

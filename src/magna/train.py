@@ -15,6 +15,7 @@ from lightning.fabric import Fabric
 from magna.board import Board
 from magna.capture import matmul_precision, own_stream
 from magna.config import Config
+from magna.datasets import from_anywhere
 from magna.loop import Epoch, Progress, check_loss, fit
 from magna.models import Model
 from magna.run import RunFolder, pick_device
@@ -57,6 +58,7 @@ def train(
     if tensorboard:
         Board(Path(run_dir))  # where it is missing, say so before anything is read
     fabric = Fabric(accelerator=pick_device(device), devices=1)
+    config = replace(config, data=from_anywhere(config.data))  # the run folder is read from anywhere
     configs = [config.with_seed(seed) for seed in range(config.train.seed, config.train.seed + seeds)]
     folders = [Path(run_dir) if seeds == 1 else Path(run_dir) / f"seed-{each.train.seed}" for each in configs]
     for folder in folders:
@@ -102,7 +104,7 @@ def _run(
     resume: bool,
     on_epoch: Callable[[Epoch], None],
 ) -> dict[str, Any]:
-    run, goes_on = RunFolder(folder), resume and _started_alike(folder, config)
+    run, goes_on = RunFolder(folder), resume and _started_alike(folder, config, task)
     if goes_on and run.summary is not None:
         return {**run.summary, "run_dir": str(folder)}
 
@@ -128,7 +130,7 @@ def _run_together(
     new = [
         index
         for index, (config, folder) in enumerate(zip(configs, folders, strict=True))
-        if not (resume and _started_alike(folder, config)) or not RunFolder(folder).has_begun()
+        if not (resume and _started_alike(folder, config, task)) or not RunFolder(folder).has_begun()
     ]
     if not new:
         return {}
@@ -185,17 +187,19 @@ def _logged(epoch: int, row: dict[str, float]) -> dict[str, Any]:
     logged = {"epoch": epoch, "loss": row["loss"]}
     if "valid_loss" not in row:
         return logged
+    check_loss(row["valid_loss"], epoch)
     return logged | {"valid": {"accuracy": row["valid_accuracy"], "loss": row["valid_loss"]}}
 
 
-def _started_alike(folder: Path, config: Config) -> bool:
-    """Whether the folder holds a run, which then must be of the same settings."""
+def _started_alike(folder: Path, config: Config, task: Task) -> bool:
+    """Whether the folder holds a run, which then must be of the same settings and data."""
     run = RunFolder(folder)
     if not run.exists():
         return False
     run.check_format()
-    if run.config != config:
+    if replace(run.config, data=from_anywhere(run.config.data)) != config:
         raise ValueError(f"{folder} was started with other settings; leave out the recipe and --set, or start anew")
+    run.check_schema(task.schema)
     return True
 
 

@@ -48,8 +48,11 @@ def checked(key: str, value: Any, hint: Any) -> Any:
         kinds = get_args(hint)
         if type(None) in kinds and value in (None, "none"):
             return None
-        # `bool | int`: the exact type first, so that true stays true.
-        return checked(key, value, next((kind for kind in kinds if type(value) is kind), kinds[0]))
+        # `bool | int`: the exact type, so that true stays true; a whole number is a number as well.
+        known = (kind for kind in kinds if type(value) is kind or (kind is float and type(value) is int))
+        if (kind := next(known, None)) is None:
+            raise ValueError(f"{key} is {value!r}; allowed: {' or '.join(_WORDS[kind] for kind in kinds)}")
+        return checked(key, value, kind)
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             raise ValueError(f"{key} is {value!r}; allowed: {', '.join(map(repr, get_args(hint)))}")
@@ -65,7 +68,7 @@ def checked(key: str, value: Any, hint: Any) -> Any:
     return value
 
 
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): '"none"'}
 
 
 def make_range(key: str, table: Mapping[str, Any], hint: Any) -> Range:

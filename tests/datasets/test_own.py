@@ -235,6 +235,25 @@ def test_what_holds_no_graph_is_said_as_it_is(folder: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.filterwarnings("error")
+def test_features_of_a_pyg_data_may_be_sparse_or_want_a_gradient(tmp_path: Path) -> None:
+    plain = torch.tensor([[1.0], [0.0], [3.0]])
+    (tmp_path / "folder.pt").mkdir()
+    path = tmp_path / "folder.pt" / "data.pt"  # a folder, whatever its name ends in
+    for x in (plain.to_sparse(), plain.clone().requires_grad_()):
+        torch.save(_pyg(x=x), path)
+        data = load_own(path.parent)
+        assert data.x is not None and torch.equal(data.x, plain) and not data.x.requires_grad and data.notes == ()
+    torch.save(_pyg(x=plain[:, :0], edge_weight=torch.ones(2)), path)
+    data = load_own(path)
+    assert data.x is None and data.notes == ("its edge_weight is not used",)
+
+
+def test_labels_that_look_like_numbers_are_text(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.write_text(file.read_text().replace("cat", "--5").replace("dog", "3"))
+    assert load_own(folder).schema.class_names == ("--5", "3")
+
+
 def test_a_pyg_data_without_features_has_as_many_nodes_as_labels(tmp_path: Path) -> None:
     data = _pyg()
     data.y, data.x = torch.arange(data.x.size(0) + 3), None
@@ -258,7 +277,7 @@ def test_parquet_says_the_same_as_csv(folder: Path, tmp_path: Path) -> None:
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     csv = load_own(folder)
     assert csv.x is not None
-    nodes = {
+    nodes: dict[str, list[Any]] = {
         "id": ["007", "x1", "x2", "x3", "x4"],
         "height": [1.5, 0.0, 1e3, 2.0, 3.0],
         "width": [2, -1, 0, 2, 3],
@@ -279,9 +298,13 @@ def test_parquet_says_the_same_as_csv(folder: Path, tmp_path: Path) -> None:
     assert data.x is not None and torch.equal(data.x, csv.x)
     assert torch.equal(data.edge_index, csv.edge_index) and torch.equal(data.y, csv.y)
     assert (data.node_ids, data.schema) == (csv.node_ids, csv.schema)
+    nodes["id"] = [name.encode() for name in nodes["id"]]  # as programs save it that do not say that it is text
+    assert load_own(save()).node_ids == csv.node_ids
     for column, values, words in (
         ("width", [1, 2, None, 4, 5], "nodes.parquet row 3 column 'width' is empty"),
         ("width", [1.0, 2, 3, float("inf"), 5], "nodes.parquet row 4 column 'width' is inf"),
+        ("width", [1.0, 2, 3, 1e300, 5], r"nodes.parquet row 4 column 'width' is 1e\+300"),
+        ("label", [b"cat", b"dog", b"dog", b"\xff", None], "column 'label' holds bytes that are not UTF-8"),
         ("width", ["a"] * 5, "column 'width' is of type"),
         ("label", [0.0, 1.0, 1.0, 0.0, None], ""),
     ):

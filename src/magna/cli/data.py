@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from magna.cli.options import AsJson, Assignments, DataDir, Verbose, finish, plain_console
-from magna.config import Config, DataConfig
+from magna.config import Config, DataConfig, split_key
 
 data_app = typer.Typer(help="Data sets: what there is, where it comes from, fetch with checksum, audit.")
 
@@ -88,6 +88,10 @@ def data_audit(
             if assignments:
                 raise ValueError(f"--set got {assignments[0]!r}; allowed: nothing, because {name} is a knowledge graph")
             return audit_triples.audit(load_knowledge_graph(name, data_dir))
+        for assignment in assignments or []:
+            keys = split_key(assignment.partition("=")[0])
+            if any(not key.startswith("data.") or key == "data.name" for key in keys):
+                raise ValueError(f"--set got {assignment!r}; allowed: how the data is read, such as data.split=random")
         config = Config(data=DataConfig(name=name)).with_values(assignments or [])
         return audit_nodes.audit(load_node_data(config.data, data_dir))
 

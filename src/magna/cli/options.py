@@ -86,7 +86,7 @@ def finish(
     except ValueError as error:
         fail(str(error), 2, verbose)
     except OSError as error:
-        fail(error.strerror or str(error), 1, verbose)
+        fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error), 1, verbose)
     except Exception as error:
         fail(f"{type(error).__name__}: {error}", 1, verbose)
 

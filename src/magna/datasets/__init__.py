@@ -31,6 +31,7 @@ __all__ = [
     "Triples",
     "data_folder",
     "files_of",
+    "from_anywhere",
     "holds_triples",
     "load_arxiv",
     "load_digits",
@@ -159,6 +160,13 @@ def load_new_graph(path: str | Path, config: DataConfig, schema: Schema) -> Node
     if data.train.numel() + data.valid.numel() + data.test.numel() == 0:
         data = replace(data, test=(data.y >= 0).nonzero().squeeze(1))
     return data.with_standardised_features() if config.standardise_features else data
+
+
+def from_anywhere(config: DataConfig) -> DataConfig:
+    """The same data whatever folder one is in: the path of your own is made absolute."""
+    if config.name in DATASETS or not Path(config.name).exists():
+        return config
+    return replace(config, name=str(Path(config.name).resolve()))
 
 
 def prepare(data: NodeData, config: DataConfig) -> NodeData:

@@ -204,9 +204,11 @@ class NodeData:
             x=_features(name, getattr(data, "x", None), num_nodes),
             edge_type=kind,
             num_relations=None if kind is None else int(kind.max()) + 1 if kind.numel() else 1,
+            notes=tuple(f"its {part} is not used" for part in _UNUSED if getattr(data, part, None) is not None),
         )
 
 
+_UNUSED = ("edge_attr", "edge_weight")  # of a PyG `Data`: edges have types, but no numbers
 _PYG_SPLITS = {"train": "train", "val": "valid", "test": "test"}
 
 
@@ -267,6 +269,7 @@ def _features(name: str, x: Any, num_nodes: int) -> Tensor | None:
         return None
     if not isinstance(x, Tensor) or x.dim() != 2 or x.size(0) != num_nodes or x.is_complex():
         raise ValueError(f"{name} has another x; allowed: a matrix with a row for each of its {num_nodes} nodes")
-    x = x.float()
+    x = x.detach()
+    x = (x if x.layout == torch.strided else x.to_dense()).float()
     finite(name, x)
-    return x
+    return x if x.size(1) else None

@@ -29,7 +29,7 @@ def load_own(path: str | Path, like: Schema | None = None) -> NodeData:
         like: the names a model was trained with; columns come in its order, and nothing else is accepted.
     """
     path = Path(path)
-    if path.suffix == ".pt":
+    if path.suffix == ".pt" and not path.is_dir():
         return _load_pyg(path, path.stem, like)
     if (path / PYG_FILE).is_file():
         return _load_pyg(path / PYG_FILE, path.name, like)
@@ -165,7 +165,7 @@ def _types(edges: Table, like: Schema | None) -> tuple[Tensor | None, tuple[str,
 def _in_order(names: Sequence[str]) -> tuple[str, ...]:
     """Each name once: as numbers where all are whole numbers, else by the alphabet."""
     distinct = set(names) - {""}
-    numeric = all(name.lstrip("-").isdecimal() for name in distinct)
+    numeric = all(name.removeprefix("-").isdecimal() for name in distinct)
     return tuple(sorted(distinct, key=lambda name: (int(name) if numeric else 0, name)))
 
 

@@ -109,7 +109,7 @@ def _read_parquet(path: Path, required: Sequence[str], optional: Sequence[str], 
         raise ValueError(f"{path} is not a Parquet file that can be read ({error})") from None
     as_text = _text_columns(path, table.column_names, required, optional, numbers)
     as_numbers = tuple(name for name in table.column_names if name not in as_text)
-    values = np.empty((table.num_rows, len(as_numbers)), dtype=np.float32)
+    single = np.empty((table.num_rows, len(as_numbers)), dtype=np.float32)
     lines = range(1, table.num_rows + 1)
     for position, name in enumerate(as_numbers):
         column = table[name]
@@ -119,9 +119,9 @@ def _read_parquet(path: Path, required: Sequence[str], optional: Sequence[str], 
         if column.null_count:
             row = column.is_null().to_pylist().index(True)
             raise ValueError(f"{_place(path, lines[row])} column {name!r} is empty; {_allowed_numbers(as_text)}")
-        values[:, position] = column.to_numpy()
-    text = {name: [_as_text(cell) for cell in table[name].to_pylist()] for name in as_text}
-    return Table(path, text, as_numbers, _single(path, as_numbers, values, lines), lines)
+        single[:, position] = _single(path, [name], column.to_numpy()[:, None], lines)[:, 0]
+    text = {name: _as_texts(path, name, table[name].to_pylist()) for name in as_text}
+    return Table(path, text, as_numbers, single, lines)
 
 
 def _text_columns(
@@ -183,9 +183,18 @@ def _allowed_numbers(text: Iterable[str]) -> str:
     return f"allowed: a number in every column but {', '.join(text)}"
 
 
+def _as_texts(path: Path, name: str, cells: list[Any]) -> list[str]:
+    try:
+        return [_as_text(cell) for cell in cells]
+    except UnicodeDecodeError:
+        raise ValueError(f"{path.name} column {name!r} holds bytes that are not UTF-8; try saving it as text") from None
+
+
 def _as_text(cell: Any) -> str:
     if cell is None or cell != cell:
         return ""
+    if isinstance(cell, bytes):  # text that a program has saved without saying so
+        cell = cell.decode()
     # A column of whole numbers with gaps comes as floats out of many programs.
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip()
 
