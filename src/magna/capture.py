@@ -56,9 +56,10 @@ def captured(
 ) -> Callable[..., Tensor]:
     """The step, replayed as a CUDA graph for inputs of the shapes of `example`; without a GPU the step itself.
 
-    Capturing runs the step a few times. What that changed is put back: `changed`, and the moments of the optimiser,
-    which must be `capturable`. The step may not wait for the device, as the exact mode of the diffusion does, which
-    looks how near it is: that one is not captured. Model and optimiser must have been made inside `own_stream`.
+    Capturing runs the step a few times. What that changed is put back: `changed`, the moments of the optimiser, which
+    must be `capturable`, and torch's generator. The step may not wait for the device, as the diffusion's exact mode
+    does, which looks how near it is: that one is not captured. Model and optimiser must have been made inside
+    `own_stream`.
     """
     device = adam.param_groups[0]["params"][0].device
     if device.type != "cuda" or model.mode == "exact":
@@ -66,6 +67,7 @@ def captured(
     inputs = [tensor.clone() for tensor in example]
     before = [(tensor, tensor.clone()) for tensor in changed]
     moments = [tensor.clone() for tensor in _moments(adam)]
+    chance = torch.cuda.get_rng_state(device)
     for _ in range(TRIAL_RUNS):
         step(*inputs)
     graph = torch.cuda.CUDAGraph()
@@ -77,6 +79,7 @@ def captured(
         for i, tensor in enumerate(_moments(adam)):
             # Moments that were not there yet start at zero.
             tensor.copy_(moments[i]) if moments else tensor.zero_()
+    torch.cuda.set_rng_state(chance, device)
 
     def replay(*given: Tensor) -> Tensor:
         if any(new.shape != held.shape for new, held in zip(given, inputs, strict=True)):
