@@ -15,8 +15,8 @@ from magna.study import Study
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
-# A trial reports this often on its way. After a quarter and after half of it only the better half goes on.
-REPORTS, RUNGS = 8, (2, 4)
+# A trial reports this often on its way. After an eighth, a quarter and half of it only the better half goes on.
+REPORTS, RUNGS = 8, (1, 2, 4)
 FEWEST_PEERS = 8  # fewer than these are no measure for a trial
 SAY_SECONDS = 5.0
 

@@ -44,7 +44,7 @@ class Plan:
         seed: of the sampler.
         seeds_per_trial: each setting is trained with so many search seeds; their mean counts.
         batch: trials drawn and trained at once; None: as `BATCH` says.
-        prune: stop the worse half of the trials after a quarter of the epochs, and again after half.
+        prune: stop the worse half of the trials after an eighth of the epochs, after a quarter and after half.
         confirm: train so many of the best again, with further search seeds, and choose by those; 0: choose by the
             search itself. A good result with one seed on a few hundred nodes is often luck.
         confirm_seeds: how many further seeds.

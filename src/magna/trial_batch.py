@@ -20,6 +20,7 @@ OnReport = Callable[[int, list[int], list[float]], Collection[int]]
 
 # Settings of the task that may differ from trial to trial.
 TASK_BATCHED = ("consistency", "temperature", "confidence", "ramp")
+_LARGE = 1 << 27  # parameters of a batch
 FILLER = -1  # in place of a trial's number: a copy of another one, whose result nobody wants
 
 
@@ -53,8 +54,6 @@ class Batch:
 
     def __init__(self, configs: list[Config], numbers: list[int], task: NodeClassification) -> None:
         self.task, self.device = task, task.device
-        # How much smaller it becomes at once: a GPU compiles and captures a batch of another size anew.
-        self.shrinks_by = 4 if self.device.type == "cuda" else 2
         self.since, self.seconds = time.perf_counter(), 0.0  # of a trial, up to `since`
         models = []
         for config in configs:
@@ -67,6 +66,10 @@ class Batch:
         self.sizes = [shape.numel() for shape in self.shapes]
         weights = torch.stack([nn.utils.parameters_to_vector(model.parameters()).detach() for model in models])
         self.settings = _differing(models)
+        # How much smaller it becomes at once: a GPU compiles and captures a batch of another size anew, which takes as
+        # long as many epochs of small models.
+        small = weights.numel() < _LARGE
+        self.shrinks_by = 4 if self.device.type == "cuda" and small else 2
         self.train_config = configs[0].train
         self._place(configs, numbers, weights, {})
         torch.manual_seed(configs[0].train.seed)

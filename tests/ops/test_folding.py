@@ -53,6 +53,7 @@ def test_scores_softmax_and_hops_of_each_trial(graph: Graph, backend: Backend, t
             torch.testing.assert_close(part.grad[trial], own.grad)
 
 
+@pytest.mark.skipif(not BACKENDS, reason="no fused backend runs on this CPU")
 @pytest.mark.parametrize("memory", ["auto", "recompute"])
 def test_trials_that_learn_save_their_states(graph: Graph, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     saved: list[bool] = []

@@ -53,7 +53,7 @@ def sweep(
     batch: Annotated[
         int | None, typer.Option(help="Trials drawn and trained at once; else as fits.", show_default=False)
     ] = None,
-    prune: Annotated[bool, typer.Option(help="Stop the worse half after 1/4 of the epochs, again after 1/2.")] = True,
+    prune: Annotated[bool, typer.Option(help="Stop the worse half after 1/8, 1/4 and 1/2 of the epochs.")] = True,
     confirm: Annotated[int, typer.Option(help="Train so many of the best again, with further seeds; 0: none.")] = 10,
     confirm_seeds: Annotated[int, typer.Option(help="How many further seeds.")] = 4,
     top: Annotated[int, typer.Option(help="How many of the best to print.", min=1)] = 5,
