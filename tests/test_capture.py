@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from magna.ops import dropout
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: there are no CUDA graphs elsewhere")
 
-RECIPES = {
+RECIPES: dict[str, dict[str, Any]] = {
     "node_classification": {"model": {"hidden_channels": 16, "num_layers": 1, "heads": 4, "input_dropout": 0.2}},
     "link_prediction": {
         "data": {"name": "families"},
