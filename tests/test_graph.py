@@ -41,6 +41,8 @@ def check_segments(segments: Segments, key: Tensor, size: int) -> None:
         assert 0 <= end - begin <= piece_edges(key.numel())
         walked[group].append((begin, end, slot))
     hubs = {group: (first, last) for group, first, last in segments.hubs.tolist() if group >= 0}
+    # A kernel reads the slots of a row of padding as well.
+    assert all(first == last == 0 for group, first, last in segments.hubs.tolist() if group < 0)
     slots = []
     for group, parts in walked.items():
         assert parts[0][0] == segments.ptr[group] and parts[-1][1] == segments.ptr[group + 1]
@@ -51,7 +53,8 @@ def check_segments(segments: Segments, key: Tensor, size: int) -> None:
             assert [part[2] for part in parts] == list(range(*hubs[group]))
             slots += [part[2] for part in parts]
     assert sorted(slots) == list(range(len(slots))) and len(slots) <= segments.num_slots
-    # Slot i is written by piece i.
+    # Slot i is written by piece i, so that there is a piece for each slot.
+    assert segments.num_slots <= len(segments.pieces)
     assert all(piece[3] == i for i, piece in enumerate(segments.pieces.tolist()) if piece[3] >= 0)
     # Rows of one piece come after those of hubs, from long to short.
     lengths = [end - begin for _, begin, end, slot in segments.pieces.tolist() if slot < 0]

@@ -277,7 +277,8 @@ def _cut(ptr: Tensor, num_edges: int) -> tuple[Tensor, Tensor, int]:
     hub_end = torch.cumsum(torch.where(is_hub, count, 0), 0)
     if torch.compiler.is_compiling():
         num_hubs = num_edges // longest
-        num_pieces, num_slots = size + num_hubs, 2 * num_hubs
+        num_pieces = size + num_hubs
+        num_slots = torch.sym_min(2 * num_hubs, num_pieces)  # where rows are long, there are fewer pieces than that
     else:
         num_pieces, num_hubs, num_slots = torch.stack([first[-1], is_hub.sum(), hub_end[-1]]).tolist()
     piece = torch.arange(num_pieces, device=device)
@@ -298,7 +299,8 @@ def _cut(ptr: Tensor, num_edges: int) -> tuple[Tensor, Tensor, int]:
     hub = torch.searchsorted(running, torch.arange(num_hubs, device=device), right=True)
     used = hub < size
     hub = hub.clamp_(max=size - 1)
-    hubs = torch.stack([torch.where(used, hub, -1), (hub_end - count)[hub], hub_end[hub]], dim=1)
+    slots = torch.stack([(hub_end - count)[hub], hub_end[hub]], dim=1)
+    hubs = torch.cat([torch.where(used, hub, -1)[:, None], torch.where(used[:, None], slots, 0)], dim=1)
     # The largest first, so that nobody waits for it at the end.
     hubs = hubs[torch.argsort(torch.where(used, hubs[:, 1] - hubs[:, 2], 0), stable=True)]
     return pieces.int(), hubs.int(), num_slots
