@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch_geometric.utils import softmax
 from magna.config import Config
 from magna.graph import Graph
 from magna.nn import MAGNA, Dropout, MAGNAConv
+from magna.nn.sparse import as_dense
 from magna.tasks import NodeClassification
 
 
@@ -25,6 +27,7 @@ class PyGConv(MessagePassing):
         super().__init__(aggr="add", node_dim=0)
         self.conv, self.in_channels, self.num_relations = conv, conv.in_channels, None
         assert not conv.edge_dropout and conv.top_k is None and conv.hop_weights == "fixed" and not conv.num_relations
+        assert conv.mode == "truncated" and conv.attention.tanh and conv.bias is None
 
     def forward(self, x: Tensor, graph: Graph, **_: Any) -> Tensor:
         conv, alpha, edge_index = self.conv, float(self.conv.alpha), graph.edge_index
@@ -47,8 +50,11 @@ class PyGConv(MessagePassing):
 
 
 def in_pyg(model: MAGNA) -> MAGNA:
-    """A copy of a model whose layers are `PyGConv` and whose dropout is torch's."""
+    """A copy of a model whose layers are `PyGConv`, whose dropout is torch's, and which takes its features dense."""
     model = copy.deepcopy(model)
+    assert model.node_dropout.p == 0
+    dense = cache(as_dense)  # once for all epochs
+    model.register_forward_pre_hook(lambda _, inputs: (dense(inputs[0]), *inputs[1:]))
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, MAGNAConv):
