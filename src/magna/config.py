@@ -48,7 +48,7 @@ class DataConfig:
     undirected: bool = True  # both directions of every edge; false: edges as the files have them
     standardise_features: bool = False  # each column with mean 0 and deviation 1
     normalise_features: bool = False  # each row divided by its sum
-    self_loops: bool = True  # one loop for each node that has none
+    self_loops: bool = True  # one loop for each node, in place of those that are there
     control: Control = "none"  # of a knowledge graph: "random-graph" shuffles who is told, "no-types" what an edge says
 
     def __post_init__(self) -> None:

@@ -129,7 +129,7 @@ class NodeData:
         return replace(self, x=((self.x.double() - shift) * scale).float(), schema=schema)
 
     def with_self_loops(self) -> NodeData:
-        """One loop added to every node (the loops that are there go first); typed, they are a relation of their own."""
+        """One loop for every node, in place of those that are there; typed, they are a relation of their own."""
         proper = self.edge_index[0] != self.edge_index[1]
         loop = torch.arange(self.num_nodes)
         edges = torch.cat([self.edge_index[:, proper], torch.stack([loop, loop])], dim=1)

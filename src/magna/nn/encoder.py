@@ -61,6 +61,8 @@ class MAGNA(
         embed_dropout: on the features, before the input projection.
         classifier_dropout: on the last hidden states, before the output head.
         edge_dropout_shared: all blocks leave out the same edges; False: each block draws its own.
+        relation_channels: width of a relation's embedding; None: `hidden_channels`, in a link predictor
+            `entity_channels`.
         relation_embedding: own one table of relation embeddings for all blocks. False: it comes with each call.
         options: every keyword option of :class:`MAGNABlock` and :class:`MAGNAConv`, such as `K`, `alpha`, `norm`.
 
