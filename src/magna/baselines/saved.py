@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from huggingface_hub import PyTorchModelHubMixin
 from torch import nn
 
 from magna.nn.options import defaults
+from magna.nn.saved import Saved
 
 _CARD = """---
 {{ card_data }}
@@ -19,7 +17,7 @@ A node-classification model ({{ paper_url }}) written by magna; `config.json` ho
 """
 
 
-class Baseline(nn.Module, PyTorchModelHubMixin, library_name="magna", license="mit", model_card_template=_CARD):
+class Baseline(nn.Module, Saved, library_name="magna", license="mit", model_card_template=_CARD):
     """A model with config.json and model.safetensors; what its subclass takes as arguments is its config."""
 
     # Settings that may differ between the trials of one batch.
@@ -29,9 +27,3 @@ class Baseline(nn.Module, PyTorchModelHubMixin, library_name="magna", license="m
     def defaults(cls) -> dict[str, Any]:
         """Every keyword option of the model with its default."""
         return defaults(cls)
-
-    @classmethod
-    def _from_pretrained(cls, *, strict: bool = True, **arguments: Any) -> Self:
-        # The mixin prints a line of its own; stdout is for results alone.
-        with contextlib.redirect_stdout(io.StringIO()):
-            return super()._from_pretrained(strict=strict, **arguments)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from typing import Any
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
 from magna.graph import Graph
@@ -20,6 +17,7 @@ from magna.nn.linear import Linear
 from magna.nn.norm import NormLayer, add_norm, make_norm
 from magna.nn.options import complete, defaults
 from magna.nn.plain import is_plain
+from magna.nn.saved import Saved
 from magna.nn.sparse import SparseRows, as_dense
 from magna.typing import Norm, one_of
 
@@ -34,7 +32,7 @@ A MAGNA model (multi-hop attention graph neural network, {{ paper_url }}). Load 
 
 class MAGNA(
     nn.Module,
-    PyTorchModelHubMixin,
+    Saved,
     library_name="magna",
     tags=["graph-neural-network"],
     license="mit",
@@ -195,12 +193,6 @@ class MAGNA(
                 h, update = block(h if update is None else h + update, graph, **call), None
         _, h = add_norm(h, update, self.final_norm)
         return h if self.classifier is None else self.classifier(self.classifier_dropout(h))
-
-    @classmethod
-    def _from_pretrained(cls, *, strict: bool = True, **arguments: Any) -> MAGNA:
-        # The mixin prints a line of its own; stdout is for results alone.
-        with contextlib.redirect_stdout(io.StringIO()):
-            return super()._from_pretrained(strict=strict, **arguments)
 
 
 def _input_width(input_projection: bool | int, in_channels: int, hidden_channels: int) -> int:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import math
 from typing import Any, NamedTuple
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
 from magna.graph import Graph
@@ -19,6 +16,7 @@ from magna.nn.decoder import DECODERS
 from magna.nn.encoder import MAGNA
 from magna.nn.norm import make_norm
 from magna.nn.options import complete, defaults
+from magna.nn.saved import Saved
 from magna.ops import lookup
 from magna.ops.answers import Own
 from magna.ops.reference import with_own
@@ -58,7 +56,7 @@ class Scored(NamedTuple):
 
 class LinkPredictor(
     nn.Module,
-    PyTorchModelHubMixin,
+    Saved,
     library_name="magna",
     tags=["graph-neural-network", "knowledge-graph-completion"],
     license="mit",
@@ -246,9 +244,3 @@ class LinkPredictor(
         edge_mask: Tensor | None = None,
     ) -> Scored:
         return self.score(self.encode(edge_index, edge_type, edge_mask=edge_mask), head, relation)
-
-    @classmethod
-    def _from_pretrained(cls, *, strict: bool = True, **arguments: Any) -> LinkPredictor:
-        # The mixin prints a line of its own; stdout is for results alone.
-        with contextlib.redirect_stdout(io.StringIO()):
-            return super()._from_pretrained(strict=strict, **arguments)
