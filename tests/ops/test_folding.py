@@ -117,7 +117,7 @@ def test_each_trial_leaves_out_edges_of_its_own(graph: Graph, backend: Backend) 
     assert not torch.equal(together[0], together[1])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["reference", *BACKENDS])
 def test_exact_mode_of_each_trial(graph: Graph, backend: Backend) -> None:
     x, alpha = draw(TRIALS, 7, HEADS, WIDTH), torch.tensor([0.2, 0.5, 0.9])
     attention = edge_softmax(draw(30, HEADS), graph, backend=backend)

@@ -383,8 +383,8 @@ def _solve(x: Tensor, attention: Tensor, alpha: Tensor, graph: Graph, tolerance:
         return _solve(x.float(), attention, alpha, graph, tolerance, chosen).to(x.dtype)
     if chosen != "reference":
         return solve_op(x.contiguous(), attention, alpha, *pack(graph), tolerance, chosen)
-    # By definition: as many hops as the tolerance asks for.
-    K = hops_for(tolerance, float(alpha.detach().min()))
+    # By definition: as many hops as the tolerance asks for, of all trials under `torch.vmap`.
+    K = hops_for(tolerance, float(checks.levels(alpha.detach())[-1].min()))
     return reference.attention_diffusion(x, attention, geometric_weights(alpha, K), graph)
 
 
