@@ -58,6 +58,13 @@ def test_table_names_every_row_and_note(tiny, tmp_path):
     assert "a peer that is missing" in text.getvalue()
 
 
+def test_a_note_is_shown_as_it_is():
+    """Whatever a peer died of: brackets in it are no markup."""
+    text, note = io.StringIO(), "dgl on cora: not installed (libdgl.so [/usr/lib] [int])"
+    bench.show({"device": "", "bandwidth": 1.0, "rows": [], "notes": [note]}, Console(file=text, width=160))
+    assert f"note: {note}" in text.getvalue()
+
+
 @pytest.mark.parametrize("name", peers_on(torch.device("cpu")))
 def test_peer_computes_the_definition(name):
     problem = random_problem()

@@ -138,7 +138,7 @@ def show(result: dict[str, Any], console: Console) -> None:
         last = graph
     console.print(table)
     for note in result["notes"]:
-        console.print(f"note: {note}", style="dim", highlight=False)
+        console.print(f"note: {note}", style="dim", highlight=False, markup=False)
 
 
 def _number(value: float | None, digits: int) -> str:
