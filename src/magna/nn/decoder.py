@@ -1,6 +1,6 @@
 """Decoders: the score of (head, relation, tail) as a product of a query with a row for each candidate, plus a bias.
 
-A new decoder is one class here and its name in `DECODERS`.
+A new decoder is one class here and its name in `DECODERS` and in `typing.DecoderName`.
 """
 
 from __future__ import annotations

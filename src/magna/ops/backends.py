@@ -1,7 +1,7 @@
 """Backends: which there are, which one `auto` takes, and how a `Graph` passes through an op's schema.
 
 A backend is a module with the functions of `KERNELS`, each on contiguous tensors and without autograd. A new one is one
-file and one line in `MODULES`.
+file, one line in `MODULES` and its name in `typing.Backend`.
 """
 
 from __future__ import annotations
