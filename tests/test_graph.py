@@ -179,6 +179,16 @@ def test_as_graph_lets_the_edges_go() -> None:
     assert [graph() for graph in graphs] == [None, None]
 
 
+@pytest.mark.parametrize("gone", ["graph", "types"])
+def test_as_graph_lets_a_graph_with_its_types_go(gone: str) -> None:
+    parts = {"graph": random_graph(5, 8), "types": torch.zeros(8, dtype=torch.int64)}
+    typed = weakref.ref(as_graph(parts["graph"], 5, parts["types"], 1))  # type: ignore[arg-type]
+    assert typed() is not None
+    del parts[gone]
+    gc.collect()
+    assert typed() is None
+
+
 def test_as_graph_in_many_threads() -> None:
     edges = [integers(5, 2, 9, seed=seed) for seed in range(20)]
     interval = sys.getswitchinterval()
@@ -210,7 +220,11 @@ def test_as_graph_takes_a_graph() -> None:
     graph = random_graph(5, 8)
     kinds = torch.zeros(8, dtype=torch.int64)
     assert as_graph(graph, 5, None, None) is graph
-    assert as_graph(graph, 5, kinds, 1).num_relations == 1
+    typed = as_graph(graph, 5, kinds, 1)
+    assert typed.num_relations == 1 and as_graph(graph, 5, kinds, 1) is typed
+    assert as_graph(graph, 5, kinds, 2).num_relations == 2
+    kinds[0] = 1
+    assert as_graph(graph, 5, kinds, 2).edge_type.tolist() == [1] + [0] * 7  # type: ignore[union-attr]
     with pytest.raises(ValueError, match="x has 4 rows and the graph 5 nodes"):
         as_graph(graph, 4, None, None)
     with pytest.raises(ValueError, match="edge_type is a list; allowed"):

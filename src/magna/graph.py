@@ -170,27 +170,24 @@ class Graph:
 
 
 def as_graph(edges: Tensor | Graph, num_nodes: int, edge_type: Tensor | None, num_relations: int | None) -> Graph:
-    """The door for PyG's words: an edge index becomes a `Graph`, and the same tensor becomes it only once."""
+    """The door for PyG's words: an edge index becomes a `Graph`, a `Graph` gets types; the same tensors only once."""
     if isinstance(edges, Graph):
         if edges.num_nodes != num_nodes:
             raise ValueError(f"x has {num_nodes} rows and the graph {edges.num_nodes} nodes; they must agree")
         if edge_type is None or edge_type is edges.edge_type:
             return edges
-        return edges.with_types(edge_type, num_relations)
+    tensors = [part for part in (edges, edge_type) if part is not None and not isinstance(part, Graph)]
     # Tensors born in inference mode have no version to tell them apart by.
-    traced = torch.compiler.is_compiling() or not isinstance(edges, Tensor) or edges.is_inference()
-    if traced or (edge_type is not None and (not isinstance(edge_type, Tensor) or edge_type.is_inference())):
-        return Graph.from_edge_index(edges, num_nodes, edge_type, num_relations)
+    if torch.compiler.is_compiling() or any(not isinstance(part, Tensor) or part.is_inference() for part in tensors):
+        return _build(edges, num_nodes, edge_type, num_relations)
     # The tensors' own versions are part of the key, so an in-place change is seen.
-    key: tuple = (id(edges), edges._version, num_nodes)
-    if edge_type is not None:
-        key += (id(edge_type), edge_type._version, num_relations)
+    key = (id(edges), id(edge_type), num_nodes, num_relations, *(part._version for part in tensors))
     held = _BUILT.get(key)
     if held is not None and held[0]() is edges and (edge_type is None or held[1]() is edge_type):
         return held[2]
     # The graph holds views of its own: where it held the caller's tensors themselves, they would never go away.
     kinds = None if edge_type is None else edge_type.detach()
-    graph = Graph.from_edge_index(edges.detach(), num_nodes, kinds, num_relations)
+    graph = _build(edges if isinstance(edges, Graph) else edges.detach(), num_nodes, kinds, num_relations)
     # Another thread may take entries away meanwhile.
     for oldest in list(_BUILT)[: 1 - _BUILT_MAX]:
         _BUILT.pop(oldest, None)
@@ -198,9 +195,16 @@ def as_graph(edges: Tensor | Graph, num_nodes: int, edge_type: Tensor | None, nu
     def forget(_: object) -> None:
         _BUILT.pop(key, None)
 
-    tensors = (edges, edges if edge_type is None else edge_type)
-    _BUILT[key] = (*(weakref.ref(tensor, forget) for tensor in tensors), graph)
+    owners = (edges, edges if edge_type is None else edge_type)
+    _BUILT[key] = (*(weakref.ref(owner, forget) for owner in owners), graph)
     return graph
+
+
+def _build(edges: Tensor | Graph, num_nodes: int, edge_type: Tensor | None, num_relations: int | None) -> Graph:
+    if isinstance(edges, Graph):
+        assert edge_type is not None
+        return edges.with_types(edge_type, num_relations)
+    return Graph.from_edge_index(edges, num_nodes, edge_type, num_relations)
 
 
 _BUILT: dict[tuple, tuple] = {}
