@@ -151,3 +151,4 @@ def test_people_can_read_it() -> None:
     assert "96.9 % of edges join nodes of one class" in text and "suggested K  8" in text
     assert "nothing suspicious was found" in text
     assert all(len(line.rstrip()) <= 100 for line in text.splitlines())
+    assert "no edge joins two labelled nodes" in _print(audit(graph([(0, 2)], [0, 1, -1])))

@@ -54,7 +54,9 @@ def show(report: dict[str, Any], console: Any) -> None:
         f"{edges['self_loops']:,} self-loops, {edges['duplicates']:,} duplicates",
         "degree": f"mean {degree['mean_in']:.1f}, median {degree['median_in']:g}, largest {degree['largest_in']:,}",
         "features": f"{size['features']:,}",
-        "homophily": "no labels" if homophily is None else f"{100 * homophily:.1f} % of edges join nodes of one class",
+        "homophily": "no edge joins two labelled nodes"
+        if homophily is None
+        else f"{100 * homophily:.1f} % of edges join nodes of one class",
         "components": f"{components['count']:,}; the largest has {100 * components['share_of_largest']:.1f} % of nodes",
         "distance": "no two nodes are joined"
         if distance["mean"] is None
