@@ -99,6 +99,12 @@ def test_a_graph_without_edges_or_features_is_read(folder: Path) -> None:
     assert prepare(data, DataConfig(normalise_features=True)).edge_index.tolist() == [[0, 1], [0, 1]]
 
 
+def test_a_graph_without_edges_has_no_types(folder: Path) -> None:
+    write(folder, edges="source,target,type\n")
+    data = load_own(folder)
+    assert data.edge_type is None and data.num_relations is None and data.schema.relation_names is None
+
+
 def test_a_missing_split_is_drawn_and_said(folder: Path) -> None:
     nodes = "id,size,label\n" + "".join(f"n{i},{i},{'ab'[i % 2]}\n" for i in range(20)) + "n20,1,\n"
     path = str(write(folder, nodes, "source,target\nn1,n2\n"))

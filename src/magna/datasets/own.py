@@ -151,7 +151,7 @@ def _types(edges: Table, like: Schema | None) -> tuple[Tensor | None, tuple[str,
         problem = "has no column 'type'" if kinds is None else "has a column 'type'"
         trained = "without it" if like.relation_names is None else f"with {_some(like.relation_names)}"
         raise ValueError(f"{edges.path} {problem}; allowed: edges as in training, which was {trained}")
-    if kinds is None:
+    if kinds is None or (not kinds and like is None):  # a graph without edges has no types, whatever its columns
         return None, None
     known = like.relation_names if like is not None and like.relation_names is not None else _in_order(kinds)
     at = {name: number for number, name in enumerate(known)}
