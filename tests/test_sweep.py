@@ -375,6 +375,8 @@ def test_the_command(
     out, err = capsys.readouterr()
     assert "the best of 3 trials" in out and "magna train sweeps/digits/best.toml" in out
     assert "3 of 3 trials are there" in err
+    assert run_magna(monkeypatch, "sweep", *arguments, "--out", "my sweep") == 0
+    assert "magna train 'my sweep/best.toml'\n" in capsys.readouterr().out
     # Another space: refused, and the study is still there.
     assert run_magna(monkeypatch, "sweep", *arguments[:5], "--device", "cpu") == 2
     assert "another search.train.lr;" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -315,7 +316,7 @@ def _own_data(path: Path) -> Config:
     if not nodes and not triples and (path / "config.toml").is_file():
         raise ValueError(
             f"{path} is a run folder; allowed: a recipe, a TOML file or a folder with your own data; to go on with the "
-            f"run, try magna train --resume --run-dir {path}"
+            f"run, try magna train --resume --run-dir {shlex.quote(str(path))}"
         )
     recipe = TRIPLES_RECIPE if triples else DEFAULT_RECIPE
     return replace(

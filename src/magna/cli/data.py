@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,8 +29,9 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False, verbose: Verbos
 
     def show(result: dict[str, Any]) -> None:
         typer.echo(f"data folder: {result['data_dir']}")
+        there = "" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}"
         for row in result["datasets"]:
-            here = "here" if row["here"] else f"not here; magna data get {row['name']}"
+            here = "here" if row["here"] else f"not here; magna data get {row['name']}{there}"
             typer.echo(f"\n{row['name']}: {row['task']} ({here})\n  {row['size']}\n  {row['source']}; {row['licence']}")
 
     finish(work, verbose, as_json, show)
@@ -74,7 +76,6 @@ def data_audit(
     def work() -> dict[str, Any]:
         from magna.datasets import (
             DATASETS,
-            KNOWLEDGE_GRAPHS,
             audit_triples,
             holds_triples,
             load_knowledge_graph,
@@ -84,7 +85,9 @@ def data_audit(
 
         if name not in DATASETS and not Path(name).exists():
             raise ValueError(f"data is {name!r}; allowed: {', '.join(DATASETS)}, or the path of your own")
-        if name in KNOWLEDGE_GRAPHS or holds_triples(name):
+        # A public name comes first, as in a recipe: a folder of your own that is called so is not looked into.
+        triples = DATASETS[name].task == "link prediction" if name in DATASETS else holds_triples(name)
+        if triples:
             if assignments:
                 raise ValueError(f"--set got {assignments[0]!r}; allowed: nothing, because {name} is a knowledge graph")
             return audit_triples.audit(load_knowledge_graph(name, data_dir))
