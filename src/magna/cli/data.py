@@ -11,6 +11,9 @@ import typer
 from magna.cli.options import AsJson, Assignments, DataDir, Verbose, finish, plain_console
 from magna.config import Config, DataConfig, split_key
 
+# The other settings of the data tell what becomes of it on its way into a model.
+_READ = ("data.split", "data.split_seed", "data.features", "data.undirected", "data.standardise_features")
+
 data_app = typer.Typer(help="Data sets: what there is, where it comes from, fetch with checksum, audit.")
 
 
@@ -93,8 +96,8 @@ def data_audit(
             return audit_triples.audit(load_knowledge_graph(name, data_dir))
         for assignment in assignments or []:
             keys = split_key(assignment.partition("=")[0])
-            if any(not key.startswith("data.") or key == "data.name" for key in keys):
-                raise ValueError(f"--set got {assignment!r}; allowed: how the data is read, such as data.split=random")
+            if any(key not in _READ for key in keys):
+                raise ValueError(f"--set got {assignment!r}; allowed: how a graph is read, {', '.join(_READ)}")
         config = Config(data=DataConfig(name=name)).with_values(assignments or [])
         return audit_nodes.audit(load_node_data(config.data, data_dir))
 
