@@ -150,7 +150,7 @@ def test_new_triples_are_heard_without_training(run: Path, tmp_path: Path) -> No
 
 
 def test_seeds_train_one_after_the_other(config: Config, tmp_path: Path) -> None:
-    result = training.train(config, run_dir=tmp_path / "run", seeds=2, device="cpu", together=True)
+    result = training.train(config, run_dir=tmp_path / "run", seeds=2, device="cpu")
     assert [run["seed"] for run in result["runs"]] == [0, 1]
     assert result["runs"][0]["test"] != result["runs"][1]["test"]
 

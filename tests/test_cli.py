@@ -35,6 +35,9 @@ FAST = [
 ]
 
 
+LONG = "n" * 300
+
+
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -118,6 +121,14 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
         (["bench", "--graph", "karate"], "allowed: cora"),
         (["data", "get", "karate"], "allowed: digits"),
         (["sing"], "No such command"),
+        (["train", LONG], "File name too long; try a shorter one"),
+        (["train", "--run-dir", LONG, "--device", "cpu"], "File name too long; try a shorter one"),
+        (["predict", LONG], "File name too long; try a shorter one"),
+        (["predict", "nowhere", "--out", f"{LONG}.csv"], "File name too long; try a shorter one"),
+        (["data", "audit", LONG], "File name too long; try a shorter one"),
+        (["data", "list", "--data-dir", LONG], "File name too long; try a shorter one"),
+        (["reproduce", "table1", "--out", LONG], "its name is too long; try another --out"),
+        (["train", "families", "--together"], "whose seeds train in turn; try without it"),
     ],
 )
 def test_wrong_input_is_one_line_and_status_2(
@@ -170,6 +181,20 @@ def test_runs_of_several_seeds_go_on(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "several seeds" in capsys.readouterr().err
     assert run_magna(monkeypatch, *again, "--seeds", "2", "--json") == 0
     assert json.loads(capsys.readouterr().out) == result
+
+
+def test_commands_to_copy_are_quoted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = "my  runs; $1"
+    assert run_magna(monkeypatch, "train", *FAST, "--set", "train.epochs=1", "--run-dir", folder) == 0
+    out = capsys.readouterr().out
+    assert f"magna predict '{folder}'\n" in out and f"magna evaluate '{folder}'\n" in out
+    assert run_magna(monkeypatch, "train", folder) == 2
+    assert f"magna train --resume --run-dir '{Path(folder).resolve()}'\n" in capsys.readouterr().err
+    (Path(folder) / "summary.json").unlink()
+    assert run_magna(monkeypatch, "predict", folder) == 2
+    assert f"magna train --resume --run-dir '{folder}'\n" in capsys.readouterr().err
+    assert run_magna(monkeypatch, "data", "list", "--data-dir", "my data") == 0
+    assert "magna data get cora --data-dir 'my data')" in capsys.readouterr().out
 
 
 def test_predict_prints_a_table_or_everything(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from magna.config import load_recipe
-from magna.datasets import holds_triples
+from magna.config import DataConfig, load_recipe
+from magna.datasets import from_anywhere, holds_triples
 from tests.laws import run_magna
 
 OWN = Path(__file__).parents[1] / "examples" / "own_graph"
@@ -56,12 +56,32 @@ def test_your_own_graph_is_trained_and_scored_again(
     assert json.loads(capsys.readouterr().out)["metrics"] == result["runs"][0]["test"]
 
 
-@pytest.mark.parametrize("setting", ["model.K=3", "data.name=cora", "data.split, train.epochs=3"])
+def test_a_public_name_comes_before_a_folder_of_your_own(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    triples = own.with_name("digits")
+    triples.mkdir()
+    for split in ("train", "valid", "test"):
+        (triples / f"{split}.tsv").write_text("a\tr\tb\n")
+    assert run_magna(monkeypatch, "data", "audit", "digits", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["size"]["nodes"] == 1797
+    assert run_magna(monkeypatch, "data", "audit", "./digits", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["size"]["entities"] == 2
+    # Where other data is given, it is given by its path.
+    config = DataConfig("digits")
+    assert from_anywhere(config) == config and from_anywhere(config, "digits").name == str(triples)
+    assert from_anywhere(DataConfig("clubs")).name == str(own) and from_anywhere(config, "cora").name == "cora"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["model.K=3", "data.name=cora", "data.split, train.epochs=3", "data.control=none", "data.self_loops=false"],
+)
 def test_an_audit_takes_settings_of_the_data_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], setting: str
 ) -> None:
     assert run_magna(monkeypatch, "data", "audit", "digits", "--set", setting) == 2
-    assert "allowed: how the data is read, such as data.split=random" in capsys.readouterr().err
+    assert "allowed: how a graph is read, data.split, " in capsys.readouterr().err
 
 
 def test_a_split_that_is_drawn_is_said(

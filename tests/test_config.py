@@ -198,3 +198,15 @@ def test_model_settings_are_those_of_the_model() -> None:
 
 def test_keys_cover_every_table() -> None:
     assert {"source.settings", "data.name", "model.K", "task.name", "train.lr", "expected.test"} <= set(keys(Config()))
+
+
+@pytest.mark.parametrize("name", ["a/b", "../../x", "..", ".", "a\0b"])
+def test_a_recipe_does_not_choose_the_place_of_its_folders(name: str) -> None:
+    with pytest.raises(ValueError, match=r"recipe is '.*'; allowed: a name that a folder can have"):
+        Config.from_dict({"recipe": name})
+
+
+@pytest.mark.parametrize("keys", [["model.K, model.K"], ["model.K", "model.heads, model.K"]])
+def test_a_setting_is_searched_once(keys: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"search\.model\.K is there 2 times; allowed: each setting once"):
+        Config.from_dict({"search": {key: [1, 2] for key in keys}})

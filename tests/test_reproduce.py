@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -192,6 +194,41 @@ def test_quick_runs_leave_the_real_ones_alone(tmp_path: Path, monkeypatch: pytes
     for quick in (False, True):
         reproduce.reproduce("table3", out=tmp_path, datasets=["families"], quick=quick, device="cpu")
     assert folders == [Path("runs/reproduce"), Path("runs/reproduce-quick")]
+
+
+@pytest.mark.usefixtures("trained")
+@pytest.mark.parametrize("name", ["table1", "ablations", "switches", "random-splits"])
+def test_only_table3_has_a_run_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=f"--run-dir is here; allowed: with table3 alone, as {name} keeps no run"):
+        reproduce.reproduce(name, out=tmp_path / "out", run_dir="here", datasets=["cora"], device="cpu")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_figure_with_a_seed_that_diverged_has_no_file(
+    trained: list[list[Config]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_trials = reproduce.train_trials
+
+    def diverging(configs: Sequence[Config], *arguments: Any, **options: Any) -> list[TrialResult]:
+        rows = [{"loss": 1.0, "valid_accuracy": 0.5, "valid_loss": 1.0}, {"loss": math.nan}]
+        return [
+            replace(result, history=rows[: 1 + (result.config.model.alpha == 0.5 and result.config.train.seed == 1)])
+            for result in train_trials(configs, *arguments, **options)
+        ]
+
+    def two(dataset: str) -> Iterator[Cell]:
+        yield Cell("table1", dataset, "MAGNA, tuned", load_recipe("digits"))
+        yield Cell("table1", dataset, "MAGNA, paper", load_recipe("digits").with_values(["model.alpha=0.5"]))
+
+    monkeypatch.setattr(reproduce, "train_trials", diverging)
+    monkeypatch.setitem(EXPERIMENTS, "table1", Experiment(two))
+    lines: list[str] = []
+    result = reproduce.reproduce("table1", out=tmp_path, seeds=3, datasets=["cora"], device="cpu", say=lines.append)
+    assert len(trained) == 1
+    assert (result["trained"], result["diverged"]) == (1, ["table1/cora/magna-paper.json"])
+    assert result["files"] == ["table1/cora/magna-tuned.json"] and (tmp_path / result["files"][0]).is_file()
+    assert not (tmp_path / result["diverged"][0]).exists()
+    assert "cora, MAGNA, paper: the loss is nan after epoch 1; try a smaller train.lr" in lines
 
 
 def test_seeds_are_report_seeds(tmp_path: Path) -> None:

@@ -375,6 +375,14 @@ def test_the_command(
     out, err = capsys.readouterr()
     assert "the best of 3 trials" in out and "magna train sweeps/digits/best.toml" in out
     assert "3 of 3 trials are there" in err
+    assert run_magna(monkeypatch, "sweep", *arguments, "--out", "my sweep") == 0
+    assert "magna train 'my sweep/best.toml'\n" in capsys.readouterr().out
+    # What means something else in a URL is a letter of a folder's name; an empty URL is not the one of the folder.
+    for folder in ("a?b=c", "{a}", "a%20b"):
+        assert run_magna(monkeypatch, "sweep", *arguments, "--out", folder) == 0
+        assert (tmp_path / folder / "study.db").is_file()
+    assert run_magna(monkeypatch, "sweep", *arguments, "--storage", "") == 2
+    assert "cannot be opened" in capsys.readouterr().err
     # Another space: refused, and the study is still there.
     assert run_magna(monkeypatch, "sweep", *arguments[:5], "--device", "cpu") == 2
     assert "another search.train.lr;" in capsys.readouterr().err

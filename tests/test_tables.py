@@ -169,3 +169,11 @@ def test_every_row_of_ours_has_theirs() -> None:
 def test_the_tables_of_the_pages_are_those_of_the_files(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert with_tables(text, ROOT, PAGES[page]) == text, "run python -m magna.report"
+
+
+@pytest.mark.parametrize("content", ["{", "{}", "[]"])
+def test_a_file_that_is_no_figure_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "table1").mkdir()
+    (tmp_path / "table1" / "other.json").write_text(content)
+    with pytest.raises(ValueError, match=r"other\.json is no figure of a table; try to delete it"):
+        tables.make_table("table1", tmp_path)

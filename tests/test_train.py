@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,10 +18,11 @@ import torch
 from magna import loop
 from magna import predict as predicting
 from magna import train as training
-from magna.config import Config, TrainConfig
+from magna.config import Config, TrainConfig, load_recipe
 from magna.loop import Epoch
 from magna.run import RunFolder
 from magna.tasks import NodeClassification
+from magna.trial_batch import TrialResult
 
 SMALL = {
     "recipe": "small",
@@ -339,6 +343,57 @@ def test_seeds_together_with_a_loss_that_is_not_finite(tmp_path: Path) -> None:
     config = Config.from_dict(SMALL).with_values(["train.lr=1e30", "train.clip=0", "train.epochs=3"])
     with pytest.raises(RuntimeError, match=r"smaller train\.lr"):
         training.train(config, run_dir=tmp_path / "run", seeds=2, device="cpu", together=True)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_seed_that_diverges_leaves_the_others_their_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.epochs=4"])
+    trials, fit = training.train_trials, training.fit
+
+    def trials_but_one(configs: list[Config], *arguments: Any, **options: Any) -> list[TrialResult]:
+        first, second, *others = trials(configs, *arguments, **options)
+        history = [*second.history[:2], second.history[2] | {"valid_loss": math.nan}, *second.history[3:]]
+        return [first, replace(second, history=history), *others]
+
+    def fit_but_one(config: Config, *arguments: Any) -> loop.Progress:
+        if config.train.seed == 1:
+            raise loop.Diverged("the loss is nan after epoch 2; try a smaller train.lr")
+        return fit(config, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "train_trials", trials_but_one)
+        patch.setattr(training, "fit", fit_but_one)
+        with pytest.raises(loop.Diverged) as end:
+            training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=together)
+    assert str(end.value) == (
+        "seed 1: the loss is nan after epoch 2; try a smaller train.lr; the other seeds have left their results"
+    )
+    ended = [(tmp_path / f"seed-{seed}" / "summary.json").is_file() for seed in range(3)]
+    assert ended == [True, False, True]
+    if together:  # as a run of its own, it has logged the epochs before
+        assert len((tmp_path / "seed-1" / "metrics.jsonl").read_text().splitlines()) == 2
+    again = training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=together, resume=True)
+    assert [run["epochs"] for run in again["runs"]] == [4, 4, 4]
+
+
+def test_seeds_of_link_prediction_do_not_train_together(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--together is given for link prediction, whose seeds train in turn"):
+        training.train(load_recipe("families"), run_dir=tmp_path / "run", seeds=2, device="cpu", together=True)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_one_run_and_several_seeds_do_not_share_a_folder(tmp_path: Path, resume: bool) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.epochs=1"])
+    training.train(config, run_dir=tmp_path / "one", device="cpu")
+    training.train(config, run_dir=tmp_path / "several", seeds=2, device="cpu")
+    before = sorted(tmp_path.rglob("*"))
+    for name, seeds, words in (("one", 3, "holds one run, not several"), ("several", 1, "holds runs of several seeds")):
+        with pytest.raises(ValueError, match=words):
+            training.train(config, run_dir=tmp_path / name, seeds=seeds, device="cpu", resume=resume)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_seed_with_a_checkpoint_goes_on_by_itself(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -13,9 +14,23 @@ from magna.whole import forget_parts, make_folder, write_whole
 def test_a_folder_that_cannot_be_made_names_the_option(tmp_path: Path) -> None:
     assert make_folder(tmp_path / "a" / "b", "--out").is_dir()
     (tmp_path / "file").write_text("")
-    for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(ValueError, match=r"cannot be made .*; try another --out"):
-            make_folder(path, "--out")
+    for name, words in (
+        ("file", "there is a file of that name"),
+        ("file/below", "a part of it is a file"),
+        ("n" * 300, "its name is too long"),
+        ("a\0b", "its name has a NUL"),
+    ):
+        with pytest.raises(ValueError, match=f"cannot be made: {words}; try another --out"):
+            make_folder(tmp_path / name, "--out")
+
+
+def test_a_disk_that_is_full_is_no_wrong_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(OSError, match="No space left"):
+        make_folder(tmp_path / "new", "--out")
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from magna.capture import matmul_precision
 from magna.config import Config
-from magna.datasets import KnowledgeGraph, read_known
+from magna.datasets import KnowledgeGraph, from_anywhere, read_known
 from magna.datasets.tables import csv_rows, is_csv
 from magna.datasets.triples import Line, read_lines, without_header
 from magna.models import LinkPredictor
@@ -243,9 +243,7 @@ def _with_data(run: RunFolder, data: str | Path | None) -> Config:
     """The config of a run, on its own knowledge graph or on another."""
     config = run.config
     if data is not None:
-        # A folder may be called as a public knowledge graph is.
-        name = str(Path(data).resolve() if Path(data).exists() else data)
-        return replace(config, data=replace(config.data, name=name))
+        return replace(config, data=from_anywhere(config.data, data))
     run.check_data("try --data with the folder where its triples are now")
     return config
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -222,6 +223,8 @@ class Config:
     expected: ExpectedConfig = field(default_factory=ExpectedConfig)
 
     def __post_init__(self) -> None:
+        if self.recipe in (".", "..") or "/" in self.recipe or "\0" in self.recipe:
+            raise ValueError(f"recipe is {self.recipe!r}; allowed: a name that a folder can have, without /")
         # Of two settings together; a table checks each of its own alone, as a search space does with its values.
         every, patience = self.train.eval_every, self.train.patience
         if every > patience:
@@ -231,6 +234,10 @@ class Config:
     def from_dict(tables: Mapping[str, Any]) -> Config:
         """Check every key and type; an unknown key is an error that names the nearest valid one."""
         config: Config = build(Config, tables, "")
+        searched = [name for key in config.search for name in split_key(key)]
+        for name in searched:
+            if searched.count(name) > 1:
+                raise ValueError(f"search.{name} is there {searched.count(name)} times; allowed: each setting once")
         return replace(config, search={key: _space(config, key, values) for key, values in config.search.items()})
 
     @staticmethod
@@ -315,7 +322,7 @@ def _own_data(path: Path) -> Config:
     if not nodes and not triples and (path / "config.toml").is_file():
         raise ValueError(
             f"{path} is a run folder; allowed: a recipe, a TOML file or a folder with your own data; to go on with the "
-            f"run, try magna train --resume --run-dir {path}"
+            f"run, try magna train --resume --run-dir {shlex.quote(str(path))}"
         )
     recipe = TRIPLES_RECIPE if triples else DEFAULT_RECIPE
     return replace(

@@ -6,6 +6,7 @@ import csv
 import datetime
 import io
 import json
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -117,7 +118,7 @@ def show(result: Mapping[str, Any], console: Console) -> None:
         "differences",
         *_count_refused(states, result["refused"]),
         f"all trials: {result['out']}/trials.csv",
-        f"train the best: magna train {result['out']}/best.toml",
+        f"train the best: magna train {shlex.quote(str(Path(result['out']) / 'best.toml'))}",
     ]
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from magna.answer import evaluate_links
 from magna.capture import matmul_precision
-from magna.datasets import NodeData, Schema, load_new_graph, load_node_data, prepare
+from magna.datasets import NodeData, Schema, from_anywhere, load_new_graph, load_node_data, prepare
 from magna.datasets.node_data import UNLABELLED
 from magna.datasets.tables import csv_rows, is_csv
 from magna.datasets.triples import read_text
@@ -188,8 +188,7 @@ def _graph(run: RunFolder, data: str | Path | None, data_dir: str | Path | None)
         graph = load_new_graph(data, settings, schema)
         if graph.fingerprint() != fingerprint:
             return graph, ()
-        # The run's own, with the split that the run has drawn; a folder may be called as a public data set is.
-        settings = replace(settings, name=str(Path(data).resolve()))
+        settings = from_anywhere(settings, data)  # the run's own, with the split that the run has drawn
     graph = load_node_data(settings, data_dir)
     if kept and schema.names != graph.schema.names:
         raise ValueError(

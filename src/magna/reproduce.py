@@ -14,6 +14,7 @@ from magna.cell_file import Job, is_done, make_stamp, write_cell
 from magna.cell_runs import train_cells
 from magna.config import REPORT_SEEDS, Config
 from magna.experiments import EXPERIMENTS, Cell, cells
+from magna.loop import Diverged
 from magna.run import pick_device
 from magna.tasks import NodeClassification, make_task
 from magna.trial_batch import TrialResult
@@ -51,6 +52,8 @@ def reproduce(
     """
     chosen = cells(name, datasets, rows)
     experiment = EXPERIMENTS[name]
+    if run_dir is not None and all(cell.config.task.name == "node_classification" for cell in chosen):
+        raise ValueError(f"--run-dir is {run_dir}; allowed: with table3 alone, as {name} keeps no run; try without it")
     if quick:
         chosen = [replace(cell, config=cell.config.with_values(experiment.quick)) for cell in chosen]
     count = seeds if seeds is not None else QUICK_SEEDS if quick else experiment.seeds
@@ -61,9 +64,9 @@ def reproduce(
     missing = [cell for cell in chosen if not is_done(job.out / cell.path, cell.config, count)]
     figures = f"{len(chosen)} figure{'s' * (len(chosen) != 1)} of {count} seed{'s' * (count != 1)} each"
     say(f"{name}: {figures}, {len(chosen) - len(missing)} of them done before")
-    _train_groups([cell for cell in missing if cell.config.task.name == "node_classification"], job)
+    diverged = _train_groups([cell for cell in missing if cell.config.task.name == "node_classification"], job)
     links = [cell for cell in missing if cell.config.task.name == "link_prediction"]
-    diverged = train_cells(links, job, Path(run_dir or ("runs/reproduce-quick" if quick else "runs/reproduce")))
+    diverged += train_cells(links, job, Path(run_dir or ("runs/reproduce-quick" if quick else "runs/reproduce")))
     return {
         "table": name,
         "out": str(out),
@@ -75,21 +78,22 @@ def reproduce(
     }
 
 
-def _train_groups(missing: Sequence[Cell], job: Job) -> None:
-    """Cells of one structure train together."""
+def _train_groups(missing: Sequence[Cell], job: Job) -> list[str]:
+    """Train cells, those of one structure together, and return the files of those that diverged."""
     groups: dict[Hashable, list[Cell]] = {}
     for cell in missing:
         groups.setdefault(structure(cell.config), []).append(cell)
-    task, done = None, 0
+    task, done, diverged = None, 0, list[str]()
     for members in groups.values():
         rows = list(dict.fromkeys(cell.row for cell in members))
         words = f"{rows[0]} and {len(rows) - 1} more" if len(rows) > 1 else rows[0]
         job.say(f"{members[0].dataset}, {words}: training")
         task = _task(members[0].config, job, task)
         started = time.perf_counter()
-        _train(members, task[1], job)
+        diverged += _train(members, task[1], job)
         done += len(members)
         job.say(f"{done} of {len(missing)}: {members[0].dataset}, {words} ({time.perf_counter() - started:.0f} s)")
+    return diverged
 
 
 Placed = tuple[Hashable, NodeClassification]
@@ -103,8 +107,8 @@ def _task(config: Config, job: Job, before: Placed | None) -> Placed:
     return data, cast(NodeClassification, make_task(config, job.data_dir, job.device))
 
 
-def _train(members: Sequence[Cell], task: NodeClassification, job: Job) -> None:
-    """Train cells of one structure together and write each to its file."""
+def _train(members: Sequence[Cell], task: NodeClassification, job: Job) -> list[str]:
+    """Train cells of one structure together and write each to its file, but for those with a seed that diverged."""
     say = job.seldom()
 
     def on_report(epoch: int, running: list[int], scores: list[float]) -> Collection[int]:
@@ -113,9 +117,19 @@ def _train(members: Sequence[Cell], task: NodeClassification, job: Job) -> None:
 
     configs = [cell.config.with_seed(seed) for cell in members for seed in REPORT_SEEDS[: job.seeds]]
     results = train_trials(configs, task, read_test=True, on_report=on_report)
+    diverged = []
     for number, cell in enumerate(members):
         trained = results[number * job.seeds : (number + 1) * job.seeds]
-        write_cell(job.out / cell.path, cell, [_run(result) for result in trained], job.stamp)
+        try:
+            for result in trained:
+                result.check()
+        except Diverged as error:
+            # A mean over the seeds that are left would say too much of it.
+            diverged.append(cell.path)
+            job.say(f"{cell.dataset}, {cell.row}: {error}")
+        else:
+            write_cell(job.out / cell.path, cell, [_run(result) for result in trained], job.stamp)
+    return diverged
 
 
 def _run(result: TrialResult) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -130,7 +131,8 @@ class RunFolder:
     def load_model(self) -> Model:
         """The model that was evaluated."""
         if self.summary is None:
-            raise ValueError(f"{self.path} holds an unfinished run; try magna train --resume --run-dir {self.path}")
+            again = f"magna train --resume --run-dir {shlex.quote(str(self.path))}"
+            raise ValueError(f"{self.path} holds an unfinished run; try {again}")
         folder, kind = self.path / "model", model_class(self.config)
         for name in ("config.json", "model.safetensors"):
             if not (folder / name).is_file():

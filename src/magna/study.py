@@ -16,7 +16,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
+from urllib.parse import quote
 
 from magna.config import Range, split_key
 
@@ -269,6 +271,15 @@ def is_finished(trial: FrozenTrial) -> bool:
 def refusal(trial: FrozenTrial) -> tuple[Refusal, str] | None:
     """Why the settings of a trial could not be trained; None where they could."""
     return next(((kind, trial.user_attrs[kind]) for kind in get_args(Refusal) if kind in trial.user_attrs), None)
+
+
+def file_url(path: Path) -> str:
+    """The URL of an SQLite file; what means something else in a URL is written in its code.
+
+    >>> file_url(Path("my sweep?/study.db"))
+    'sqlite:///my sweep%3F/study.db'
+    """
+    return "sqlite:///" + re.sub(r"[%?{}]", lambda found: quote(found[0]), str(path))
 
 
 def safe(url: str) -> str:

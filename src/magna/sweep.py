@@ -17,7 +17,7 @@ from magna.findings import judge, name_seeds, trial_rows, write_files
 from magna.halving import Watch
 from magna.metrics import headline
 from magna.run import pick_device
-from magna.study import GRACE_SECONDS, Sampler, Study, safe
+from magna.study import GRACE_SECONDS, Sampler, Study, file_url, safe
 from magna.tasks import LinkPrediction, Task, make_task
 from magna.trial_batch import OnReport, TrialResult
 from magna.trials import train_trials
@@ -99,7 +99,7 @@ def sweep(
     where = torch.device(pick_device(device))
     task = make_task(config, data_dir, where)
     folder = make_folder(out, "--out")
-    url = storage or f"sqlite:///{folder / 'study.db'}"
+    url = storage if storage is not None else file_url(folder / "study.db")
     study = Study(
         url,
         config.recipe,

@@ -181,8 +181,12 @@ def read_cells(results: Path, table: str) -> Records:
     """Everything recorded for a table."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for file in sorted((results / table).rglob("*.json")):
-        cell = json.loads(file.read_text(encoding="utf-8"))
-        found.setdefault((cell["row"], cell["dataset"]), []).append(cell)
+        try:
+            cell = json.loads(file.read_text(encoding="utf-8"))
+            place = (cell["row"], cell["dataset"])
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{file} is no figure of a table; try to delete it, then it is trained again") from None
+        found.setdefault(place, []).append(cell)
     return found
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from magna.board import Board
 from magna.capture import matmul_precision, own_stream
 from magna.config import Config
 from magna.datasets import from_anywhere
-from magna.loop import Epoch, Progress, check_loss, fit
+from magna.loop import Diverged, Epoch, Progress, fit
 from magna.models import Model
 from magna.run import RunFolder, pick_device
 from magna.tasks import NodeClassification, Task, make_task
@@ -52,9 +54,15 @@ def train(
             many times faster.
         on_epoch: called after each epoch.
         on_start: called once the data is loaded.
+
+    Raises:
+        Diverged: the loss of a seed was no number any more; the other seeds have left their results.
     """
     if seeds < 1:
         raise ValueError(f"seeds is {seeds}; allowed: 1 or more")
+    if together and config.task.name == "link_prediction":
+        raise ValueError("--together is given for link prediction, whose seeds train in turn; try without it")
+    _check_folder(RunFolder(run_dir), seeds)
     if tensorboard:
         Board(Path(run_dir))  # where it is missing, say so before anything is read
     fabric = Fabric(accelerator=pick_device(device), devices=1)
@@ -68,16 +76,23 @@ def train(
     task = make_task(config, data_dir, fabric.device)
     on_start(task, fabric.device)
     ended: dict[int, dict[str, Any]] = {}
+    diverged: dict[int, str] = {}
     if isinstance(task, NodeClassification) and shares_batch(seeds, fabric.device, together):
-        ended = _run_together(configs, folders, task, resume, tensorboard, on_epoch)
+        ended = _run_together(configs, folders, task, resume, tensorboard, on_epoch, diverged)
     for index, (each, folder) in enumerate(zip(configs, folders, strict=True)):
-        if index not in ended:
-            with (
-                _told(on_epoch, folder if tensorboard else None, index, seeds) as tell,
-                own_stream(fabric.device),
-                matmul_precision(each.train.precision),
-            ):
+        if index in ended or index in diverged:
+            continue
+        with (
+            _told(on_epoch, folder if tensorboard else None, index, seeds) as tell,
+            own_stream(fabric.device),
+            matmul_precision(each.train.precision),
+        ):
+            try:
                 ended[index] = _run(each, task, fabric, folder, resume, tell)
+            except Diverged as error:
+                diverged[index] = str(error)
+    if diverged:
+        raise Diverged(_without_result({configs[index].train.seed: diverged[index] for index in diverged}, seeds))
     runs = [ended[index] for index in range(seeds)]
     keep = ("seed", "run_dir", "seconds", "epochs", "valid", "test")
     return {
@@ -125,8 +140,12 @@ def _run_together(
     resume: bool,
     tensorboard: bool,
     on_epoch: Callable[[Epoch], None],
+    diverged: dict[int, str],
 ) -> dict[int, dict[str, Any]]:
-    """Train the seeds that have not begun in one batch; what each leaves is what a run of its own leaves."""
+    """Train the seeds that have not begun in one batch; what each leaves is what a run of its own leaves.
+
+    `diverged` gets the index of each that has no result, with the reason.
+    """
     new = [
         index
         for index, (config, folder) in enumerate(zip(configs, folders, strict=True))
@@ -143,7 +162,7 @@ def _run_together(
     with ExitStack() as locks:
         for run in runs.values():
             locks.enter_context(run.alone())
-        return _fit_together(configs, runs, task, network, tensorboard, on_epoch)
+        return _fit_together(configs, runs, task, network, tensorboard, on_epoch, diverged)
 
 
 def _fit_together(
@@ -153,6 +172,7 @@ def _fit_together(
     network: Model,
     tensorboard: bool,
     on_epoch: Callable[[Epoch], None],
+    diverged: dict[int, str],
 ) -> dict[int, dict[str, Any]]:
     """Train the runs, which are some of the configs, in one batch; the network lends its form to each of them."""
 
@@ -167,13 +187,19 @@ def _fit_together(
     )
     ended = {}
     for (index, run), result in zip(runs.items(), results, strict=True):
-        rows = [_logged(epoch, row) for epoch, row in enumerate(result.history)]
+        finite = takewhile(lambda row: all(map(math.isfinite, row.values())), result.history)
+        rows = [_logged(epoch, row) for epoch, row in enumerate(finite)]
         run.keep_metrics(0)
         run.log(*rows)
         if tensorboard:
             with Board(run.path) as curves:
                 for row in rows:
                     curves.write(row["epoch"] + 1, _curves(row["loss"], row.get("valid", {})))
+        try:
+            result.check()
+        except Diverged as error:
+            diverged[index] = str(error)
+            continue
         assert result.weights is not None
         network.load_state_dict(result.weights)
         progress = Progress(result.epochs, result.best_epoch, result.seconds)
@@ -183,12 +209,22 @@ def _fit_together(
 
 
 def _logged(epoch: int, row: dict[str, float]) -> dict[str, Any]:
-    check_loss(row["loss"], epoch)
     logged = {"epoch": epoch, "loss": row["loss"]}
     if "valid_loss" not in row:
         return logged
-    check_loss(row["valid_loss"], epoch)
     return logged | {"valid": {"accuracy": row["valid_accuracy"], "loss": row["valid_loss"]}}
+
+
+def _check_folder(run: RunFolder, seeds: int) -> None:
+    """Refuse several seeds in the folder of one run, and one run in a folder of several."""
+    single, several = run.exists(), any(run.path.glob("seed-*/config.toml"))
+    if seeds > 1 and single and not several:
+        raise ValueError(f"{run.path} holds one run, not several seeds; try without --seeds, or another --run-dir")
+    if seeds == 1 and several and not single:
+        raise ValueError(
+            f"{run.path} holds runs of several seeds; try --seeds with the number it was started with, or another "
+            "--run-dir"
+        )
 
 
 def _started_alike(folder: Path, config: Config, task: Task) -> bool:
@@ -201,6 +237,15 @@ def _started_alike(folder: Path, config: Config, task: Task) -> bool:
         raise ValueError(f"{folder} was started with other settings; leave out the recipe and --set, or start anew")
     run.check_schema(task.schema)
     return True
+
+
+def _without_result(reasons: dict[int, str], seeds: int) -> str:
+    """Which seeds diverged and why the first of them did; of a single run that is all there is to say."""
+    first = next(iter(reasons.values()))
+    if seeds == 1:
+        return first
+    others = "" if len(reasons) == seeds else "; the other seeds have left their results"
+    return f"seed{'s' * (len(reasons) > 1)} {', '.join(map(str, reasons))}: {first}{others}"
 
 
 def _finish(

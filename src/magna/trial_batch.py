@@ -14,6 +14,7 @@ from torch.func import functional_call
 
 from magna.capture import TRIAL_RUNS, captured, step_precision
 from magna.config import Config
+from magna.loop import check_loss
 from magna.tasks import NodeClassification
 
 OnReport = Callable[[int, list[int], list[float]], Collection[int]]
@@ -36,6 +37,12 @@ class TrialResult:
     test: dict[str, float] | None
     history: list[dict[str, float]]  # per epoch: loss, and accuracy and loss of validation where it was looked at
     weights: dict[str, Tensor] | None  # the state dict of the best epoch
+
+    def check(self) -> None:
+        """Raise `Diverged` where a loss was no number: a run of its own would have ended there, without a result."""
+        for epoch, row in enumerate(self.history):
+            for value in row.values():
+                check_loss(value, epoch)
 
 
 def batch_size_for(trials: int) -> int:

@@ -10,15 +10,29 @@ from pathlib import Path
 
 # A disk, or one's share of it, that is full.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Names that no folder can have here.
+_NO_FOLDER = {
+    errno.EEXIST: "there is a file of that name",
+    errno.ENOTDIR: "a part of it is a file",
+    errno.ENAMETOOLONG: "its name is too long",
+    errno.ELOOP: "its links lead in a circle",
+    errno.EACCES: "that is not permitted",
+    errno.EPERM: "that is not permitted",
+    errno.EROFS: "nothing can be written there",
+}
 
 
 def make_folder(path: str | Path, option: str) -> Path:
     """The folder that an option names, made where it is new."""
     folder = Path(path)
+    if "\0" in str(folder):
+        raise ValueError(f"{str(folder)!r} cannot be made: its name has a NUL; try another {option}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError, PermissionError) as error:
-        raise ValueError(f"{folder} cannot be made ({error.strerror}); try another {option}") from error
+    except OSError as error:
+        if error.errno not in _NO_FOLDER:  # as of a disk that is full
+            raise
+        raise ValueError(f"{folder} cannot be made: {_NO_FOLDER[error.errno]}; try another {option}") from error
     return folder
 
 

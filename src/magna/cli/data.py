@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,9 @@ import typer
 
 from magna.cli.options import AsJson, Assignments, DataDir, Verbose, finish, plain_console
 from magna.config import Config, DataConfig, split_key
+
+# The other settings of the data tell what becomes of it on its way into a model.
+_READ = ("data.split", "data.split_seed", "data.features", "data.undirected", "data.standardise_features")
 
 data_app = typer.Typer(help="Data sets: what there is, where it comes from, fetch with checksum, audit.")
 
@@ -28,8 +32,9 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False, verbose: Verbos
 
     def show(result: dict[str, Any]) -> None:
         typer.echo(f"data folder: {result['data_dir']}")
+        there = "" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}"
         for row in result["datasets"]:
-            here = "here" if row["here"] else f"not here; magna data get {row['name']}"
+            here = "here" if row["here"] else f"not here; magna data get {row['name']}{there}"
             typer.echo(f"\n{row['name']}: {row['task']} ({here})\n  {row['size']}\n  {row['source']}; {row['licence']}")
 
     finish(work, verbose, as_json, show)
@@ -74,7 +79,6 @@ def data_audit(
     def work() -> dict[str, Any]:
         from magna.datasets import (
             DATASETS,
-            KNOWLEDGE_GRAPHS,
             audit_triples,
             holds_triples,
             load_knowledge_graph,
@@ -84,14 +88,16 @@ def data_audit(
 
         if name not in DATASETS and not Path(name).exists():
             raise ValueError(f"data is {name!r}; allowed: {', '.join(DATASETS)}, or the path of your own")
-        if name in KNOWLEDGE_GRAPHS or holds_triples(name):
+        # A public name comes first, as in a recipe: a folder of your own that is called so is not looked into.
+        triples = DATASETS[name].task == "link prediction" if name in DATASETS else holds_triples(name)
+        if triples:
             if assignments:
                 raise ValueError(f"--set got {assignments[0]!r}; allowed: nothing, because {name} is a knowledge graph")
             return audit_triples.audit(load_knowledge_graph(name, data_dir))
         for assignment in assignments or []:
             keys = split_key(assignment.partition("=")[0])
-            if any(not key.startswith("data.") or key == "data.name" for key in keys):
-                raise ValueError(f"--set got {assignment!r}; allowed: how the data is read, such as data.split=random")
+            if any(key not in _READ for key in keys):
+                raise ValueError(f"--set got {assignment!r}; allowed: how a graph is read, {', '.join(_READ)}")
         config = Config(data=DataConfig(name=name)).with_values(assignments or [])
         return audit_nodes.audit(load_node_data(config.data, data_dir))
 

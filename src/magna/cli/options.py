@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -86,7 +87,10 @@ def finish(
     except ValueError as error:
         fail(str(error), 2, verbose)
     except OSError as error:
-        fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error), 1, verbose)
+        words = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        if error.errno == errno.ENAMETOOLONG:  # not a failure of the machine: no file can be called so
+            fail(f"{words}; try a shorter one", 2, verbose)
+        fail(words, 1, verbose)
     except Exception as error:
         fail(f"{type(error).__name__}: {error}", 1, verbose)
 
@@ -122,5 +126,5 @@ def wait_without_spinning() -> None:
 def fail(message: str, status: int, verbose: bool) -> NoReturn:
     if verbose:
         traceback.print_exc()
-    print(f"magna: {' '.join(message.split())}", file=sys.stderr)
+    print(f"magna: {' '.join(line.strip() for line in message.splitlines())}", file=sys.stderr)
     raise typer.Exit(status)

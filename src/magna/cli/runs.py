@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,7 +44,7 @@ def train(
         bool | None,
         typer.Option(
             "--together/--one-by-one",
-            help="Several seeds in one batch, or in turn; else together on a GPU.",
+            help="Several seeds of node classification in one batch, or in turn; else together on a GPU.",
             show_default=False,
         ),
     ] = None,
@@ -133,8 +134,6 @@ def _folder_and_config(
         files = [*run_dir.glob("config.toml"), *run_dir.glob("seed-*/config.toml")]
         if not files:
             raise ValueError(f"{run_dir} holds no run to go on with (no config.toml)")
-        if seeds == 1 and files[0].parent != run_dir:
-            raise ValueError(f"{run_dir} holds runs of several seeds; try --seeds with the number it was started with")
         from magna.run import RunFolder
 
         configs = [RunFolder.open(file.parent).config for file in files]
@@ -182,8 +181,9 @@ def _show_training(result: dict[str, Any]) -> None:
             typer.echo(f"mean of {len(runs)} seeds: test MRR {mean['mrr']:.3f} ± {std['mrr']:.3f}")
     typer.echo(f"run folder: {runs[0]['run_dir'] if len(runs) == 1 else Path(runs[0]['run_dir']).parent}")
     asked = "" if result["task"] == "node_classification" else " --head NAME --relation NAME"
-    typer.echo(f"its answers: magna predict {runs[0]['run_dir']}{asked}")
-    typer.echo(f"its score again: magna evaluate {runs[0]['run_dir']}")
+    folder = shlex.quote(runs[0]["run_dir"])
+    typer.echo(f"its answers: magna predict {folder}{asked}")
+    typer.echo(f"its score again: magna evaluate {folder}")
 
 
 def _show_score(result: dict[str, Any]) -> None:

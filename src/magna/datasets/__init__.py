@@ -9,7 +9,6 @@ from magna.config import DataConfig
 from magna.datasets.arxiv import load_arxiv
 from magna.datasets.embedded import load_digits
 from magna.datasets.families import load_families
-from magna.datasets.knowledge import NAMES as KNOWLEDGE_GRAPHS
 from magna.datasets.knowledge import Answers, KnowledgeGraph, Ranking, load_knowledge_graph
 from magna.datasets.node_data import NodeData, Schema, undirected
 from magna.datasets.own import load_own
@@ -21,7 +20,6 @@ from magna.datasets.triples import Triples, holds_triples, load_triples, read_kn
 
 __all__ = [
     "DATASETS",
-    "KNOWLEDGE_GRAPHS",
     "Answers",
     "Dataset",
     "KnowledgeGraph",
@@ -162,11 +160,15 @@ def load_new_graph(path: str | Path, config: DataConfig, schema: Schema) -> Node
     return data.with_standardised_features() if config.standardise_features else data
 
 
-def from_anywhere(config: DataConfig) -> DataConfig:
-    """The same data whatever folder one is in: the path of your own is made absolute."""
-    if config.name in DATASETS or not Path(config.name).exists():
-        return config
-    return replace(config, name=str(Path(config.name).resolve()))
+def from_anywhere(config: DataConfig, data: str | Path | None = None) -> DataConfig:
+    """The same data, or other `data` in its place, whatever folder one is in: the path of your own is made absolute.
+
+    Your own folder may be called as a public data set is. A name in the settings then means the public one; `data`,
+    which is given as a path, means the folder.
+    """
+    name = config.name if data is None else str(data)
+    public = data is None and name in DATASETS
+    return replace(config, name=name if public or not Path(name).exists() else str(Path(name).resolve()))
 
 
 def prepare(data: NodeData, config: DataConfig) -> NodeData:
