@@ -230,6 +230,11 @@ def test_ids_from_a_file(tmp_path: Path) -> None:
         read_ids(tmp_path / "no.csv")
     with pytest.raises(ValueError, match="cannot be read"):
         read_ids(tmp_path / "nowhere")
+    (tmp_path / "none.txt").write_text("\n \n")
+    (tmp_path / "none.csv").write_text("id\n")
+    for name in ("none.txt", "none.csv"):
+        with pytest.raises(ValueError, match=f"{name} holds no id of a node"):
+            read_ids(tmp_path / name)
 
 
 def test_ids_from_a_file_are_those_of_the_nodes(tmp_path: Path) -> None:

@@ -24,9 +24,11 @@ def own_stream(device: torch.device) -> Iterator[None]:
         return
     before, stream = torch.cuda.current_stream(device), torch.cuda.Stream(device)
     stream.wait_stream(before)
-    with torch.cuda.stream(stream):
-        yield
-    before.wait_stream(stream)
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:
+        before.wait_stream(stream)  # a graph that was built inside outlives an error
 
 
 @contextmanager

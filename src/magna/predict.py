@@ -150,7 +150,10 @@ def read_ids(path: str | Path) -> list[str]:
         ids = [row[at].strip() for _, row in rows if len(row) > at]
     else:
         ids = [line.strip() for line in io.StringIO(read_text(path), newline=None)]
-    return [id for id in ids if id]
+    found = [id for id in ids if id]
+    if not found:
+        raise ValueError(f"{path} holds no id of a node; allowed: one on each line, or a .csv with a column id")
+    return found
 
 
 @torch.no_grad()
