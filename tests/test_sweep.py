@@ -182,6 +182,16 @@ def test_what_others_have_confirmed_meanwhile_is_not_trained_again(
     assert result["confirmed"] == 3 and result["best"]["number"] == best[1].number
 
 
+def test_names_of_settings_are_whole_in_a_narrow_terminal(
+    tmp_path: Path, trainer: Trainer, task: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = _sweep(tmp_path, trials=6, batch=6)
+    row = {"params": {"model.attention_dropout": 0.123456789, "train.weight_decay": 1.23456e-06}}
+    show(result | {"top": [one | row for one in result["top"]]}, Console(width=80))
+    out = capsys.readouterr().out
+    assert "…" not in out and "train.weight_decay" in out and max(map(len, out.splitlines()[:9])) <= 80
+
+
 def test_what_does_not_fit_in_memory_is_refused(
     tmp_path: Path, trainer: Trainer, task: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

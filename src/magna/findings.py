@@ -94,11 +94,13 @@ def write_files(folder: Path, config: Config, rows: Sequence[Mapping[str, Any]],
 
 def show(result: Mapping[str, Any], console: Console) -> None:
     """The best trials side by side, one column each."""
+    from rich import box
     from rich.table import Table
 
     states, top = result["states"], result["top"]
-    table = Table(title=f"{result['recipe']}: the best of {states['complete'] + states['pruned']} trials")
-    table.add_column("trial")
+    title = f"{result['recipe']}: the best of {states['complete'] + states['pruned']} trials"
+    table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("trial", overflow="fold")
     for row in top:
         table.add_column(str(row["number"]), justify="right")
     table.add_column("weight", justify="right")
