@@ -212,6 +212,9 @@ def _warnings(report: dict[str, Any]) -> list[str]:
     for pair, count in report["leakage"]["shared_nodes"].items():
         if count:
             found.append(f"nodes in both {pair.replace('_', ' and ')}: {count:,}")
+    for split, count in report["leakage"]["listed_twice"].items():
+        if count:
+            found.append(f"nodes that {split} lists more than once: {count:,}")
     for split, count in report["leakage"].get("same_features_as_training", {}).items():
         if count:
             found.append(f"{split} nodes with exactly the features of a training node: {count:,}")
