@@ -15,8 +15,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magna.config import DataConfig
+from magna.config import Config, DataConfig
 from magna.datasets import NodeData, Schema, load_new_graph, load_node_data, load_own, prepare
+from magna.datasets.audit import audit
+from magna.tasks import make_task
 
 NODES = """id,height,width,label,split
 007,1.5,2,cat,train
@@ -225,8 +227,12 @@ def test_text_that_is_not_utf8_is_refused(folder: Path) -> None:
 
 
 def test_too_few_labels_for_a_split(folder: Path) -> None:
+    path = str(write(folder, "id,x,label\na,1,u\nb,1,v\nc,1,\n", "source,target\na,b\n"))
+    report = audit(load_node_data(path))  # the place to learn of it
+    assert set(report["splits"].values()) == {0} and "too few labels to draw one" in report["notes"][-1]
+    config = Config(data=DataConfig(path))
     with pytest.raises(ValueError, match="2 labelled nodes in 2 classes"):
-        load_node_data(str(write(folder, "id,x,label\na,1,u\nb,1,v\nc,1,\n", "source,target\n")))
+        make_task(config, None, torch.device("cpu"))
 
 
 def test_what_holds_no_graph_is_said_as_it_is(folder: Path, tmp_path: Path) -> None:

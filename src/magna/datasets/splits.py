@@ -30,14 +30,14 @@ def with_random_split(data: NodeData, seed: int) -> NodeData:
 
 
 def with_drawn_split(data: NodeData, seed: int) -> NodeData:
-    """A split for data that brings none: 60 % of each class for training, the rest in halves."""
+    """A split for data that brings none: 60 % of each class for training, the rest in halves.
+
+    Where labels are too few for that, there is still none, and a note says so.
+    """
     sizes = torch.bincount(data.y[data.y >= 0], minlength=data.num_classes)
     train, rest = _draw(data, torch.ceil(_TRAIN_SHARE * sizes).long().tolist(), seed)
     if len(rest) < 2:
-        raise ValueError(
-            f"{data.name} has {int(sizes.sum())} labelled nodes in {data.num_classes} classes; allowed: enough to "
-            "leave one for validation and one for the test beside 60 % of each class, or a column 'split'"
-        )
+        return replace(data, notes=(*data.notes, "no split given, and too few labels to draw one"))
     half = len(rest) // 2
     return _with_split(data, train, rest[:half], rest[half:], f"no split given: 60/20/20 drawn at random, seed {seed}")
 

@@ -38,8 +38,14 @@ class NodeClassification:
         if data.num_classes < 2:
             found = "no label" if data.num_classes == 0 else "one label alone"
             raise ValueError(f"{data.name} has {found}; allowed: nodes of two classes or more")
-        for split in ("train", "valid", "test"):
-            if data.split(split).numel() == 0:
+        sizes = {split: data.split(split).numel() for split in ("train", "valid", "test")}
+        if not any(sizes.values()):
+            raise ValueError(
+                f"{data.name} has {int((data.y >= 0).sum())} labelled nodes in {data.num_classes} classes; allowed: "
+                "enough to leave one for validation and one for the test beside 60 % of each class, or a column 'split'"
+            )
+        for split, size in sizes.items():
+            if size == 0:
                 raise ValueError(f"{data.name} has no {split} node; allowed: at least one in each split")
         self.data_config, self._fingerprint = config.data, data.fingerprint()
         self.data = data = prepare(data, config.data)
