@@ -122,7 +122,7 @@ def show(report: dict[str, Any], console: Any) -> None:
         console.print(f"  and {len(report['relations']) - _SHOWN_RELATIONS:,} more (--json has all)", highlight=False)
     console.print()
     for line in [f"note: {note}" for note in report["notes"]] + [f"look at: {found}" for found in report["warnings"]]:
-        console.print(f"  {line}", markup=False, highlight=False)
+        console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
     if not report["warnings"]:
         console.print("  nothing suspicious was found", highlight=False)
 
