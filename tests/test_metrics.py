@@ -48,6 +48,12 @@ def test_paired_tests_are_scipys() -> None:
     assert found.wilcoxon == pytest.approx(stats.wilcoxon(np.subtract(ours, theirs)).pvalue)
 
 
+def test_differences_of_one_size_are_ties_whatever_their_last_bits() -> None:
+    ours, theirs = [0.82, 0.89, 0.81, 0.84, 0.81, 0.87], [0.87, 0.87, 0.90, 0.86, 0.83, 0.81]
+    in_hundredths = [-5, 2, -9, -2, -2, 6]
+    assert paired_test(ours, theirs).wilcoxon == pytest.approx(stats.wilcoxon(in_hundredths).pvalue)
+
+
 def test_pairs_without_a_difference_tell_nothing() -> None:
     assert paired_test([0.5, 0.6], [0.5, 0.6])[1:] == (1.0, 1.0)
     with pytest.raises(ValueError, match="3 and 2 values"):

@@ -231,6 +231,38 @@ def test_a_figure_with_a_seed_that_diverged_has_no_file(
     assert "cora, MAGNA, paper: the loss is nan after epoch 1; try a smaller train.lr" in lines
 
 
+@pytest.mark.usefixtures("trained")
+def test_figures_of_other_settings_are_none_of_the_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    alpha, fails = 0.1, False
+
+    def two(dataset: str) -> Iterator[Cell]:
+        for row in ("MAGNA, tuned", "MAGNA, paper") if dataset == "cora" else ():
+            yield Cell("table1", dataset, row, load_recipe("digits").with_values([f"model.alpha={alpha}"]))
+
+    def train_trials(configs: Sequence[Config], *arguments: Any, **options: Any) -> list[TrialResult]:
+        return [replace(_result(config), history=[{"loss": math.nan}] * fails) for config in configs]
+
+    def accuracies() -> tuple[list[str], str]:
+        assert run_magna(monkeypatch, *arguments, "--json") == 0
+        result = json.loads(capsys.readouterr().out)
+        assert run_magna(monkeypatch, *arguments) == 0
+        return [row[1] for row in result["rows"][:2]], capsys.readouterr().out.splitlines()[-1]
+
+    monkeypatch.setattr(reproduce, "train_trials", train_trials)
+    monkeypatch.setitem(EXPERIMENTS, "table1", Experiment(two, seeds=3))
+    arguments = ["reproduce", "table1", "--out", str(tmp_path), "--device", "cpu"]
+    assert accuracies()[0] == ["80.1 ± 0.1"] * 2
+    alpha = 0.2
+    arguments += ["--row", "MAGNA, tuned"]
+    changed = "left out, because their recipes have changed since: table1/cora/magna-paper.json"
+    assert accuracies() == (["80.1 ± 0.1", "—"], changed)
+    alpha, fails = 0.3, True
+    assert accuracies()[0] == ["—", "—"], "it diverged, and what is there has another alpha"
+    assert len(list(tmp_path.rglob("*.json"))) == 2, "nothing is lost"
+
+
 def test_seeds_are_report_seeds(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="seeds is 101; allowed: 1 to 100"):
         reproduce.reproduce("table1", out=tmp_path, seeds=101, datasets=["cora"], device="cpu")

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from magna.config import Config, ModelConfig, TaskConfig, TrainConfig, keys
+from magna.loop import Diverged
 from magna.run import RunFolder
 from magna.tasks import NodeClassification
 from magna.train import train
@@ -114,6 +115,23 @@ def test_patience_ends_a_trial(task: NodeClassification) -> None:
     still, moving = train_trials(configs, task, report_every=1)
     assert (still.epochs, still.best_epoch) == (3, 0)
     assert moving.epochs > 3
+
+
+def test_a_trial_that_diverges_has_no_score(task: NodeClassification, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = NodeClassification.loss
+
+    def diverging(self: NodeClassification, model: Any, nodes: Any, epoch: Any, settings: Any) -> torch.Tensor:
+        late = torch.where(epoch == 4, torch.nan, 0.0)
+        return loss(self, model, nodes, epoch, settings) + late * self.scores(model).sum()
+
+    configs = [config(train__seed=1), config(train__seed=2)]
+    assert all(result.valid["accuracy"] > 0 for result in train_trials(configs, task))
+    monkeypatch.setattr(NodeClassification, "loss", diverging)
+    for result in train_trials(configs, task):
+        assert result.best_epoch in range(4) and result.history[result.best_epoch]["valid_accuracy"] > 0
+        assert result.valid["accuracy"] == 0
+        with pytest.raises(Diverged):
+            result.check()
 
 
 def test_the_test_split_stays_behind_its_door(task: NodeClassification) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -64,3 +65,21 @@ def test_a_trial_that_diverges_has_no_score(task: LinkPrediction, monkeypatch: p
     monkeypatch.setattr(LinkPrediction, "loss", lambda self, model, *_: math.nan * model.entity_table.sum())
     (result,) = turns.train_in_turn([CONFIG], task)
     assert result.valid == {"mrr": 0.0} and result.epochs == 0
+
+
+def test_a_trial_that_diverges_later_has_no_score_either(task: LinkPrediction, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = LinkPrediction.loss
+
+    def diverging(self: LinkPrediction, model: Any, batch: torch.Tensor, epoch: Any = 0) -> torch.Tensor:
+        return loss(self, model, batch, epoch) * (math.nan if int(epoch) == 4 else 1.0)
+
+    monkeypatch.setattr(LinkPrediction, "loss", diverging)
+    heard: list[float] = []
+
+    def on_report(epoch: int, which: list[int], scores: list[float]) -> list[int]:
+        heard.extend(scores)
+        return []
+
+    (result,) = train_in_turn([CONFIG], task, report_every=2, on_report=on_report)
+    assert len(heard) == 2 and min(heard) > 0, "validation had looked at it before"
+    assert (result.valid, result.epochs, result.best_epoch) == ({"mrr": 0.0}, 4, -1)

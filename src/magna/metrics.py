@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 TieRule = Literal["realistic", "optimistic", "pessimistic"]
 RANK_METRICS = ("mrr", "mr", "hits@1", "hits@3", "hits@10")
+_TIE_DIGITS = 9
 
 
 def accuracy(scores: Tensor, target: Tensor) -> float:
@@ -137,7 +138,8 @@ def paired_test(ours: Sequence[float], theirs: Sequence[float]) -> Paired:
 
     if len(ours) != len(theirs) or len(ours) < 2:
         raise ValueError(f"there are {len(ours)} and {len(theirs)} values; allowed: as many of both, two or more")
-    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    # Shares of some hundred nodes are often equally far apart: such ties count as ties, whatever their last bits say.
+    differences = [round(a - b, _TIE_DIGITS) for a, b in zip(ours, theirs, strict=True)]
     if not any(differences):
         return Paired(spread(differences), 1.0, 1.0)
     # Equal differences leave the t-test nothing to divide by: they are no chance.

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 
-from magna.cell_file import Job, is_done, make_stamp, write_cell
+from magna.cell_file import Job, is_done, make_stamp, recorded_runs, write_cell
 from magna.cell_runs import train_cells
 from magna.config import REPORT_SEEDS, Config
 from magna.experiments import EXPERIMENTS, Cell, cells
@@ -39,6 +39,9 @@ def reproduce(
 ) -> dict[str, Any]:
     """Train every cell of a table that is not yet in `out`, and say which files hold it.
 
+    A cell with a seed that diverged has no result (`diverged`). What `out` holds of the table from other settings than
+    those of the recipes now is none of its figures (`outdated`): such cells were not asked for, or diverged.
+
     Args:
         name: table1, ablations, switches, random-splits or table3.
         out: results folder.
@@ -50,12 +53,10 @@ def reproduce(
             runs/reproduce-quick, so that neither takes the other's place.
         say: gets a line about what happens.
     """
-    chosen = cells(name, datasets, rows)
+    chosen = _cells(name, quick, datasets, rows)
     experiment = EXPERIMENTS[name]
     if run_dir is not None and all(cell.config.task.name == "node_classification" for cell in chosen):
         raise ValueError(f"--run-dir is {run_dir}; allowed: with table3 alone, as {name} keeps no run; try without it")
-    if quick:
-        chosen = [replace(cell, config=cell.config.with_values(experiment.quick)) for cell in chosen]
     count = seeds if seeds is not None else QUICK_SEEDS if quick else experiment.seeds
     if not 1 <= count <= len(REPORT_SEEDS):
         raise ValueError(f"seeds is {count}; allowed: 1 to {len(REPORT_SEEDS)}")
@@ -67,6 +68,8 @@ def reproduce(
     diverged = _train_groups([cell for cell in missing if cell.config.task.name == "node_classification"], job)
     links = [cell for cell in missing if cell.config.task.name == "link_prediction"]
     diverged += train_cells(links, job, Path(run_dir or ("runs/reproduce-quick" if quick else "runs/reproduce")))
+    everything = _cells(name, quick, (*experiment.datasets, *experiment.also))
+    there = [cell for cell in everything if (job.out / cell.path).is_file()]
     return {
         "table": name,
         "out": str(out),
@@ -74,8 +77,17 @@ def reproduce(
         "device": job.stamp["environment"]["device"],
         "trained": len(missing) - len(diverged),
         "diverged": diverged,
+        "outdated": [cell.path for cell in there if not recorded_runs(job.out / cell.path, cell.config)],
         "files": [path for path in dict.fromkeys(cell.path for cell in chosen) if path not in diverged],
     }
+
+
+def _cells(name: str, quick: bool, datasets: Sequence[str] | None, rows: Sequence[str] | None = None) -> Sequence[Cell]:
+    """Cells of a table, with `quick` as it trains them."""
+    chosen = cells(name, datasets, rows)
+    if not quick:
+        return chosen
+    return [replace(cell, config=cell.config.with_values(EXPERIMENTS[name].quick)) for cell in chosen]
 
 
 def _train_groups(missing: Sequence[Cell], job: Job) -> list[str]:

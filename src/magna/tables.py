@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +20,7 @@ EMPTY = "—"
 CLEAR = 3.0
 
 Records = Mapping[tuple[str, str], Sequence[dict[str, Any]]]  # (row, data set) → its cells, several where it has splits
+Read = Callable[[str], Records]  # a table → everything recorded for it
 
 
 class Table(NamedTuple):
@@ -61,14 +62,14 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([f"| {' | '.join(header)} |", "|" + "---|" * len(header), *body])
 
 
-def make_table(name: str, results: Path) -> Table:
-    """The table with what `results` holds of it; what is missing is a dash."""
-    return _TABLES[name](results)
+def make_table(name: str, results: Path, without: Collection[str] = ()) -> Table:
+    """The table with what `results` holds of it, less the files `without`; what is missing is a dash."""
+    return _TABLES[name](lambda table: read_cells(results, table, without))
 
 
-def table1(results: Path) -> Table:
+def table1(read: Read) -> Table:
     """Public split: our three kinds of recipe, then what was published."""
-    ours = read_cells(results, "table1")
+    ours = read("table1")
     rows = []
     for row in TABLE_1:
         found = [cell for dataset in DATASETS for cell in ours.get((row, dataset), [])]
@@ -77,9 +78,9 @@ def table1(results: Path) -> Table:
     return Table(["accuracy, %", *map(str.capitalize, DATASETS), "source"], rows)
 
 
-def ablations(results: Path) -> Table:
+def ablations(read: Read) -> Table:
     """The tuned model without its parts, and the difference to the whole: ours, then the paper's."""
-    ours, base = read_cells(results, "ablations"), read_cells(results, "table1")
+    ours, base = read("ablations"), read("table1")
     rows = []
     for dataset in DATASETS:
         whole, theirs = _over_seeds(base, "MAGNA, tuned", dataset), published.MAGNA_PAPER.figures[dataset]
@@ -91,9 +92,9 @@ def ablations(results: Path) -> Table:
     return Table(["data", "model", "accuracy, %", "difference", "paper", "difference"], rows)
 
 
-def switches(results: Path) -> Table:
+def switches(read: Read) -> Table:
     """One setting of the tuned recipe changed at a time: accuracy, and the difference with its standard error."""
-    ours, base = read_cells(results, "switches"), read_cells(results, "table1")
+    ours, base = read("switches"), read("table1")
     tuned = {dataset: _over_seeds(base, "MAGNA, tuned", dataset) for dataset in DATASETS}
     rows = [
         [point, f"`{text}`", *(_with_difference(_over_seeds(ours, text, d), tuned[d]) for d in DATASETS)]
@@ -105,9 +106,9 @@ def switches(results: Path) -> Table:
     return Table(["point", "change", *map(str.capitalize, DATASETS)], rows)
 
 
-def random_splits(results: Path) -> Table:
+def random_splits(read: Read) -> Table:
     """Mean and deviation over random splits, and paired tests of MAGNA against the others over the same splits."""
-    ours = read_cells(results, "random-splits")
+    ours = read("random-splits")
     first = next(iter(RANDOM_SPLITS))
     rows = []
     for dataset in DATASETS:
@@ -120,9 +121,9 @@ def random_splits(results: Path) -> Table:
     return Table(header, rows)
 
 
-def table3(results: Path) -> Table:
+def table3(read: Read) -> Table:
     """Filtered ranks on each knowledge graph that was trained on: our recipes and controls, then what was published."""
-    ours = read_cells(results, "table3")
+    ours = read("table3")
     rows = []
     for dataset in _recorded_graphs(ours):
         for row in (*TABLE_3, *CONTROLS):
@@ -137,9 +138,9 @@ def table3(results: Path) -> Table:
     return Table(["data", "model", *LINK_METRICS.values(), "source"], rows)
 
 
-def controls(results: Path) -> Table:
+def controls(read: Read) -> Table:
     """What is left of the tuned model's MRR under each control, and without an encoder."""
-    ours = read_cells(results, "table3")
+    ours = read("table3")
     rows = []
     for dataset in _recorded_graphs(ours):
         whole = _metric_over_seeds(ours.get(("MAGNA, tuned", dataset), []), "mrr")
@@ -152,9 +153,9 @@ def controls(results: Path) -> Table:
     return Table(["data", "model", "setting", "MRR", "difference"], rows)
 
 
-def links(results: Path) -> Table:
+def links(read: Read) -> Table:
     """Table 3 in short: two metrics, and of what was published the rows to compare with."""
-    ours, metrics = read_cells(results, "table3"), ("mrr", "hits@10")
+    ours, metrics = read("table3"), ("mrr", "hits@10")
     rows = []
     for row in (*TABLE_3, *CONTROLS):
         found = {dataset: ours.get((row, dataset), []) for dataset in GRAPHS}
@@ -166,7 +167,7 @@ def links(results: Path) -> Table:
     return Table(["filtered ranks", *heads, "source"], rows)
 
 
-_TABLES: dict[str, Callable[[Path], Table]] = {
+_TABLES: dict[str, Callable[[Read], Table]] = {
     "table1": table1,
     "ablations": ablations,
     "switches": switches,
@@ -177,8 +178,8 @@ _TABLES: dict[str, Callable[[Path], Table]] = {
 }
 
 
-def read_cells(results: Path, table: str) -> Records:
-    """Everything recorded for a table."""
+def read_cells(results: Path, table: str, without: Collection[str] = ()) -> Records:
+    """Everything recorded for a table, less some files."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for file in sorted((results / table).rglob("*.json")):
         try:
@@ -186,7 +187,8 @@ def read_cells(results: Path, table: str) -> Records:
             place = (cell["row"], cell["dataset"])
         except (ValueError, KeyError, TypeError):
             raise ValueError(f"{file} is no figure of a table; try to delete it, then it is trained again") from None
-        found.setdefault(place, []).append(cell)
+        if file.relative_to(results).as_posix() not in without:
+            found.setdefault(place, []).append(cell)
     return found
 
 

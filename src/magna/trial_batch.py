@@ -258,21 +258,22 @@ class Batch:
             if not take or number == FILLER:
                 continue
             epochs = int(s["epochs"][i])
+            history = [
+                dict(zip(("loss", "valid_accuracy", "valid_loss"), row if self._looks(e) else row[:1], strict=False))
+                for e, row in enumerate(record[:epochs, i].tolist())
+            ]
+            finite = all(math.isfinite(value) for row in history for value in row.values())
             parts = s["best"][i].split(self.sizes)
             results[number] = TrialResult(
                 config=config,
                 epochs=epochs,
                 best_epoch=int(s["best_epoch"][i]),
                 seconds=self.seconds,
-                # Below 0 where no loss was a number.
-                valid={"accuracy": max(0.0, float(s["best_accuracy"][i])), "loss": float(s["best_loss"][i])},
+                # Below 0 where nothing was looked at. A run of its own that diverges leaves no result, whatever it had
+                # reached before.
+                valid={"accuracy": max(0.0, float(s["best_accuracy"][i])) * finite, "loss": float(s["best_loss"][i])},
                 test={name: float(value[i]) for name, value in tests.items()} if read_test else None,
-                history=[
-                    dict(
-                        zip(("loss", "valid_accuracy", "valid_loss"), row if self._looks(e) else row[:1], strict=False)
-                    )
-                    for e, row in enumerate(record[:epochs, i].tolist())
-                ],
+                history=history,
                 weights={
                     name: part.view(shape).clone()
                     for name, part, shape in zip(self.names, parts, self.shapes, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import torch
 from lightning.fabric import Fabric
@@ -71,8 +72,12 @@ def _train(
     with own_stream(task.device), matmul_precision(config.train.precision):
         torch.manual_seed(config.train.seed)
         network = task.make_model(config.model).to(task.device)
-        with suppress(_Stopped, Diverged):
-            fit(config, task, fabric, network, on_epoch)
+        with suppress(_Stopped):
+            try:
+                fit(config, task, fabric, network, on_epoch)
+            except Diverged:
+                # What it had reached before is nothing that a run of its own would leave.
+                epochs = [replace(epoch, best=None) for epoch in epochs]
     best = next((epoch.best for epoch in reversed(epochs) if epoch.best is not None), {task.METRIC: 0.0})
     return TrialResult(
         config=config,

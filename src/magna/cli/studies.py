@@ -157,7 +157,7 @@ def reproduce(
             device=device.value,
             say=lambda line: print(line, file=sys.stderr),
         )
-        return result | make_table(name, folder)._asdict()
+        return result | make_table(name, folder, [*result["diverged"], *result["outdated"]])._asdict()
 
     def show(result: dict[str, Any]) -> None:
         from rich.console import Console
@@ -169,6 +169,8 @@ def reproduce(
         typer.echo(f"{files} file{'s' * (files != 1)} of {seeds} seed{'s' * (seeds != 1)} in {result['out']}")
         if result["diverged"]:
             typer.echo(f"no result, because the loss was no number any more: {', '.join(result['diverged'])}")
+        if left_out := [file for file in result["outdated"] if file not in result["diverged"]]:
+            typer.echo(f"left out, because their recipes have changed since: {', '.join(left_out)}")
 
     finish(work, verbose, as_json, show)
 
