@@ -243,6 +243,8 @@ EDGES = torch.tensor([[0, 1, 2], [1, 2, 0]])
     ("edge_index", "options", "message"),
     [
         ([[0, 1], [1, 0]], {}, "edge_index is a list; allowed: a torch.Tensor of int64"),
+        (torch.eye(2).to_sparse(), {}, r"edge_index is a torch.sparse_coo matrix; allowed: .*to_edge_index\(adj_t\)"),
+        (torch.eye(2).long().to_sparse_csr(), {}, "edge_index is a torch.sparse_csr matrix; allowed: torch.int64"),
         (EDGES[0], {}, r"edge_index has shape \[3\]; allowed: \[2, num_edges\]"),
         (EDGES.t(), {}, r"edge_index has shape \[3, 2\]; allowed: \[2, num_edges\]"),
         (EDGES, {"num_nodes": 2}, r"edge_index holds 2; allowed: 0 to 1 \(num_nodes is 2\)"),

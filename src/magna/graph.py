@@ -30,9 +30,9 @@ class Segments(NamedTuple):
     hubs: Tensor  # [Q, 3] int32: group, first slot, end slot, for groups of several pieces (group -1: padding)
     num_slots: int  # slots that the pieces of hubs write their partial sums to
 
-    def to(self, device: torch.device | str) -> Segments:
-        ptr, order, pieces, hubs, num_slots = self
-        return Segments(ptr.to(device), order.to(device), pieces.to(device), hubs.to(device), num_slots)
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Segments:
+        ptr, order, pieces, hubs = (tensor.to(device, non_blocking=non_blocking) for tensor in self[:4])
+        return Segments(ptr, order, pieces, hubs, self.num_slots)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,11 +146,11 @@ class Graph:
             by_relation = _segments(edge_type, num_relations, False)
         return self._replace(edge_type=edge_type, num_relations=num_relations, by_relation=by_relation)
 
-    def to(self, device: torch.device | str) -> Graph:
-        """The same graph on another device."""
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Graph:
+        """The same graph on another device; one that a PyG `Data` holds goes along with it."""
 
         def move(value: object) -> object:
-            return value.to(device) if isinstance(value, Tensor | Segments) else value
+            return value.to(device, non_blocking=non_blocking) if isinstance(value, Tensor | Segments) else value
 
         return self._replace(**{f.name: move(getattr(self, f.name)) for f in fields(self)})
 
@@ -176,7 +176,8 @@ def as_graph(edges: Tensor | Graph, num_nodes: int, edge_type: Tensor | None, nu
             raise ValueError(f"x has {num_nodes} rows and the graph {edges.num_nodes} nodes; they must agree")
         if edge_type is None or edge_type is edges.edge_type:
             return edges
-    tensors = [part for part in (edges, edge_type) if part is not None and not isinstance(part, Graph)]
+    given = (edges,) if edge_type is None else (edges, edge_type)
+    tensors = [part for part in given if not isinstance(part, Graph)]
     # Tensors born in inference mode have no version to tell them apart by.
     if torch.compiler.is_compiling() or any(not isinstance(part, Tensor) or part.is_inference() for part in tensors):
         return _build(edges, num_nodes, edge_type, num_relations)
@@ -221,6 +222,9 @@ def _durable() -> AbstractContextManager:
 def _plain(index: Tensor, name: str) -> Tensor:
     if not isinstance(index, Tensor):
         raise ValueError(f"{name} is a {type(index).__name__}; allowed: a torch.Tensor of int64")
+    if index.layout != torch.strided:
+        hint = "torch_geometric.utils.to_edge_index(adj_t)[0].flip(0), where rows of adj_t are targets"
+        raise ValueError(f"{name} is a {index.layout} matrix; allowed: torch.int64 [2, num_edges] (try {hint})")
     if hasattr(index, "as_tensor"):  # torch_geometric.EdgeIndex
         index = index.as_tensor()
     if index.dtype not in (torch.int64, torch.int32):
@@ -280,7 +284,8 @@ def _cut(ptr: Tensor, num_edges: int) -> tuple[Tensor, Tensor, int]:
     is_hub = count > 1
     hub_end = torch.cumsum(torch.where(is_hub, count, 0), 0)
     if torch.compiler.is_compiling():
-        num_hubs = num_edges // longest
+        # Two more than there can be: a compiler takes sizes of 0 and 1 for cases of their own, and would compile anew.
+        num_hubs = num_edges // longest + 2
         num_pieces = size + num_hubs
         num_slots = torch.sym_min(2 * num_hubs, num_pieces)  # where rows are long, there are fewer pieces than that
     else:

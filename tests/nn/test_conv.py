@@ -251,7 +251,8 @@ def test_bad_options(options, message):
     [
         (torch.zeros(N, C + 1), None, r"x has shape \[9, 7\]; allowed: \[num_nodes, 6\]"),
         (torch.zeros(C), None, r"x has shape \[6\]; allowed"),
-        ((torch.zeros(N, C), torch.zeros(N, C)), None, "x is a tuple; allowed: a torch.Tensor"),
+        ((torch.zeros(N, C), torch.zeros(N, C)), None, r"x is a tuple; allowed: .*to_homogeneous\(\)"),
+        (torch.zeros(N, C, dtype=torch.float64), None, "x has dtype torch.float64; allowed: torch.float32, as the w"),
         (torch.zeros(N, C, dtype=torch.int64), None, "x has dtype torch.int64; allowed"),
         (torch.zeros(N, C, device="meta"), None, "x is on meta, the edges on cpu; move one"),
         (torch.zeros(3, C), None, "edge_index holds 8; allowed: 0 to 2"),
@@ -264,6 +265,16 @@ def test_bad_input(graph, features, edges, message):
     conv = MAGNAConv(C, 12, H)
     with pytest.raises(ValueError, match=message):
         conv(features, graph.edge_index if edges is None else edges)
+
+
+def test_no_edges_given(graph):
+    with pytest.raises(ValueError, match="edge_index is a NoneType; allowed"):
+        MAGNAConv(C, 12, H)(torch.zeros(N, C), None)
+
+
+def test_autocast_to_float16_says_what_to_try(graph):
+    with torch.autocast("cpu", dtype=torch.float16), pytest.raises(ValueError, match=r"try .*dtype=torch.bfloat16"):
+        MAGNAConv(C, 12, H)(torch.zeros(N, C), graph)
 
 
 def test_a_graph_of_another_size_is_refused(graph):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import prune
 
-from magna import MAGNA
+from magna import MAGNA, Graph, MAGNAConv, edge_softmax
 from magna.nn.block import MAGNABlock
 from magna.nn.linear import Linear
 from magna.nn.plain import is_plain
@@ -29,7 +29,7 @@ def _x() -> Tensor:
 
 PARTS = ["blocks.1", "final_norm"]
 PARTS += [f"blocks.1.{name}" for name in ("norm", "ffn_norm", "input_dropout", "conv.value")]
-PARTS += [f"blocks.1.conv.attention.{name}" for name in ("source", "target")]
+PARTS += [f"blocks.1.conv.attention{name}" for name in ("", ".source", ".target")]
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -54,7 +54,7 @@ class Doubled(nn.Module):
 def test_what_stands_in_for_a_module_is_called() -> None:
     model = _model()
     plain = model(_x(), EDGES)
-    for change in (_wrap_value, _wrap_block):
+    for change in (_wrap_value, _wrap_attention, _wrap_block):
         model = _model()
         change(model)
         assert not torch.allclose(model(_x(), EDGES), plain)
@@ -66,8 +66,26 @@ def _wrap_value(model: MAGNA) -> None:
     block.conv.value = Doubled(block.conv.value)  # type: ignore[assignment, arg-type]
 
 
+def _wrap_attention(model: MAGNA) -> None:
+    block = model.blocks[0]
+    assert isinstance(block, MAGNABlock)
+    block.conv.attention = Doubled(block.conv.attention)  # type: ignore[assignment]
+
+
 def _wrap_block(model: MAGNA) -> None:
     model.blocks[0] = Doubled(model.blocks[0])
+
+
+@pytest.mark.parametrize("options", [{}, {"projection": "shared"}, {"head_form": "full"}, {"num_relations": 2}])
+def test_a_hook_on_the_attention_sees_the_scores(options: dict[str, Any]) -> None:
+    conv = MAGNAConv(6, 8, heads=2, K=2, **options)
+    call = (_x(), EDGES, *([EDGES[0] % 2] if "num_relations" in options else []))
+    out, (_, attention) = conv(*call, return_attention_weights=True)
+    scores: list[Tensor] = []
+    conv.attention.register_forward_hook(lambda module, inputs, output: scores.append(output))
+    assert torch.equal(conv(*call), out)
+    graph = Graph.from_edge_index(EDGES, 4)
+    assert torch.equal(edge_softmax(scores[0], graph), attention)
 
 
 def test_pruned_layers_train() -> None:

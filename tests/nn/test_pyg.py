@@ -3,11 +3,13 @@
 import pytest
 import torch
 from torch_geometric import EdgeIndex
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.loader import DataLoader, RandomNodeLoader
-from torch_geometric.nn import Sequential
+from torch_geometric.nn import HeteroConv, Sequential
+from torch_geometric.transforms import ToSparseTensor
+from torch_geometric.utils import to_edge_index
 
-from magna import MAGNA, MAGNAConv
+from magna import MAGNA, Graph, MAGNAConv
 from tests.laws import integers, random_graph, uniform
 
 N, E, C = 20, 70, 6
@@ -49,6 +51,40 @@ def test_edge_index_class():
     _, (edge_index, attention) = conv(d.x, by_row, return_attention_weights=True)
     assert torch.equal(edge_index, d.edge_index[:, order])
     torch.testing.assert_close(attention, conv(d.x, d.edge_index, return_attention_weights=True)[1][1][order])
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_what_an_error_says_of_a_sparse_matrix_works(layout):
+    d, conv = data(), MAGNAConv(C, 8, heads=2)
+    adj_t = ToSparseTensor(layout=layout)(d.clone()).adj_t
+    with pytest.raises(ValueError, match=r"try torch_geometric.utils.to_edge_index\(adj_t\)\[0\].flip\(0\)"):
+        conv(d.x, adj_t)
+    # Equal edges are one entry of a matrix.
+    once = d.edge_index.unique(dim=1)
+    torch.testing.assert_close(conv(d.x, to_edge_index(adj_t)[0].flip(0)), conv(d.x, once))
+
+
+def test_several_kinds_of_nodes():
+    """Between nodes of one kind as a layer of its own, between several as relations of one graph."""
+    d, hetero = data(), HeteroData()
+    hetero["user"].x, hetero["item"].x = d.x, d.x[:5]
+    hetero["user", "knows", "user"].edge_index = d.edge_index
+    hetero["user", "likes", "item"].edge_index = d.edge_index % 5
+    own = MAGNAConv(C, 8, heads=2)
+    out = HeteroConv({("user", "knows", "user"): own})(hetero.x_dict, hetero.edge_index_dict)["user"]
+    assert torch.equal(out, own(d.x, d.edge_index))
+    between = HeteroConv({("user", "likes", "item"): own, ("item", "of", "user"): own})
+    with pytest.raises(ValueError, match=r"x is a tuple; .*data.to_homogeneous\(\)"):
+        between(hetero.x_dict, hetero.edge_index_dict)
+    one = hetero.to_homogeneous()
+    assert MAGNAConv(C, 8, num_relations=2)(one.x, one.edge_index, one.edge_type).shape == (N + 5, 8)
+
+
+def test_a_graph_goes_where_its_data_goes():
+    d = data()
+    d.graph = Graph.from_edge_index(d.edge_index, N, d.edge_type)
+    moved = d.to("meta").graph
+    assert moved.device.type == moved.by_relation.ptr.device.type == "meta"
 
 
 def test_random_node_loader():

@@ -24,7 +24,8 @@ def graph_at_door(
 ) -> Graph:
     """What every module asks of its input, checked once; edges in PyG's words become a `Graph`."""
     if not isinstance(x, Tensor | SparseRows):
-        raise ValueError(f"x is a {type(x).__name__}; allowed: a torch.Tensor (no pair for sources and targets)")
+        hint = " (every hop starts where the last one ended: try data.to_homogeneous())" if type(x) is tuple else ""
+        raise ValueError(f"x is a {type(x).__name__}; allowed: a torch.Tensor of all nodes{hint}")
     if x.dim() != 2 or x.size(1) != in_channels:
         raise ValueError(f"x has shape {list(x.shape)}; allowed: [num_nodes, {in_channels}] (in_channels)")
     if not x.is_floating_point():

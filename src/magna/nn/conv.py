@@ -13,6 +13,7 @@ from magna.nn.attention import EdgeAttention, check_size, graph_at_door
 from magna.nn.dropout import draw_seed, is_zero
 from magna.nn.initial import attention_gain, fill_linear
 from magna.nn.linear import Linear
+from magna.nn.plain import is_plain
 from magna.nn.sparse import SparseRows, as_dense
 from magna.ops import attention_diffusion, checks, edge_softmax, geometric_weights
 from magna.ops.checks import Rate
@@ -246,9 +247,13 @@ class MAGNAConv(nn.Module):
                 loops = edge_mask.new_ones(graph.num_edges - num_edges, *edge_mask.shape[1:])
                 edge_mask = torch.cat([edge_mask, loops])
         seed = draw_seed(x.device) if self.training and self._draws() else None
-        source, target, values = self._project(x)
+        if is_plain(self.attention, EdgeAttention):
+            source, target, values = self._project(x)
+            scores = self.attention.scores(source, target, graph, relation)
+        else:
+            scores, values = self.attention(x, graph, relation=relation), self._values(x)
         attention = edge_softmax(
-            self.attention.scores(source, target, graph, relation),
+            scores,
             graph,
             mask=edge_mask,
             edge_dropout=self.edge_dropout if self.training else 0.0,
@@ -272,9 +277,16 @@ class MAGNAConv(nn.Module):
         """What edges are scored by at their sources and at their targets, and the values, each [N, H, ...]."""
         further = [] if self.value is None else [self.value]
         source, target, *values = self.attention.project(x, *further)
+        return source, target, self._values(x, values[0] if values else source)
+
+    def _values(self, x: Tensor | SparseRows, projected: Tensor | None = None) -> Tensor:
+        """The values [N, H, ...]; `projected` where their matrix was applied already."""
         if self.head_form == "full":
-            return source, target, as_multiplied(as_dense(x))[:, None].expand(-1, self.heads, -1)
-        return source, target, values[0] if values else source
+            return as_multiplied(as_dense(x))[:, None].expand(-1, self.heads, -1)
+        if projected is not None:
+            return projected
+        layer = self.attention.source if self.value is None else self.value
+        return layer(x).unflatten(-1, (self.heads, -1))
 
     def _diffuse(self, values: Tensor, attention: Tensor, graph: Graph, seed: Tensor | None) -> Tensor:
         alpha: float | Tensor = self.alpha if self.alpha_logit is None else self.alpha_logit.sigmoid()

@@ -55,7 +55,16 @@ def same_device(name: str, tensor: Tensor, graph: Graph) -> None:
 def dtype(name: str, tensor: Tensor) -> None:
     if tensor.dtype not in DTYPES:
         allowed = ", ".join(str(d) for d in DTYPES)
-        raise ValueError(f"{name} has dtype {tensor.dtype}; allowed: {allowed}")
+        hint = " (try .bfloat16(), or torch.autocast(…, dtype=torch.bfloat16))" if tensor.dtype == torch.float16 else ""
+        raise ValueError(f"{name} has dtype {tensor.dtype}; allowed: {allowed}{hint}")
+
+
+def multiplied(name: str, tensor: Tensor, weight: Tensor) -> None:
+    """Torch's own products want one type on both sides, unless autocast sees to it."""
+    if tensor.dtype != weight.dtype and not torch.is_autocast_enabled(tensor.device.type):
+        raise ValueError(
+            f"{name} has dtype {tensor.dtype}; allowed: {weight.dtype}, as the weights (try .to({weight.dtype}))"
+        )
 
 
 def scores(value: Tensor, edges: Graph, validate: bool) -> None:

@@ -90,6 +90,7 @@ def linear(
     Shapes: x [N, C], weight [D, C], bias [D] → [N, D].
     """
     if choose(backend, x.device) != "triton":
+        checks.multiplied("x", x, weight)
         return reference.linear(x, weight, bias, relu)
     x = as_multiplied(x)
     return linear_op(x, weight, weight.detach().to(x.dtype), bias, relu)
@@ -101,6 +102,7 @@ def linears(x: Tensor, weights: Sequence[Tensor], *, backend: Backend = "auto") 
     Shapes: x [N, C], weights [D, C] each → [N, D] each.
     """
     if choose(backend, x.device) != "triton":
+        checks.multiplied("x", x, weights[0])
         return reference.linears(x, weights)
     x = as_multiplied(x)
     return linears_op(x, list(weights), [weight.detach().to(x.dtype) for weight in weights])
