@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import operator
 import weakref
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
-from typing import NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 # A program of a GPU kernel walks at most so many edges, so that a hub does not run on one program alone. Where pieces
 # fill the GPU many times over, longer ones leave less to add up.
@@ -109,7 +111,7 @@ class Graph:
         compiling = torch.compiler.is_compiling()
         if validate and not compiling:
             _check_range("edge_index", edge_index, num_nodes, "num_nodes")
-        with _durable():
+        with durable():
             source, target = edge_index[0], edge_index[1]
             in_order = not compiling and bool((target[1:] >= target[:-1]).all())
             by_target = _segments(target, num_nodes, in_order)
@@ -142,7 +144,7 @@ class Graph:
         num_relations = _count("num_relations", num_relations)
         if validate and not torch.compiler.is_compiling():
             _check_range("edge_type", edge_type, num_relations, "num_relations")
-        with _durable():
+        with durable():
             by_relation = _segments(edge_type, num_relations, False)
         return self._replace(edge_type=edge_type, num_relations=num_relations, by_relation=by_relation)
 
@@ -171,6 +173,7 @@ class Graph:
 
 def as_graph(edges: Tensor | Graph, num_nodes: int, edge_type: Tensor | None, num_relations: int | None) -> Graph:
     """The door for PyG's words: an edge index becomes a `Graph`, a `Graph` gets types; the same tensors only once."""
+    edges, edge_type = _bare(edges, "edge_index"), _bare(edge_type, "edge_type")
     if isinstance(edges, Graph):
         if edges.num_nodes != num_nodes:
             raise ValueError(f"x has {num_nodes} rows and the graph {edges.num_nodes} nodes; they must agree")
@@ -187,8 +190,9 @@ def as_graph(edges: Tensor | Graph, num_nodes: int, edge_type: Tensor | None, nu
     if held is not None and held[0]() is edges and (edge_type is None or held[1]() is edge_type):
         return held[2]
     # The graph holds views of its own: where it held the caller's tensors themselves, they would never go away.
-    kinds = None if edge_type is None else edge_type.detach()
-    graph = _build(edges if isinstance(edges, Graph) else edges.detach(), num_nodes, kinds, num_relations)
+    with durable():
+        kinds = None if edge_type is None else edge_type.detach()
+        graph = _build(edges if isinstance(edges, Graph) else edges.detach(), num_nodes, kinds, num_relations)
     # Another thread may take entries away meanwhile.
     for oldest in list(_BUILT)[: 1 - _BUILT_MAX]:
         _BUILT.pop(oldest, None)
@@ -212,11 +216,31 @@ _BUILT: dict[tuple, tuple] = {}
 _BUILT_MAX = 8
 
 
-def _durable() -> AbstractContextManager:
-    """A graph is kept: tensors born in inference mode could not be saved for a later backward pass."""
-    # A compiler cannot trace the question, and keeps nothing.
-    leaves = not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
-    return torch.inference_mode(False) if leaves else nullcontext()
+def durable() -> AbstractContextManager:
+    """For tensors that are kept: those born in inference mode could not be saved for a later backward pass, and those
+    that a transform of `torch.func` wraps are of no use after it.
+    """
+    # A compiler cannot trace the questions, and keeps nothing.
+    return nullcontext() if torch.compiler.is_compiling() else _outside()
+
+
+@contextmanager
+def _outside() -> Iterator[None]:
+    leaves = torch.is_inference_mode_enabled()
+    with temporarily_clear_interpreter_stack(), torch.inference_mode(False) if leaves else nullcontext():
+        yield
+
+
+def _bare(index: Any, name: str) -> Any:
+    """Indices have no gradient, so that a transform that looks for one may be left out."""
+    if torch.compiler.is_compiling() or not isinstance(index, Tensor):
+        return index
+    while torch._C._functorch.is_functorch_wrapped_tensor(index):
+        if torch._C._functorch.is_batchedtensor(index):
+            hint = "allowed: the same edges in all (try torch_geometric.data.Batch)"
+            raise ValueError(f"{name} has an axis of torch.vmap, a graph for each entry; {hint}")
+        index = torch._C._functorch.get_unwrapped(index)
+    return index
 
 
 def _plain(index: Tensor, name: str) -> Tensor:
@@ -227,9 +251,10 @@ def _plain(index: Tensor, name: str) -> Tensor:
         raise ValueError(f"{name} is a {index.layout} matrix; allowed: torch.int64 [2, num_edges] (try {hint})")
     if hasattr(index, "as_tensor"):  # torch_geometric.EdgeIndex
         index = index.as_tensor()
+    index = _bare(index, name)
     if index.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"{name} has dtype {index.dtype}; allowed: torch.int64 (try .long())")
-    with _durable():
+    with durable():
         index = index.long()
         return index.clone() if not torch.compiler.is_compiling() and index.is_inference() else index
 

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from magna.graph import Graph
+from magna.graph import Graph, durable
 from magna.nn.attention import EdgeAttention, check_size, graph_at_door
 from magna.nn.dropout import draw_seed, is_zero
 from magna.nn.initial import attention_gain, fill_linear
@@ -34,17 +34,18 @@ def add_self_loops(graph: Graph) -> Graph:
     if torch.compiler.is_compiling():
         raise ValueError("add_self_loops is True under torch.compile; allowed: False, on edges that have their loops")
     if graph not in _LOOPED:
-        missing = (~graph.has_self_loop()).nonzero().squeeze(1)
-        edge_index = torch.cat([graph.edge_index, missing.expand(2, -1)], dim=1)
-        if graph.edge_type is None:
-            _LOOPED[graph] = Graph.from_edge_index(edge_index, graph.num_nodes, validate=False)
-        else:
-            loops = torch.full_like(missing, graph.num_relations)
-            types = torch.cat([graph.edge_type, loops])
-            _LOOPED[graph] = Graph.from_edge_index(
-                edge_index, graph.num_nodes, types, graph.num_relations + 1, validate=False
-            )
+        with durable():
+            _LOOPED[graph] = _with_loops(graph)
     return _LOOPED[graph]
+
+
+def _with_loops(graph: Graph) -> Graph:
+    missing = (~graph.has_self_loop()).nonzero().squeeze(1)
+    edge_index = torch.cat([graph.edge_index, missing.expand(2, -1)], dim=1)
+    if graph.edge_type is None:
+        return Graph.from_edge_index(edge_index, graph.num_nodes, validate=False)
+    types = torch.cat([graph.edge_type, torch.full_like(missing, graph.num_relations)])
+    return Graph.from_edge_index(edge_index, graph.num_nodes, types, graph.num_relations + 1, validate=False)
 
 
 class MAGNAConv(nn.Module):
@@ -55,6 +56,10 @@ class MAGNAConv(nn.Module):
 
     with A the softmax of the edge scores (:class:`EdgeAttention`) over the in-edges of each node. The graph is taken as
     it is. With K=1, alpha=0, tanh=False, projection="shared" and out_projection=False it is `GATConv`.
+
+    Every hop starts where the last one ended, so that all nodes are of one kind: PyG's `HeteroConv` takes the layer for
+    edges between nodes of one type, `to_hetero` does not know it; types that meet are `data.to_homogeneous()` with
+    `num_relations`.
 
     Args:
         in_channels: width of the node features.

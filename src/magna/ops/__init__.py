@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import magna.ops.folding  # noqa: F401 (how the ops behave under torch.vmap)
-from magna.graph import Graph
+from magna.graph import Graph, durable
 from magna.ops import checks, reference
 from magna.ops.answers import (
     Answers,
@@ -402,11 +402,12 @@ def _theta(alpha: float | Tensor | None, K: int, heads: int, like: Tensor) -> Te
     key = float(alpha), K, heads, like.dtype, like.device
     theta = None if checks.traced(like) else _FIXED_THETA.get(key)
     if theta is None:
-        start = torch.full((heads,), alpha, dtype=torch.float64, device=like.device)
-        # Hop by hop in memory, as the hops read it.
-        theta = geometric_weights(start, K).to(like.dtype).t().contiguous().t()
-        # What is made while a CUDA graph is captured or in inference mode belongs there, and must not be kept.
-        if checks.values_readable(like) and not torch.is_inference_mode_enabled():
+        with durable():
+            start = torch.full((heads,), alpha, dtype=torch.float64, device=like.device)
+            # Hop by hop in memory, as the hops read it.
+            theta = geometric_weights(start, K).to(like.dtype).t().contiguous().t()
+        # What is made while a CUDA graph is captured belongs there, and must not be kept.
+        if checks.values_readable(like):
             _FIXED_THETA[key] = theta
     return theta
 

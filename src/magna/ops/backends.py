@@ -107,21 +107,30 @@ class FusedOp:
 
     What `torch.library` does for compilers, `torch.vmap` and dispatch modes takes longer than launching the kernels of
     a small graph. Where none of them is there, the same function and the same gradient are called directly. A
-    `TorchFunctionMode` does not see such calls. Derivatives of gradients and those in forward mode are errors.
+    `TorchFunctionMode` does not see such calls. The ops of the library have no gradient under `torch.func.grad`, so
+    that a third form serves there. Derivatives of gradients and those in forward mode are errors.
     """
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name = name
         self.library = custom_op(name, function, mutates_args=())
-        self.register_fake, self.register_vmap = self.library.register_fake, self.library.register_vmap
+        self.register_fake = self.library.register_fake
         self.function, self.learning = function, self._unless_learning
+        self.register_vmap(self._one_by_one)
+        self.library.register_autograd(self._no_derivative)
+        self.transformed = self._under_transforms(self._no_derivative, lambda ctx, inputs, output: None)
+
+    def register_vmap(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        self.library.register_vmap(rule)
+        self.rule = rule
+        return rule
 
     def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., None]) -> None:
         self.library.register_autograd(backward, setup_context=setup_context)
         if self.function.__annotations__["return"] == "list[Tensor]":
             # A Function gives tensors or a tuple of them. It also has no gradient for the tensors of a list that it
             # gets: only the op that gives one gets one whose tensors learn.
-            self.learning = self.library
+            self.learning, self.transformed = self.library, self._no_derivative
             return
 
         def forward(ctx: Any, *args: Any) -> Any:
@@ -134,9 +143,37 @@ class FusedOp:
             # A list of tensors without gradients is one input here.
             return tuple(None if isinstance(g, list) else g for g in (found if isinstance(found, tuple) else (found,)))
 
-        steps = {"forward": staticmethod(forward), "backward": staticmethod(once)}
-        # The name is what a profiler shows.
-        self.learning = cast("type[Function]", type(self.name, (Function,), steps)).apply
+        self.learning = _function(self.name, forward=forward, backward=once).apply
+        self.transformed = self._under_transforms(once, setup_context)
+
+    def _under_transforms(self, backward: Callable[..., Any], setup_context: Callable[..., None]) -> Callable[..., Any]:
+        """What `torch.func.grad` and its kin take; slower to call than `learning`."""
+
+        def rule(info: Any, axes: Sequence[Any], *args: Any) -> Any:
+            return self.rule(info, axes, *args)
+
+        steps = {"forward": self.function, "setup_context": setup_context, "backward": backward, "vmap": rule}
+        return _function(self.name, **steps).apply
+
+    def _no_derivative(self, *_: Any) -> Any:
+        raise RuntimeError(f"{self.name} has no derivative; try backend='reference'")
+
+    def _one_by_one(self, info: Any, axes: Sequence[Any], *args: Any) -> tuple[Any, Any]:
+        """`torch.vmap` of an op that has no rule of its own."""
+
+        def pick(arg: Any, axis: Any, entry: int) -> Any:
+            if isinstance(axis, int):
+                return arg.select(axis, entry).contiguous()
+            nested = isinstance(axis, list | tuple) and any(place is not None for place in axis)
+            return [pick(*pair, entry) for pair in zip(arg, axis, strict=True)] if nested else arg
+
+        outs = [
+            self(*(pick(*pair, entry) for pair in zip(args, axes, strict=True))) for entry in range(info.batch_size)
+        ]
+        if isinstance(outs[0], Tensor):
+            return torch.stack(outs), 0
+        stacked = [torch.stack(parts) for parts in zip(*outs, strict=True)]
+        return type(outs[0])(stacked), type(outs[0])(0 for _ in stacked)
 
     def __call__(self, *args: Any) -> Any:
         if not _is_plain(args):
@@ -146,6 +183,8 @@ class FusedOp:
     def _by_library(self, args: Sequence[Any]) -> Any:
         if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
             raise RuntimeError(f"{self.name} has no derivative in forward mode; try backend='reference'")
+        if takes_gradient():
+            return self.transformed(*args)
         return self.library(*[list(arg) if isinstance(arg, Packed) else arg for arg in args])
 
     def _unless_learning(self, *args: Any) -> Any:
@@ -153,6 +192,19 @@ class FusedOp:
         lists = [arg if type(arg) is list else [arg] for arg in args]
         learning = any(isinstance(one, Tensor) and one.requires_grad for each in lists for one in each)
         return self._by_library(args) if learning else self.function(*args)
+
+
+def _function(name: str, **steps: Callable[..., Any]) -> type[Function]:
+    """The name is what a profiler shows."""
+    return cast("type[Function]", type(name, (Function,), {step: staticmethod(f) for step, f in steps.items()}))
+
+
+def takes_gradient() -> bool:
+    """Whether `torch.func.grad` or one of its kin looks on."""
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is None:
+        return False
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    return any(one.key() == torch._C._functorch.TransformType.Grad for one in stack)
 
 
 def _is_plain(args: Sequence[Any]) -> bool:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from magna.ops import checks, reference
-from magna.ops.backends import accumulator, choose, fused_op, product
+from magna.ops.backends import accumulator, choose, fused_op, product, takes_gradient
 from magna.ops.checks import Rate
 from magna.ops.edges import dropout_op
 from magna.typing import Backend
@@ -104,6 +104,8 @@ def linears(x: Tensor, weights: Sequence[Tensor], *, backend: Backend = "auto") 
     if choose(backend, x.device) != "triton":
         checks.multiplied("x", x, weights[0])
         return reference.linears(x, weights)
+    if takes_gradient():
+        return [linear(x, weight, backend=backend) for weight in weights]
     x = as_multiplied(x)
     return linears_op(x, list(weights), [weight.detach().to(x.dtype) for weight in weights])
 

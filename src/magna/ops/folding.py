@@ -38,8 +38,11 @@ def _unfold(tensor: Tensor, size: int, heads: int) -> Tensor:
     return tensor.unflatten(heads, (size, -1))
 
 
-def _one(seed: Tensor, axis: int | None) -> Tensor:
+def _one(seed: Tensor, axis: int | None, info: Any) -> Tensor:
     """One seed for all: the entries of different trials draw different bits."""
+    if info.randomness == "same":
+        allowed = "'different', as dropout draws for each entry of the axis (try that, or backend='reference')"
+        raise ValueError(f"randomness of torch.vmap is 'same'; allowed: {allowed}")
     return seed if axis is None else seed.select(axis, 0)
 
 
@@ -77,7 +80,7 @@ def _(info, axes, x, vector, *rest):
 @layer_norm_op.register_vmap
 def _(info, axes, *inputs):
     *tensors, seed, eps, unbiased = inputs
-    seed = None if seed is None else _one(seed, axes[5])
+    seed = None if seed is None else _one(seed, axes[5], info)
     out = layer_norm_op(*_grouped(tensors, axes[:5], info.batch_size), seed, eps, unbiased)
     return tuple(_unfold(part, info.batch_size, 0) for part in out), (0, 0, 0, 0)
 
@@ -122,7 +125,7 @@ def _(info, axes, x, attention, theta, seed, attention_rate, feature_rate, *rest
         _fold(x, axes[0], size, 1),
         _fold(attention, axes[1], size, 1),
         _fold(theta, axes[2], size, 0),
-        _one(seed, axes[3]),
+        _one(seed, axes[3], info) if any(rate is not None for rate in rates) else seed,
         *rates,
         *rest,
     )
@@ -143,4 +146,4 @@ def _(info, axes, x, rate, seed, shared, backend):
     rates = rate.expand(size) if axes[1] is None else rate.movedim(axes[1], 0).reshape(size)
     if axes[0] is not None:
         x = x.movedim(axes[0], 0)
-    return dropout_op(x, rates.contiguous(), _one(seed, axes[2]), axes[0] is None, backend), 0
+    return dropout_op(x, rates.contiguous(), _one(seed, axes[2], info), axes[0] is None, backend), 0
