@@ -42,7 +42,8 @@ class Graph:
     r"""A directed graph as target-sorted CSR and its transpose.
 
     Row 0 of `edge_index` is the source, row 1 the target. No self-loops are added and duplicate edges stay
-    separate edges. Build it with :meth:`from_edge_index`.
+    separate edges. Build it with :meth:`from_edge_index`; it keeps the tensors it is built from, so change only copies
+    of them.
 
     >>> graph = Graph.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 0]]), num_nodes=3)
     >>> graph.num_nodes, graph.num_edges, graph.col.tolist()

@@ -282,9 +282,16 @@ def test_a_graph_of_another_size_is_refused(graph):
         MAGNAConv(C, 12, H)(torch.zeros(3, C), graph)
 
 
-def test_a_mask_of_another_length_is_refused(x, graph):
-    with pytest.raises(ValueError, match=r"mask is torch\.bool"):
-        make(C, 12, H)(x, graph, edge_mask=torch.ones(3, dtype=torch.bool))
+@pytest.mark.parametrize("loops", [False, True])
+def test_a_mask_of_another_kind_is_refused_in_the_callers_numbers(x, graph, loops):
+    conv, E = make(C, 12, H, add_self_loops=loops), graph.num_edges
+    allowed = rf"; allowed: torch\.bool \[{E}\] or \[{E}, {H}\]"
+    with pytest.raises(ValueError, match=rf"edge_mask is torch\.bool \[3\]{allowed}"):
+        conv(x, graph, edge_mask=torch.ones(3, dtype=torch.bool))
+    with pytest.raises(ValueError, match=rf"edge_mask is torch\.float32 \[{E}\]{allowed}"):
+        conv(x, graph, edge_mask=torch.ones(E))
+    with pytest.raises(ValueError, match=r"edge_mask is a list; allowed: a torch\.Tensor"):
+        conv(x, graph, edge_mask=[True] * E)
 
 
 @pytest.mark.parametrize("loops", [False, True])

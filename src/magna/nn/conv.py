@@ -241,11 +241,13 @@ class MAGNAConv(nn.Module):
             edge_type: int64 [E], with `num_relations`.
             relation: relation embeddings in place of the layer's own, a row more than `num_relations` with
                 `add_self_loops`.
-            edge_mask: bool [E], False where an edge is absent in this call.
+            edge_mask: bool [E] or [E, H], False where an edge is absent in this call.
             edge_seed: int64 [1], the seed of edge dropout, for layers that are to leave out the same edges.
             return_attention_weights: also give (edge_index, attention [E, H]), in the caller's order.
         """
         graph = graph_at_door(x, edge_index, edge_type, self.in_channels, self.num_relations)
+        if edge_mask is not None:
+            checks.mask("edge_mask", edge_mask, graph, self.heads)
         if self.add_self_loops:
             num_edges, graph = graph.num_edges, add_self_loops(graph)
             if edge_mask is not None:

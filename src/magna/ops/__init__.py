@@ -165,7 +165,7 @@ def edge_softmax(
     chosen = choose(backend, scores.device)
     keeps = []
     if mask is not None:
-        checks.mask(mask, scores, graph)
+        checks.mask("mask", mask, graph, scores.size(1))
         keeps.append(mask if mask.dim() == 2 else mask[:, None])
     if checks.active("edge_dropout", edge_dropout, scores.size(1), validate):
         checks.pairs(edge_pairs, graph)

@@ -92,12 +92,13 @@ def _per_edge(name: str, value: Tensor, edges: Graph) -> None:
     same_device(name, value, edges)
 
 
-def mask(value: Tensor, score: Tensor, edges: Graph) -> None:
-    tensor("mask", value)
-    if value.dtype != torch.bool or value.shape not in (score.shape, score.shape[:1]):
-        allowed = f"torch.bool {list(score.shape[:1])} or {list(score.shape)}"
-        raise ValueError(f"mask is {value.dtype} {list(value.shape)}; allowed: {allowed}")
-    same_device("mask", value, edges)
+def mask(name: str, value: Tensor, edges: Graph, heads: int) -> None:
+    tensor(name, value)
+    one, each = (edges.num_edges,), (edges.num_edges, heads)
+    if value.dtype != torch.bool or value.shape not in (one, each):
+        allowed = f"torch.bool {list(one)} or {list(each)}"
+        raise ValueError(f"{name} is {value.dtype} {list(value.shape)}; allowed: {allowed}")
+    same_device(name, value, edges)
 
 
 def head_vector(x: Tensor, vector: Tensor) -> None:
