@@ -237,7 +237,8 @@ class MAGNAConv(nn.Module):
 
         Args:
             x: node features.
-            edge_index: int64 [2, E], row 0 the source; a PyG `EdgeIndex`; or a `Graph`, which is sorted already.
+            edge_index: int64 [2, E], row 0 the source; a PyG `EdgeIndex`; or a `Graph`, which is sorted already. The
+                same tensor is sorted once, and anew where torch changed it in place.
             edge_type: int64 [E], with `num_relations`.
             relation: relation embeddings in place of the layer's own, a row more than `num_relations` with
                 `add_self_loops`.

@@ -43,6 +43,9 @@ class MAGNA(
 
     .. math:: H^{(0)} = X W_{in}, \quad H^{(l+1)} = \mathrm{Block}_l(H^{(l)}), \quad \mathrm{out} = H^{(L)} W_{out}
 
+    The attention of block i: a forward hook on `model.blocks[i].conv.attention` gets the scores [E, H] of the edges;
+    `edge_softmax` of them with the graph is the attention.
+
     `save_pretrained(folder)` writes config.json and model.safetensors, `from_pretrained(folder)` reads them. `config`
     is every setting as config.json holds it: `MAGNA(**model.config)` is a model of the same form.
 
