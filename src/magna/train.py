@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -187,8 +185,7 @@ def _fit_together(
     )
     ended = {}
     for (index, run), result in zip(runs.items(), results, strict=True):
-        finite = takewhile(lambda row: all(map(math.isfinite, row.values())), result.history)
-        rows = [_logged(epoch, row) for epoch, row in enumerate(finite)]
+        rows = [_logged(epoch, row) for epoch, row in enumerate(result.finite_history)]
         run.keep_metrics(0)
         run.log(*rows)
         if tensorboard:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from types import SimpleNamespace
 
 import torch
@@ -38,11 +39,20 @@ class TrialResult:
     history: list[dict[str, float]]  # per epoch: loss, and accuracy and loss of validation where it was looked at
     weights: dict[str, Tensor] | None  # the state dict of the best epoch
 
+    @property
+    def finite_history(self) -> list[dict[str, float]]:
+        """The epochs before a loss was no number any more: what a run of its own would have logged."""
+        return list(takewhile(_is_finite, self.history))
+
     def check(self) -> None:
         """Raise `Diverged` where a loss was no number: a run of its own would have ended there, without a result."""
-        for epoch, row in enumerate(self.history):
-            for value in row.values():
-                check_loss(value, epoch)
+        epoch = len(self.finite_history)
+        for value in self.history[epoch].values() if epoch < len(self.history) else ():
+            check_loss(value, epoch)
+
+
+def _is_finite(row: dict[str, float]) -> bool:
+    return all(map(math.isfinite, row.values()))
 
 
 def batch_size_for(trials: int) -> int:
@@ -262,7 +272,7 @@ class Batch:
                 dict(zip(("loss", "valid_accuracy", "valid_loss"), row if self._looks(e) else row[:1], strict=False))
                 for e, row in enumerate(record[:epochs, i].tolist())
             ]
-            finite = all(math.isfinite(value) for row in history for value in row.values())
+            finite = all(map(_is_finite, history))
             parts = s["best"][i].split(self.sizes)
             results[number] = TrialResult(
                 config=config,

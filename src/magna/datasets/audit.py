@@ -77,6 +77,11 @@ def show(report: dict[str, Any], console: Any) -> None:
             table.add_row(*(f"{value:,}" if isinstance(value, int) else value for value in row.values()))
         console.print()
         console.print(table, highlight=False)
+    show_findings(report, console)
+
+
+def show_findings(report: dict[str, Any], console: Any) -> None:
+    """The end of a report, of whatever data: its notes, and what to look at."""
     console.print()
     for line in [f"note: {note}" for note in report["notes"]] + [f"look at: {found}" for found in report["warnings"]]:
         console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from magna.datasets.audit import show_findings
 from magna.datasets.knowledge import Answers, KnowledgeGraph
 from magna.datasets.triples import SPLITS, Triples, codes
 
@@ -120,11 +121,7 @@ def show(report: dict[str, Any], console: Any) -> None:
     console.print(table, highlight=False, markup=False)
     if len(report["relations"]) > _SHOWN_RELATIONS:
         console.print(f"  and {len(report['relations']) - _SHOWN_RELATIONS:,} more (--json has all)", highlight=False)
-    console.print()
-    for line in [f"note: {note}" for note in report["notes"]] + [f"look at: {found}" for found in report["warnings"]]:
-        console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
-    if not report["warnings"]:
-        console.print("  nothing suspicious was found", highlight=False)
+    show_findings(report, console)
 
 
 def _shortened(name: str, width: int) -> str:
