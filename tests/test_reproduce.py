@@ -127,12 +127,6 @@ def test_a_row_can_be_trained_alone() -> None:
         assert [cell.row for cell in cells("table1", ["cora", "pubmed"], [name])] == ["GAT", "GAT"]
 
 
-def test_the_official_recipe_also_stands_in_a_table_in_short() -> None:
-    whole, short = cells("table3", ["wn18rr"], ["MAGNA, official", "MAGNA, official, 3,000 steps"])
-    assert short.config.train.epochs == short.config.train.patience == 115 < whole.config.train.epochs
-    assert short.changes == ("train.epochs=115", "train.patience=115") and short.path != whole.path
-
-
 def test_cells_of_one_structure_train_together_and_leave_a_file_each(
     trained: list[list[Config]], tmp_path: Path
 ) -> None:

@@ -312,8 +312,8 @@ def _cut(ptr: Tensor, num_edges: int) -> tuple[Tensor, Tensor, int]:
     if torch.compiler.is_compiling():
         # Two more than there can be: a compiler takes sizes of 0 and 1 for cases of their own, and would compile anew.
         num_hubs = num_edges // longest + 2
-        num_pieces = size + num_hubs
-        num_slots = torch.sym_min(2 * num_hubs, num_pieces)  # where rows are long, there are fewer pieces than that
+        num_slots = 2 * num_hubs
+        num_pieces = size + num_slots  # never fewer than slots, as slot i belongs to piece i
     else:
         num_pieces, num_hubs, num_slots = torch.stack([first[-1], is_hub.sum(), hub_end[-1]]).tolist()
     piece = torch.arange(num_pieces, device=device)

@@ -76,7 +76,7 @@ def test_nothing_is_left_behind_that_later_calls_cannot_use(fused: Backend, back
     grad(lambda x: inside(x, edges).sum())(x)
     grad(lambda x, edges: inside(x, edges).sum())(x, edges)
     torch.testing.assert_close(
-        conv(x, edges), layer("reference", add_self_loops=True, alpha=0.123)(x.cpu(), edges.cpu())
+        conv(x, edges).cpu(), layer("reference", add_self_loops=True, alpha=0.123)(x.cpu(), edges.cpu())
     )
 
 
