@@ -45,11 +45,14 @@ class Trainer:
         self.configs: list[Config] = []
         self.noise: dict[int, float] = {}
         self.fails: BaseException | None = None
+        self.fails_after = 0  # configs that it has trained by then
         self.most_alpha = 1.0  # models of a larger one do not fit in memory
 
-    def __call__(self, configs: Sequence[Config], task: Any, *, report_every, on_report, too_large, **closed):
+    def __call__(
+        self, configs: Sequence[Config], task: Any, *, report_every, on_report, on_results, too_large, **closed
+    ):
         assert not closed, "a search asks neither for the test split nor for weights"
-        if self.fails is not None:
+        if self.fails is not None and not self.fails_after:
             raise self.fails
         too_large |= {i: "out of memory" for i, one in enumerate(configs) if one.model.alpha > self.most_alpha}
         self.configs += configs
@@ -61,11 +64,11 @@ class Trainer:
                 for i in on_report(epoch, running, [final[i] * epoch / epochs[i] for i in running]):
                     stopped.add(i)
                     epochs[i] = epoch
-        return [
-            TrialResult(config, epochs[i], 0, 0.1, {"accuracy": final[i]}, None, [], None)
-            for i, config in enumerate(configs)
-            if i not in too_large
-        ]
+        for i, config in enumerate(configs):
+            if self.fails is not None and i == self.fails_after:
+                raise self.fails
+            if i not in too_large:
+                on_results({i: TrialResult(config, epochs[i], 0, 0.1, {"accuracy": final[i]}, None, [], None)})
 
 
 @pytest.fixture
@@ -226,6 +229,36 @@ def test_stopped_by_hand_the_settings_are_kept(tmp_path: Path, trainer: Trainer,
     assert result["states"] == {"complete": 4, "pruned": 0, "refused": 0, "too_large": 0, "fail": 4}
     rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
     assert [row["params"] for row in rows[:4]] == [row["params"] for row in rows[4:]]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("no more")])
+def test_trials_that_are_done_outlast_a_stop(
+    tmp_path: Path, trainer: Trainer, task: None, error: BaseException
+) -> None:
+    """Of four trials with two seeds each, two and a half are done: the others are begun again."""
+    trainer.fails, trainer.fails_after = error, 5
+    with pytest.raises(type(error)):
+        _sweep(tmp_path, seeds_per_trial=2)
+    trainer.fails, trainer.configs = None, []
+    result = _sweep(tmp_path, seeds_per_trial=2)
+    assert result["states"] == {"complete": 4, "pruned": 0, "refused": 0, "too_large": 0, "fail": 2}
+    assert len(trainer.configs) == 4, "two trials"
+    # So do those that were trained again with further seeds.
+    trainer.fails, trainer.fails_after = error, 5
+    with pytest.raises(type(error)):
+        _sweep(tmp_path, seeds_per_trial=2, confirm=4, confirm_seeds=2)
+    trainer.fails, trainer.configs = None, []
+    assert _sweep(tmp_path, seeds_per_trial=2, confirm=4, confirm_seeds=2)["confirmed"] == 4
+    assert len(trainer.configs) == 4, "two trials"
+
+
+def test_a_trial_that_was_given_up_is_no_peer(tmp_path: Path) -> None:
+    study = Study(f"sqlite:///{tmp_path}/study.db", "toy", {"model.alpha": [0.1]}, {})
+    for value in (0.5, 0.6):
+        trial = study.ask()
+        study.report(trial, value, 10)
+    study.give_up([trial], again=True)
+    assert study.values_at(10) == [0.5]
 
 
 def test_an_error_is_passed_on_and_leaves_no_running_trial(tmp_path: Path, trainer: Trainer, task: None) -> None:

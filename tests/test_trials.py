@@ -91,7 +91,11 @@ def test_feature_dropout_meets_no_trial_before_its_first_hop(task: NodeClassific
 
 def test_several_structures_come_back_in_order(task: NodeClassification) -> None:
     configs = [config(model__hidden_channels=width, train__epochs=1) for width in (8, 4, 8, 4)]
-    assert [result.config for result in train_trials(configs, task)] == configs
+    batches: list[dict[int, Any]] = []
+    results = train_trials(configs, task, on_results=batches.append)
+    assert [result.config for result in results] == configs
+    assert [list(batch) for batch in batches] == [[0, 2], [1, 3]]
+    assert all(batch[index] is results[index] for batch in batches for index in batch)
 
 
 def test_stopped_trials_stop_and_the_others_go_on(task: NodeClassification) -> None:

@@ -107,8 +107,8 @@ class Study:
             trial.report(value, epoch)
 
     def values_at(self, epoch: int) -> list[float]:
-        """What every trial that came as far as an epoch had reached there."""
-        reports = (trial.intermediate_values for trial in self.trials())
+        """What every trial that came as far as an epoch had reached there; one that was given up is tried again."""
+        reports = (trial.intermediate_values for trial in self.trials() if trial.state.name != "FAIL")
         return [values[epoch] for values in reports if epoch in values]
 
     def complete(self, trial: Trial, value: float, record: Mapping[str, Any]) -> None:

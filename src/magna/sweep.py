@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
 Say = Callable[[str], None]
+OnTrial = Callable[[int, list[TrialResult] | str], None]
 
 BATCH = {"random": {"cpu": 8, "cuda": 256}, "tpe": {"cpu": 8, "cuda": 32}}  # TPE learns from batch to batch
 WAIT_SECONDS = 2.0
@@ -173,6 +174,24 @@ def _search(config: Config, plan: Plan, task: Task, study: Study, batch: int, sa
 def _run_batch(config: Config, plan: Plan, task: Task, study: Study, count: int, say: Say) -> None:
     started = time.monotonic()
     trials: list[Trial] = []
+    ended: set[int] = set()  # places in the batch
+
+    def record(place: int, runs: list[TrialResult] | str) -> None:
+        ended.add(place)
+        if isinstance(runs, str):
+            study.refuse(trials[place], "too_large", runs)
+            return
+        valid = [run.valid[task.METRIC] for run in runs]
+        found = {
+            "valid": valid,
+            "epochs": max(run.epochs for run in runs),
+            "seconds": sum(run.seconds for run in runs),
+        }
+        if place in watch.stopped:
+            study.prune(trials[place], found)
+        else:
+            study.complete(trials[place], statistics.fmean(valid), found)
+
     try:
         with study.alive(trials):
             given_up = len(study.trials("WAITING"))
@@ -185,24 +204,11 @@ def _run_batch(config: Config, plan: Plan, task: Task, study: Study, count: int,
             # Every run of a trial stands beside the others of that trial, as `Watch` expects.
             configs = _with_seeds(config, (trial.params for trial in trials), plan.search_seeds)
             watch = Watch(study, trials, plan.seeds_per_trial, config.train.epochs, plan.prune, say, task.METRIC)
-            trained = _train(configs, task, plan.seeds_per_trial, watch.every, watch)
+            _train(configs, task, plan.seeds_per_trial, record, watch.every, watch)
     except BaseException as error:
-        study.give_up(trials, again=isinstance(error, KeyboardInterrupt))
+        left = [trial for place, trial in enumerate(trials) if place not in ended]
+        study.give_up(left, again=isinstance(error, KeyboardInterrupt))
         raise
-    for place, (trial, runs) in enumerate(zip(trials, trained, strict=True)):
-        if isinstance(runs, str):
-            study.refuse(trial, "too_large", runs)
-            continue
-        valid = [run.valid[task.METRIC] for run in runs]
-        record = {
-            "valid": valid,
-            "epochs": max(run.epochs for run in runs),
-            "seconds": sum(run.seconds for run in runs),
-        }
-        if place in watch.stopped:
-            study.prune(trial, record)
-        else:
-            study.complete(trial, statistics.fmean(valid), record)
     finished, best = len(study.finished()), study.best()
     so_far = f"best {headline({task.METRIC: best[0].value or 0.0})} (trial {best[0].number}) · " if best else ""
     say(f"{finished}/{plan.trials} trials · {so_far}{len(trials)} in {time.monotonic() - started:.1f} s")
@@ -220,12 +226,14 @@ def _confirm(config: Config, plan: Plan, task: Task, study: Study, batch: int, s
     # Each process begins elsewhere and leaves out what others have done meanwhile.
     for part in random.sample(parts, len(parts)):
         left = _unconfirmed(part, study, seeds)
-        trained = _train(_with_seeds(config, (trial.params for trial in left), seeds), task, len(seeds))
-        for trial, runs in zip(left, trained, strict=True):
+
+        def record(place: int, runs: list[TrialResult] | str, trials: Sequence[FrozenTrial] = left) -> None:
             if isinstance(runs, str):
-                say(f"trial {trial.number} is not confirmed: {runs}")
+                say(f"trial {trials[place].number} is not confirmed: {runs}")
             else:
-                study.confirm(trial.number, seeds, [run.valid[task.METRIC] for run in runs])
+                study.confirm(trials[place].number, seeds, [run.valid[task.METRIC] for run in runs])
+
+        _train(_with_seeds(config, (trial.params for trial in left), seeds), task, len(seeds), record)
 
 
 def _unconfirmed(trials: Iterable[FrozenTrial], study: Study, seeds: list[int]) -> list[FrozenTrial]:
@@ -250,21 +258,36 @@ def _train(
     configs: Sequence[Config],
     task: Task,
     runs_per_trial: int,
+    on_trial: OnTrial,
     report_every: int = 25,
     on_report: OnReport | None = None,
-) -> list[list[TrialResult] | str]:
-    """The runs of each trial, or why they do not fit in memory."""
+) -> None:
+    """Train the runs of each trial; `on_trial` gets them, or why they do not fit in memory, as soon as all have ended,
+    so that a stop costs no trial that was done.
+    """
+    held: dict[int, TrialResult] = {}
     too_large: dict[int, str] = {}
+
+    def on_results(results: dict[int, TrialResult]) -> None:
+        held.update(results)
+        for place in sorted({number // runs_per_trial for number in results}):
+            runs = [held[number] for number in runs_of(place) if number in held]
+            if len(runs) == runs_per_trial:
+                on_trial(place, runs)
+
+    def runs_of(place: int) -> range:
+        return range(place * runs_per_trial, (place + 1) * runs_per_trial)
+
     if isinstance(task, LinkPrediction):
-        results = train_in_turn(configs, task, report_every=report_every, on_report=on_report, too_large=too_large)
+        train_in_turn(
+            configs, task, report_every=report_every, on_report=on_report, on_results=on_results, too_large=too_large
+        )
     else:
-        results = train_trials(configs, task, report_every=report_every, on_report=on_report, too_large=too_large)
-    left, trained = iter(results), list[list[TrialResult] | str]()
-    for start in range(0, len(configs), runs_per_trial):
-        numbers = range(start, start + runs_per_trial)
-        runs = [next(left) for number in numbers if number not in too_large]
-        trained.append(next((too_large[number] for number in numbers if number in too_large), runs))
-    return trained
+        train_trials(
+            configs, task, report_every=report_every, on_report=on_report, on_results=on_results, too_large=too_large
+        )
+    for place in sorted({number // runs_per_trial for number in too_large}):
+        on_trial(place, next(too_large[number] for number in runs_of(place) if number in too_large))
 
 
 def _with_seeds(config: Config, settings: Iterable[Mapping[str, Any]], seeds: Sequence[int]) -> list[Config]:

@@ -51,6 +51,9 @@ class TrialResult:
             check_loss(value, epoch)
 
 
+OnResults = Callable[[dict[int, TrialResult]], None]
+
+
 def _is_finite(row: dict[str, float]) -> bool:
     return all(map(math.isfinite, row.values()))
 

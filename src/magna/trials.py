@@ -20,7 +20,7 @@ from magna.config import Config, ModelConfig, TaskConfig
 from magna.models import MODELS
 from magna.ops.pool import machine_memory
 from magna.tasks import NodeClassification
-from magna.trial_batch import FILLER, TASK_BATCHED, Batch, OnReport, TrialResult, batch_size_for
+from magna.trial_batch import FILLER, TASK_BATCHED, Batch, OnReport, OnResults, TrialResult, batch_size_for
 
 _TRAIN_BATCHED = ("lr", "min_lr", "weight_decay", "clip", "patience", "seed")
 _MOST_TRIALS = 512
@@ -58,6 +58,7 @@ def train_trials(
     keep_weights: bool = False,
     report_every: int = 25,
     on_report: OnReport | None = None,
+    on_results: OnResults | None = None,
     too_large: dict[int, str] | None = None,
 ) -> list[TrialResult]:
     """Train all configs on the data of one task, as many at once as have the same `structure` and fit in memory.
@@ -73,6 +74,7 @@ def train_trials(
         report_every: epochs between two calls of `on_report`.
         on_report: gets the epoch, the indices of the configs still running and their best validation accuracy so far,
             and returns the indices of those that are to stop there.
+        on_results: gets the results of each batch when it ends, by the indices of their configs.
         too_large: gets the index of each config that does not even fit in memory alone, with the reason; it has no
             result. None: that is an error.
     """
@@ -89,7 +91,7 @@ def train_trials(
         while members:
             part = members[:size]
             try:
-                results |= _train_part(configs, part, task, read_test, keep_weights, report_every, on_report)
+                ended = _train_part(configs, part, task, read_test, keep_weights, report_every, on_report)
             except torch.OutOfMemoryError as error:
                 if len(part) > 1:
                     size = len(part) // 2
@@ -99,6 +101,9 @@ def train_trials(
                     too_large[part[0]] = shortage(error)
                     members = members[1:]
             else:
+                results |= ended
+                if on_results is not None:
+                    on_results(ended)
                 members = members[size:]
                 continue
             free_memory()

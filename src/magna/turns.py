@@ -14,7 +14,7 @@ from magna.capture import matmul_precision, own_stream
 from magna.config import Config
 from magna.loop import Diverged, Epoch, fit
 from magna.tasks import LinkPrediction
-from magna.trial_batch import OnReport, TrialResult
+from magna.trial_batch import OnReport, OnResults, TrialResult
 from magna.trials import free_memory, shortage
 
 
@@ -28,6 +28,7 @@ def train_in_turn(
     *,
     report_every: int = 25,
     on_report: OnReport | None = None,
+    on_results: OnResults | None = None,
     too_large: dict[int, str] | None = None,
 ) -> list[TrialResult]:
     """What `train_trials` does, by the one loop: nothing is written, and the test split stays closed.
@@ -38,18 +39,23 @@ def train_in_turn(
         report_every: epochs between two calls of `on_report`.
         on_report: gets the epoch, the index of the config and its best validation MRR so far, in lists, and returns
             the indices of those that are to stop there.
+        on_results: gets each result, by the index of its config, when it is there.
         too_large: gets the index of each config that does not fit in memory, with the reason; it has no result. None:
             that is an error.
     """
     results = []
     for index, config in enumerate(configs):
         try:
-            results.append(_train(index, config, task, report_every, on_report))
-            continue
+            result = _train(index, config, task, report_every, on_report)
         except torch.OutOfMemoryError as error:
             if too_large is None:
                 raise
             too_large[index] = shortage(error)
+        else:
+            results.append(result)
+            if on_results is not None:
+                on_results({index: result})
+            continue
         free_memory()
     return results
 
