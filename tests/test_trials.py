@@ -74,6 +74,7 @@ def test_the_same_trials_give_the_same_numbers(task: NodeClassification, model: 
 def test_what_changes_a_shape_splits_the_batch() -> None:
     base = structure(config())
     free = {"model__alpha": 0.5, "model__K": 5, "train__lr": 0.1, "train__seed": 7, "data__split_seed": 3}
+    free |= {"model__feature_dropout": 0.5}
     assert all(structure(config(**{key: value})) == base for key, value in free.items())
     fixed = {"model__heads": 4, "model__feed_forward": False, "train__epochs": 7, "task__consistency": 1.0}
     assert all(structure(config(**{key: value})) != base for key, value in fixed.items())

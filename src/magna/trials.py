@@ -35,16 +35,12 @@ def structure(config: Config) -> Hashable:
     model, free = config.model, set(MODELS[config.model.name].BATCHED)
     if model.hop_weights == "theta":
         free.discard("K")  # there it is the length of a parameter
-    # A batch walks as many hops as its farthest trial. The others start later, from values that have been through the
-    # feature dropout of a hop which they do not have.
-    hops = model.K if model.feature_dropout > 0 else None
     task = _with_defaults(config.task, TASK_BATCHED)
     # No consistency is another loss than a small one: it needs one pass.
     task = replace(task, consistency=float(config.task.consistency > 0))
     return (
         _with_defaults(config.data, ("split_seed",)),
         _with_defaults(model, free),
-        hops,
         task,
         _with_defaults(config.train, _TRAIN_BATCHED),
     )

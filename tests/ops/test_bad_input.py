@@ -57,6 +57,15 @@ DIFFUSION = [
     ({"feature_dropout": math.nan, "seed": 1}, "feature_dropout is nan; allowed: 0 up to"),
     ({"feature_dropout": torch.zeros(3), "seed": 1}, r"feature_dropout has shape \[3\]; allowed: a number or \[2\]"),
     ({"feature_dropout": torch.tensor([0.5, 1.0]), "seed": 1}, "feature_dropout is 1.0; allowed: 0 up to"),
+    (
+        {"feature_dropout": torch.zeros(2, 3), "seed": 1},
+        r"\[2, 3\]; allowed: a number or \[2\], .*or \[K, 2\], one per hop",
+    ),
+    ({"feature_dropout": torch.zeros(9, 2), "seed": 1}, "feature_dropout has 9 rows; allowed: 2, one per hop"),
+    (
+        {"attention_dropout": torch.zeros(2, 2), "seed": 1},
+        r"has shape \[2, 2\]; allowed: a number or \[2\], one per head$",
+    ),
     ({"attention_dropout": torch.tensor([-0.5, 0.0]), "seed": 1}, "attention_dropout is -0.5; allowed: 0 up to"),
     ({"attention_dropout": 0.5}, "seed is missing: .* is above 0; allowed: an int or an int64 tensor"),
     ({"attention_dropout": 0.5, "seed": 1.5}, "seed is 1.5; allowed: an int"),

@@ -152,6 +152,19 @@ def test_rates_per_head(fused: Backend) -> None:
         same(diffuse(problem, fused, memory=memory, **rates), expected)
 
 
+@pytest.mark.parametrize("K", [1, 3])
+def test_rates_per_hop_and_head(fused: Backend, K: int) -> None:
+    problem = Problem.of(random_graph(4, 8), heads=3, width=4, K=K, device=device_of(fused))
+    rates = torch.tensor([[0.6, 0.0, 0.1], [0.0, 0.5, 0.3], [0.0, 0.0, 0.8]], device=problem.x.device)[:K]
+    drops: Options = {"feature_dropout": rates, "seed": 3}
+    expected = diffuse(problem, "reference", **drops)
+    for memory in ("save", "recompute"):
+        same(diffuse(problem, fused, memory=memory, **drops), expected)
+    # One rate for all heads of a hop, and the same one for all hops.
+    alike: Options = {"feature_dropout": torch.full((K, 1), 0.4, device=problem.x.device), "seed": 3}
+    same(diffuse(problem, fused, **alike), diffuse(problem, "reference", feature_dropout=0.4, seed=3))
+
+
 def test_attention_masks_are_the_reference_bits(fused: Backend) -> None:
     # With unit vectors as features one hop shows the weight of every edge.
     device = device_of(fused)

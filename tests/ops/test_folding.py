@@ -53,6 +53,30 @@ def test_scores_softmax_and_hops_of_each_trial(graph: Graph, backend: Backend, t
             torch.testing.assert_close(part.grad[trial], own.grad)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("axis", [None, 0, 2])
+def test_each_trial_has_its_rates_of_each_hop(graph: Graph, backend: Backend, axis: int | None) -> None:
+    """A rate so high that what passes is told from what is dropped; 0 leaves all as it is."""
+    x, attention = torch.ones(TRIALS, 7, HEADS, WIDTH), torch.rand(30, HEADS) + 0.5
+    rates = torch.zeros(TRIALS, 3, HEADS)
+    if axis is None:
+        rates = rates[0]
+    elif axis:
+        rates[1, 2] = 0.999999  # after the last hop of the second trial
+        rates = rates.movedim(0, axis)
+
+    def layer(x: Tensor, rates: Tensor) -> Tensor:
+        return attention_diffusion(
+            x, attention, graph, K=3, alpha=0.5, feature_dropout=rates, seed=1, backend=backend, validate=False
+        )
+
+    together = torch.vmap(layer, in_dims=(0, axis), randomness="different")(x, rates)
+    plain = attention_diffusion(x[0], attention, graph, K=3, alpha=0.5, backend=backend)
+    for trial in range(TRIALS):
+        dropped = trial == 1 and axis == 2
+        torch.testing.assert_close(together[trial], torch.zeros_like(plain) if dropped else plain)
+
+
 @pytest.mark.skipif(not BACKENDS, reason="no fused backend runs on this CPU")
 @pytest.mark.parametrize("memory", ["auto", "recompute"])
 def test_trials_that_learn_save_their_states(graph: Graph, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -310,12 +310,17 @@ class MAGNAConv(nn.Module):
                 validate=False,
             )
         hops: dict[str, Any] = {"K": self.K, "alpha": alpha}
+        feature_dropout = self.feature_dropout if self.training else 0.0
         if self.theta_logit is not None:
             hops = {"theta": self.theta_logit.softmax(1)}
         elif isinstance(self.K, Tensor):
             # Not `as_tensor`: a number copied to a GPU cannot be part of a CUDA graph.
             per_head = alpha * torch.ones(self.heads, device=values.device)
             hops = {"theta": geometric_weights(per_head, self.K, self.most_hops)}
+            if not is_zero(feature_dropout):
+                # Where K is smaller, the first hops only bring the features to its start: nothing is dropped there.
+                number = torch.arange(self.most_hops, 0, -1, device=values.device)
+                feature_dropout = torch.where(number <= self.K, feature_dropout, 0.0)[:, None]
         return attention_diffusion(
             values,
             attention,
@@ -323,7 +328,7 @@ class MAGNAConv(nn.Module):
             **hops,
             memory=self.memory,
             attention_dropout=self.attention_dropout if self.training else 0.0,
-            feature_dropout=self.feature_dropout if self.training else 0.0,
+            feature_dropout=feature_dropout,
             seed=seed,
             backend=self.backend,
             validate=False,

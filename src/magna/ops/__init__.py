@@ -234,7 +234,7 @@ def attention_diffusion(
         memory: "save" keeps the states of all hops for the backward pass; "recompute" needs one state whatever K is
             and costs one more forward pass; "auto" saves while the states fit into 1/16 of the device's memory.
         attention_dropout: drawn anew each hop from the untouched attention; one number or one per head.
-        feature_dropout: drawn after each hop; one number or one per head.
+        feature_dropout: drawn after each hop; one number, one per head, or one per hop and head [K, H].
         seed: an int or an int64 tensor [1]; needed with dropout. Same seed, same bits, in every backend.
         backend: "auto", "reference", "cpu" or "triton".
         validate: check that tensors of `alpha` and dropout rates are in range (waits for the GPU).
@@ -255,8 +255,11 @@ def attention_diffusion(
     heads, device = x.size(1), x.device
     attention = attention.to(accumulator(x.dtype)).contiguous()
     dropped = [
-        checks.rates(rate, heads, device) if checks.active(name, rate, heads, validate) else None
-        for name, rate in (("attention_dropout", attention_dropout), ("feature_dropout", feature_dropout))
+        checks.rates(rate, heads, device) if checks.active(name, rate, heads, validate, per_hop) else None
+        for name, rate, per_hop in (
+            ("attention_dropout", attention_dropout, False),
+            ("feature_dropout", feature_dropout, True),
+        )
     ]
     chosen = choose(backend, device)
     if mode == "exact":
@@ -275,6 +278,7 @@ def attention_diffusion(
         theta = checks.theta(theta, heads).to(attention.dtype)
     if theta.size(1) == 1:
         return x * theta.to(x.dtype)
+    checks.per_hop("feature_dropout", dropped[1], theta.size(1) - 1)
     seeded = any(rate is not None for rate in dropped)
     seed = checks.seed(seed, "attention_dropout or feature_dropout", device) if seeded else _no_seed(device)
     if chosen == "reference":

@@ -189,11 +189,12 @@ def theta(value: Tensor, heads: int) -> Tensor:
     return value
 
 
-def active(name: str, rate: Rate, heads: int, validate: bool = True) -> bool:
-    """Whether there is anything to drop; a tensor of rates always counts."""
+def active(name: str, rate: Rate, heads: int, validate: bool = True, per_hop: bool = False) -> bool:
+    """Whether there is anything to drop; a tensor of rates always counts. `per_hop`: each hop may have its own."""
     if isinstance(rate, Tensor):
-        if rate.dim() > 1 or rate.numel() not in (1, heads):
-            raise ValueError(f"{name} has shape {list(rate.shape)}; allowed: a number or [{heads}], one per head")
+        if rate.dim() > 1 + per_hop or (rate.size(-1) if rate.dim() else 1) not in (1, heads):
+            allowed = f"a number or [{heads}], one per head" + (f", or [K, {heads}], one per hop and head" * per_hop)
+            raise ValueError(f"{name} has shape {list(rate.shape)}; allowed: {allowed}")
         if not (validate and values_readable(rate)):
             return True
         low, high = (float(v) for v in torch.aminmax(rate.detach()))
@@ -208,10 +209,15 @@ def active(name: str, rate: Rate, heads: int, validate: bool = True) -> bool:
 
 
 def rates(rate: Rate, heads: int, device: torch.device) -> Tensor:
-    """float32 [heads]."""
+    """float32 [heads], or [K, heads] where each hop has its own."""
     if isinstance(rate, Tensor):
-        return rate.to(device, torch.float32).expand(heads).contiguous()
+        return rate.to(device, torch.float32).expand(*rate.shape[:-1], heads).contiguous()
     return torch.full((heads,), rate, dtype=torch.float32, device=device)
+
+
+def per_hop(name: str, rate: Tensor | None, hops: int) -> None:
+    if rate is not None and rate.dim() == 2 and rate.size(0) != hops:
+        raise ValueError(f"{name} has {rate.size(0)} rows; allowed: {hops}, one per hop")
 
 
 def pairs(value: bool | Tensor, edges: Graph) -> None:

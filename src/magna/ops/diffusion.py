@@ -29,7 +29,9 @@ def diffuse_op(
     save: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
-    """Σ_k θ_k A^k x and, with `save`, the states Z_1 .. Z_{K-1} for the backward pass."""
+    """Σ_k θ_k A^k x and, with `save`, the states Z_1 .. Z_{K-1} for the backward pass; the rate of features is [H], or
+    [K, H] where each hop has its own.
+    """
     g, fused = unpack(graph, sizes), kernels(backend)
     draw = Draw(seed, attention_rate, feature_rate, x.size(1), x.size(2))
     K = theta.size(1) - 1
@@ -74,7 +76,7 @@ def _run_hops(
             graph.col,
             z_scale=weights[K] if hop == 0 else None,
             x_scale=weights[K - 1 - hop],
-            draw=draw,
+            draw=_after(draw, hop),
             number=hop,
             out=into,
         )
@@ -121,7 +123,7 @@ def diffuse_backward_op(
                 part = x[:, h, c].contiguous()
                 part_draw = draw._replace(
                     attention_rate=None if attention_rate is None else attention_rate[h],
-                    feature_rate=None if feature_rate is None else feature_rate[h],
+                    feature_rate=None if feature_rate is None else feature_rate[..., h].contiguous(),
                     first_head=h.start,
                     first_column=c.start,
                 )
@@ -155,6 +157,12 @@ def _(grad, x, attention, theta, states, seed, attention_rate, feature_rate, gra
         torch.empty_like(attention),
         theta.new_empty(theta.shape if theta_grad else 0),
     )
+
+
+def _after(draw: Draw, hop: int) -> Draw:
+    """The draw with the rate of features after a hop."""
+    rate = draw.feature_rate
+    return draw if rate is None or rate.dim() == 1 else draw._replace(feature_rate=rate[hop])
 
 
 def _slices(size: int, step: int) -> list[slice]:
@@ -191,7 +199,7 @@ def _run_hops_back(
     K = len(weights) - 1
     x, grad_attention = states[0], sums
     if draw.feature_rate is not None:
-        grad = backend.hop_dropout(grad, draw, K - 1)
+        grad = backend.hop_dropout(grad, _after(draw, K - 1), K - 1)
     grad_x = backend.empty(x.shape, x)
     buffers = [backend.empty(x.shape, x) for _ in range(2)] if K > 1 or grad_weights is not None else []
     for m in range(1, K + 1):
@@ -208,7 +216,7 @@ def _run_hops_back(
             z_scale=weights[K] if hop == 0 else None,
             first_scale=weights[0] if m == 1 else None,
             scale=weights[m],
-            draw=draw,
+            draw=_after(draw, hop - 1),  # the gradient leaves the hop before through its dropout
             number=hop,
             grad_attention=sums,
             add=m > 1 or not first_slice,

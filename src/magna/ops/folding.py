@@ -118,7 +118,7 @@ def _(info, axes, rate, seed, *rest):
 def _(info, axes, x, attention, theta, seed, attention_rate, feature_rate, *rest):
     size = info.batch_size
     rates = [
-        None if rate is None else _fold(rate, axis, size, 0)
+        None if rate is None else _fold(rate, axis, size, rate.dim() - (1 if axis is None else 2))
         for rate, axis in zip((attention_rate, feature_rate), axes[4:6], strict=True)
     ]
     out, states = diffuse_op(

@@ -107,7 +107,7 @@ def attention_diffusion(
     paper's Z ← (1 − α) A Z + α Z_0: each Z here is the paper's times a power of (1 − α), and Z_K is the same. A_k is
     the untouched attention under dropout number k.
 
-    Shapes: x [N, H, D], attention [E, H], theta [H, K + 1], dropout rates [H] → [N, H, D].
+    Shapes: x [N, H, D], attention [E, H], theta [H, K + 1], dropout rates [H], of features also [K, H] → [N, H, D].
     """
     N, H, D = x.shape
     K = theta.size(1) - 1
@@ -124,7 +124,8 @@ def attention_diffusion(
         if feature_dropout is not None:
             assert seed is not None
             entry = torch.arange(N * H * D, device=x.device).view(N, H, D)
-            z = z * dropout_factor(seed, feature_stream(hop), entry, feature_dropout[:, None], x.dtype)
+            rate = feature_dropout if feature_dropout.dim() == 1 else feature_dropout[hop]
+            z = z * dropout_factor(seed, feature_stream(hop), entry, rate[:, None], x.dtype)
     return z
 
 
