@@ -31,11 +31,13 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[list[Config]]:
     """The batches that were asked for; nothing is trained."""
     batches: list[list[Config]] = []
 
-    def train_trials(configs: Sequence[Config], task: object, *, read_test: bool, on_report: Any) -> list[TrialResult]:
+    def train_trials(
+        configs: Sequence[Config], task: object, *, read_test: bool, on_report: Any, on_results: Any
+    ) -> None:
         assert read_test and on_report(25, [0], [0.5]) == ()
         assert len({structure(config) for config in configs}) == 1
         batches.append(list(configs))
-        return [_result(config) for config in configs]
+        on_results({index: _result(config) for index, config in enumerate(configs)})
 
     monkeypatch.setattr(reproduce, "train_trials", train_trials)
     monkeypatch.setattr(reproduce, "make_task", lambda config, data_dir, device: SimpleNamespace(data=config.data))
@@ -158,10 +160,10 @@ def test_a_stop_between_two_batches_keeps_what_is_done(
 ) -> None:
     whole = reproduce.train_trials
 
-    def stopped(configs: Sequence[Config], task: Any, **options: Any) -> list[TrialResult]:
+    def stopped(configs: Sequence[Config], task: Any, **options: Any) -> None:
         if len(trained) == 1:
             raise KeyboardInterrupt
-        return whole(configs, task, **options)
+        whole(configs, task, **options)
 
     monkeypatch.setattr(reproduce, "train_trials", stopped)
     with pytest.raises(KeyboardInterrupt):
@@ -169,6 +171,36 @@ def test_a_stop_between_two_batches_keeps_what_is_done(
     assert len(list(tmp_path.rglob("*.json"))) == 10
     monkeypatch.setattr(reproduce, "train_trials", whole)
     assert reproduce.reproduce("random-splits", out=tmp_path, seeds=1, datasets=["cora"], device="cpu")["trained"] == 20
+
+
+def test_a_stop_inside_a_cell_keeps_the_seeds_that_are_done(
+    trained: list[list[Config]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ten splits with three seeds each, four and one seed are done."""
+    whole = reproduce.train_trials
+
+    def stopped(configs: Sequence[Config], task: Any, **options: Any) -> None:
+        whole(configs[:7], task, **options)
+        options["on_results"]({index: _result(configs[index]) for index in range(7, 13)})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reproduce, "train_trials", stopped)
+    ask: dict[str, Any] = {"out": tmp_path, "seeds": 3, "datasets": ["cora"], "rows": ["GAT"], "device": "cpu"}
+    with pytest.raises(KeyboardInterrupt):
+        reproduce.reproduce("random-splits", **ask)
+    seeds = [len(json.loads(file.read_text())["runs"]) for file in sorted(tmp_path.rglob("*.json"))]
+    assert seeds == [3, 3, 3, 3, 1]
+    monkeypatch.setattr(reproduce, "train_trials", whole)
+    trained.clear()
+    assert reproduce.reproduce("random-splits", **ask)["trained"] == 6
+    assert [len(batch) for batch in trained] == [17]
+    record = json.loads((tmp_path / "random-splits/cora/gat/split-4.json").read_text())
+    assert [run["seed"] for run in record["runs"]] == [0, 1, 2] and record["runs"][0]["device"]
+    assert record["mean"]["test"]["accuracy"] == pytest.approx(0.841)
+    # More seeds of what is there are added to it.
+    trained.clear()
+    reproduce.reproduce("random-splits", **ask | {"seeds": 4})
+    assert [{config.train.seed for config in batch} for batch in trained] == [{3}]
 
 
 def test_quick_is_few_epochs(trained: list[list[Config]], tmp_path: Path) -> None:
@@ -203,12 +235,18 @@ def test_a_figure_with_a_seed_that_diverged_has_no_file(
 ) -> None:
     train_trials = reproduce.train_trials
 
-    def diverging(configs: Sequence[Config], *arguments: Any, **options: Any) -> list[TrialResult]:
+    def diverging(configs: Sequence[Config], task: Any, **options: Any) -> None:
         rows = [{"loss": 1.0, "valid_accuracy": 0.5, "valid_loss": 1.0}, {"loss": math.nan}]
-        return [
-            replace(result, history=rows[: 1 + (result.config.model.alpha == 0.5 and result.config.train.seed == 1)])
-            for result in train_trials(configs, *arguments, **options)
-        ]
+
+        def on_results(results: dict[int, TrialResult]) -> None:
+            for index, result in results.items():
+                diverges = result.config.model.alpha == 0.5 and result.config.train.seed == 1
+                results[index] = replace(result, history=rows[: 1 + diverges])
+            options["on_results"](results)
+            # A later batch, too, adds nothing to a figure that has diverged.
+            options["on_results"]({5: _result(configs[5])})
+
+        train_trials(configs[:5], task, **options | {"on_results": on_results})
 
     def two(dataset: str) -> Iterator[Cell]:
         yield Cell("table1", dataset, "MAGNA, tuned", load_recipe("digits"))
@@ -235,8 +273,9 @@ def test_figures_of_other_settings_are_none_of_the_table(
         for row in ("MAGNA, tuned", "MAGNA, paper") if dataset == "cora" else ():
             yield Cell("table1", dataset, row, load_recipe("digits").with_values([f"model.alpha={alpha}"]))
 
-    def train_trials(configs: Sequence[Config], *arguments: Any, **options: Any) -> list[TrialResult]:
-        return [replace(_result(config), history=[{"loss": math.nan}] * fails) for config in configs]
+    def train_trials(configs: Sequence[Config], task: Any, *, on_results: Any, **options: Any) -> None:
+        history = [{"loss": math.nan}] * fails
+        on_results({index: replace(_result(config), history=history) for index, config in enumerate(configs)})
 
     def accuracies() -> tuple[list[str], str]:
         assert run_magna(monkeypatch, *arguments, "--json") == 0

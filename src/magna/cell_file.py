@@ -37,6 +37,11 @@ class Job:
     stamp: dict[str, Any]
     say: Callable[[str], None]
 
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Where a run is from: those of one file may come from several commands."""
+        return {"device": self.stamp["environment"]["device"], **{key: self.stamp[key] for key in ("commit", "date")}}
+
     def seldom(self) -> Callable[[str], None]:
         """As `say`, for what goes on for long: most lines are left out."""
         said = time.monotonic()

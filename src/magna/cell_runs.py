@@ -39,14 +39,12 @@ def train_cells(cells: Sequence[Cell], job: Job, run_dir: Path) -> list[str]:
 def _train_cell(cell: Cell, job: Job, run_dir: Path) -> None:
     path = job.out / cell.path
     runs = recorded_runs(path, cell.config)
-    origin = {"device": job.stamp["environment"]["device"]} | {key: job.stamp[key] for key in ("commit", "date")}
     for seed in REPORT_SEEDS[: job.seeds]:
         if seed in {run["seed"] for run in runs}:
             continue
         job.say(f"{cell.dataset}, {cell.row}, seed {seed}: training")
         folder = run_dir / f"{cell.path.removesuffix('.json').replace('/', '-')}-seed-{seed}"
-        # Seeds of one file may come from several commands, so each says where it is from.
-        runs.append(_train_seed(cell.config.with_seed(seed), folder, job) | origin)
+        runs.append(_train_seed(cell.config.with_seed(seed), folder, job) | job.origin)
         write_cell(path, cell, runs, job.stamp)
         shutil.rmtree(folder)
 

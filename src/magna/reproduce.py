@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -120,27 +121,44 @@ def _task(config: Config, job: Job, before: Placed | None) -> Placed:
 
 
 def _train(members: Sequence[Cell], task: NodeClassification, job: Job) -> list[str]:
-    """Train cells of one structure together and write each to its file, but for those with a seed that diverged."""
+    """Train what the files of cells of one structure lack, together, and return the files of those that diverged.
+
+    The runs of a batch are recorded when it ends, so that a stop costs no more than the one under way; those of a cell
+    with a seed that diverged are not.
+    """
     say = job.seldom()
+    held = {cell.path: recorded_runs(job.out / cell.path, cell.config) for cell in members}
+    missing = [
+        (cell, seed)
+        for cell in members
+        for seed in REPORT_SEEDS[: job.seeds]
+        if seed not in {run["seed"] for run in held[cell.path]}
+    ]
+    diverged: list[str] = []
 
     def on_report(epoch: int, running: list[int], scores: list[float]) -> Collection[int]:
         say(f"  epoch {epoch} of {members[0].config.train.epochs}, {len(running)} runs at once")
         return ()
 
-    configs = [cell.config.with_seed(seed) for cell in members for seed in REPORT_SEEDS[: job.seeds]]
-    results = train_trials(configs, task, read_test=True, on_report=on_report)
-    diverged = []
-    for number, cell in enumerate(members):
-        trained = results[number * job.seeds : (number + 1) * job.seeds]
-        try:
-            for result in trained:
-                result.check()
-        except Diverged as error:
-            # A mean over the seeds that are left would say too much of it.
-            diverged.append(cell.path)
-            job.say(f"{cell.dataset}, {cell.row}: {error}")
-        else:
-            write_cell(job.out / cell.path, cell, [_run(result) for result in trained], job.stamp)
+    def on_results(results: dict[int, TrialResult]) -> None:
+        for cell in members:
+            ended = [result for index, result in results.items() if missing[index][0] is cell]
+            if not ended or cell.path in diverged:
+                continue
+            try:
+                for result in ended:
+                    result.check()
+            except Diverged as error:
+                # A mean over the seeds that are left would say too much of it.
+                diverged.append(cell.path)
+                job.say(f"{cell.dataset}, {cell.row}: {error}")
+            else:
+                runs = [*held[cell.path], *(_run(result) | job.origin for result in ended)]
+                held[cell.path] = sorted(runs, key=itemgetter("seed"))
+                write_cell(job.out / cell.path, cell, held[cell.path], job.stamp)
+
+    configs = [cell.config.with_seed(seed) for cell, seed in missing]
+    train_trials(configs, task, read_test=True, on_report=on_report, on_results=on_results)
     return diverged
 
 
