@@ -182,7 +182,7 @@ def _peak_bytes(device: torch.device) -> Iterator[Callable[[], int | None]]:
 def _reset_high_water() -> bool:
     try:
         # Freed blocks that the pool and the C library keep would hide growth: give them back first.
-        POOL.free.clear()
+        POOL.clear()
         ctypes.CDLL(None).malloc_trim(0)
         with open("/proc/self/clear_refs", "w") as file:
             file.write("5")

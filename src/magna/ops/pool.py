@@ -2,6 +2,9 @@
 
 The C library gives every block above 32 MB back to the system when it is freed, and touching fresh pages costs more
 than the arithmetic on them. A block of this pool goes back to the pool instead, when the last tensor on it is gone.
+
+No line of Python runs at that moment: an interrupt (Ctrl-C) is raised in the first one that runs after the kernel it
+came in, and what is raised while a tensor is freed is lost.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import mmap
 import os
 import threading
 import weakref
+from collections import deque
 from functools import cache
 from pathlib import Path
 
@@ -25,13 +29,14 @@ _SPARE = 1.25  # a free block serves where it is at most this many times too lar
 
 
 class Pool:
-    """Free blocks, oldest first, at most `limit` bytes of them."""
+    """Blocks that are lent, and free ones; of these it keeps at most `limit` bytes from one call to the next."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.free: list[mmap.mmap] = []
-        # A collection of garbage inside the lock may free a tensor, which comes back here in the same thread.
-        self._lock = threading.RLock()
+        self._free: list[mmap.mmap] = []  # oldest first
+        self._lent: dict[int, tuple[weakref.ref[np.ndarray], mmap.mmap]] = {}  # by the identity of the reference
+        self._gone: deque[weakref.ref[np.ndarray]] = deque()  # references to arrays that are no more
+        self._lock = threading.Lock()
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised tensor, on a block of the pool where it is large."""
@@ -41,27 +46,43 @@ class Pool:
             return torch.empty(shape, dtype=dtype)
         block = self._take(size)
         array = np.frombuffer(block, dtype=np.uint8, count=size)
-        weakref.finalize(array, self._give, block).atexit = False
+        reference = weakref.ref(array, self._gone.append)
+        self._lent[id(reference)] = reference, block
         return torch.from_numpy(array).view(dtype).view(shape)
+
+    @property
+    def free(self) -> list[mmap.mmap]:
+        """The free blocks, oldest first."""
+        with self._lock:
+            self._collect()
+            return list(self._free)
+
+    def clear(self) -> None:
+        """Give the free blocks back to the system."""
+        with self._lock:
+            self._collect()
+            self._free.clear()
 
     def _take(self, size: int) -> mmap.mmap:
         with self._lock:
-            fitting = [block for block in self.free if size <= len(block) <= _SPARE * size]
+            self._collect()
+            fitting = [block for block in self._free if size <= len(block) <= _SPARE * size]
             if fitting:
                 block = min(fitting, key=len)
-                with contextlib.suppress(ValueError):  # it left the pool meanwhile, and is ours all the same
-                    self.free.remove(block)
+                self._free.remove(block)
                 return block
         block = mmap.mmap(-1, -(-size // _PAGE) * _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             block.madvise(mmap.MADV_HUGEPAGE)
         return block
 
-    def _give(self, block: mmap.mmap) -> None:
-        with self._lock:
-            self.free.append(block)
-            while self.free and sum(map(len, self.free)) > self.limit:
-                self.free.pop(0)
+    def _collect(self) -> None:
+        """Take back what was lent to tensors that are gone."""
+        while self._gone:
+            _, block = self._lent.pop(id(self._gone.popleft()))
+            self._free.append(block)
+        while self._free and sum(map(len, self._free)) > self.limit:
+            self._free.pop(0)
 
 
 @cache
