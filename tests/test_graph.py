@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from magna.graph import Graph, Segments, as_graph, piece_edges
+from magna.graph import _BUILT, Graph, Segments, as_graph, piece_edges
 from magna.ops.backends import pack, unpack
 from tests.laws import Options, integers, odd_graphs, random_graph, star
 
@@ -268,3 +268,15 @@ EDGES = torch.tensor([[0, 1, 2], [1, 2, 0]])
 def test_refused(edge_index: Tensor, options: Options, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Graph.from_edge_index(edge_index, **options)
+
+
+def test_no_python_runs_when_the_edges_of_a_kept_graph_are_freed() -> None:
+    """What is raised there, an interrupt above all, would be lost."""
+    kept = len(_BUILT)
+    edges = [torch.tensor([[0, 1], [1, 0]])]
+    as_graph(edges[0], 2, None, None)
+    called: list[str] = []
+    sys.setprofile(lambda frame, event, argument: called.append(event))
+    edges.clear()
+    sys.setprofile(None)
+    assert "call" not in called and len(_BUILT) == kept

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, NamedTuple, SupportsIndex
 
 import torch
@@ -197,10 +198,8 @@ def as_graph(edges: Tensor | Graph, num_nodes: int, edge_type: Tensor | None, nu
     # Another thread may take entries away meanwhile.
     for oldest in list(_BUILT)[: 1 - _BUILT_MAX]:
         _BUILT.pop(oldest, None)
-
-    def forget(_: object) -> None:
-        _BUILT.pop(key, None)
-
+    # No line of Python, as in `ops.pool`: an interrupt that is raised while a tensor is freed is lost.
+    forget = partial(_BUILT.pop, key)  # called with the reference, which then is what is given where there is no entry
     owners = (edges, edges if edge_type is None else edge_type)
     _BUILT[key] = (*(weakref.ref(owner, forget) for owner in owners), graph)
     return graph

@@ -225,15 +225,20 @@ def _confirm(config: Config, plan: Plan, task: Task, study: Study, batch: int, s
     parts = [pending[start : start + size] for start in range(0, len(pending), size)]
     # Each process begins elsewhere and leaves out what others have done meanwhile.
     for part in random.sample(parts, len(parts)):
-        left = _unconfirmed(part, study, seeds)
+        _confirm_part(config, _unconfirmed(part, study, seeds), seeds, task, study, say)
 
-        def record(place: int, runs: list[TrialResult] | str, trials: Sequence[FrozenTrial] = left) -> None:
-            if isinstance(runs, str):
-                say(f"trial {trials[place].number} is not confirmed: {runs}")
-            else:
-                study.confirm(trials[place].number, seeds, [run.valid[task.METRIC] for run in runs])
 
-        _train(_with_seeds(config, (trial.params for trial in left), seeds), task, len(seeds), record)
+def _confirm_part(
+    config: Config, trials: Sequence[FrozenTrial], seeds: Sequence[int], task: Task, study: Study, say: Say
+) -> None:
+    def record(place: int, runs: list[TrialResult] | str) -> None:
+        number = trials[place].number
+        if isinstance(runs, str):
+            say(f"trial {number} is not confirmed: {runs}")
+        else:
+            study.confirm(number, seeds, [run.valid[task.METRIC] for run in runs])
+
+    _train(_with_seeds(config, (trial.params for trial in trials), seeds), task, len(seeds), record)
 
 
 def _unconfirmed(trials: Iterable[FrozenTrial], study: Study, seeds: list[int]) -> list[FrozenTrial]:
@@ -278,14 +283,11 @@ def _train(
     def runs_of(place: int) -> range:
         return range(place * runs_per_trial, (place + 1) * runs_per_trial)
 
+    heard: dict[str, Any] = {"report_every": report_every, "on_report": on_report, "on_results": on_results}
     if isinstance(task, LinkPrediction):
-        train_in_turn(
-            configs, task, report_every=report_every, on_report=on_report, on_results=on_results, too_large=too_large
-        )
+        train_in_turn(configs, task, **heard, too_large=too_large)
     else:
-        train_trials(
-            configs, task, report_every=report_every, on_report=on_report, on_results=on_results, too_large=too_large
-        )
+        train_trials(configs, task, **heard, too_large=too_large)
     for place in sorted({number // runs_per_trial for number in too_large}):
         on_trial(place, next(too_large[number] for number in runs_of(place) if number in too_large))
 
