@@ -243,6 +243,8 @@ def test_trials_that_are_done_outlast_a_stop(
     result = _sweep(tmp_path, seeds_per_trial=2)
     assert result["states"] == {"complete": 4, "pruned": 0, "refused": 0, "too_large": 0, "fail": 2}
     assert len(trainer.configs) == 4, "two trials"
+    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    assert len({row["params"]["model.alpha"] for row in rows if row["state"] == "complete"}) == 4, "none of them twice"
     # So do those that were trained again with further seeds.
     trainer.fails, trainer.fails_after = error, 5
     with pytest.raises(type(error)):

@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import torch
 
+from magna import MAGNAConv
 from magna.config import Config, ModelConfig, TaskConfig, TrainConfig, keys
 from magna.loop import Diverged
 from magna.run import RunFolder
@@ -88,6 +89,14 @@ def test_feature_dropout_meets_no_trial_before_its_first_hop(task: NodeClassific
     (alone,) = train_trials([still], task)
     beside, _ = train_trials([still, config(model__K=3, model__feature_dropout=0.5)], task)
     assert [row["loss"] for row in beside.history] == pytest.approx([row["loss"] for row in alone.history], rel=1e-3)
+
+
+@pytest.mark.parametrize("hops", range(4))
+def test_feature_dropout_follows_every_hop_of_a_trial(hops: int) -> None:
+    conv = MAGNAConv(4, 4, heads=2, K=3, feature_dropout=0.999999)
+    conv.K = torch.tensor(hops)  # of one trial in a batch whose farthest walks three
+    out = conv(torch.ones(5, 4), torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]]))
+    assert bool((out == 0).all()) == (hops > 0)
 
 
 def test_several_structures_come_back_in_order(task: NodeClassification) -> None:
