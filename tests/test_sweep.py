@@ -220,7 +220,9 @@ def test_what_does_not_fit_in_memory_is_refused(
     assert said[-1] == f"trial {result['best']['number']} is not confirmed: out of memory"
 
 
-def test_stopped_by_hand_the_settings_are_kept(tmp_path: Path, trainer: Trainer, task: None) -> None:
+def test_stopped_by_hand_the_settings_are_kept(
+    tmp_path: Path, trainer: Trainer, task: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     trainer.fails = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         _sweep(tmp_path)
@@ -229,6 +231,8 @@ def test_stopped_by_hand_the_settings_are_kept(tmp_path: Path, trainer: Trainer,
     assert result["states"] == {"complete": 4, "pruned": 0, "refused": 0, "too_large": 0, "fail": 4}
     rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
     assert [row["params"] for row in rows[:4]] == [row["params"] for row in rows[4:]]
+    show(result, Console(width=200))
+    assert "4 more were cut off by a stop or an error; they do not count" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("no more")])

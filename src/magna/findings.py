@@ -116,9 +116,9 @@ def show(result: Mapping[str, Any], console: Console) -> None:
         table.add_row(name, *(_brief(row["params"][key]) for row in top), "" if weight is None else f"{weight:.2f}")
     console.print(table)
     lines = [
-        f"{states['pruned']} trials were stopped early, {states['fail']} failed; weight: share of a setting in the "
-        "differences",
+        f"{states['pruned']} trials were stopped early; weight: share of a setting in the differences",
         *_count_refused(states, result["refused"]),
+        *([f"{states['fail']} more were cut off by a stop or an error; they do not count"] if states["fail"] else []),
         f"all trials: {result['out']}/trials.csv",
         f"train the best: magna train {shlex.quote(str(Path(result['out']) / 'best.toml'))}",
     ]
