@@ -117,8 +117,12 @@ def test_stopped_trials_stop_and_the_others_go_on(task: NodeClassification) -> N
         assert len(scores) == len(running) and all(0 <= score <= 1 for score in scores)
         return {2: [1], 4: [0, 3]}.get(epoch, [])
 
-    results = train_trials(configs, task, report_every=2, on_report=stop)
-    assert seen == [(2, [0, 1, 2, 3]), (4, [0, 2, 3]), (6, [2])]
+    def keep(ended: dict[int, Any]) -> None:
+        seen.append((-1, list(ended)))
+
+    results = train_trials(configs, task, report_every=2, on_report=stop, on_results=keep)
+    # Those that have ended are handed over when the batch goes on without them, so that a stop does not cost them.
+    assert seen == [(2, [0, 1, 2, 3]), (4, [0, 2, 3]), (-1, [0, 1, 3]), (6, [2]), (-1, [2])]
     assert [result.epochs for result in results] == [4, 4, 6, 4]
     untouched = train_trials(configs, task, report_every=2)
     assert [row["loss"] for row in results[2].history[:4]] == [row["loss"] for row in untouched[2].history[:4]]
@@ -300,6 +304,30 @@ def test_a_batch_that_does_not_fit_in_memory_is_halved(task: NodeClassification,
     results = train_trials(configs, task)
     assert memory == [8, 4, 2, 2, 2, 2, 1]
     assert [result.config for result in results] == configs
+
+
+def test_what_had_ended_before_memory_ran_out_is_kept(
+    task: NodeClassification, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = [config(train__seed=s, model__input_dropout=0.1) for s in range(4)]
+    keep, calls = Batch._keep, []
+
+    def keep_once(self: Batch, kept: list[bool]) -> None:
+        calls.append(kept)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has 1 GiB free.")
+        keep(self, kept)
+
+    monkeypatch.setattr(Batch, "_keep", keep_once)
+    handed: list[int] = []
+    results = train_trials(
+        configs,
+        task,
+        report_every=2,
+        on_report=lambda epoch, running, scores: [0, 1, 3] if epoch == 4 and len(running) == 4 else [],
+        on_results=handed.extend,
+    )
+    assert handed == [0, 1, 3, 2] and [result.epochs for result in results] == [4, 4, 6, 4]
 
 
 def test_a_training_that_does_not_fit_alone_is_an_error_or_named(task: NodeClassification, memory: list[int]) -> None:

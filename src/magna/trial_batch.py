@@ -207,9 +207,14 @@ class Batch:
         return (after % self.train_config.eval_every == 0) | (after == last)
 
     def run(
-        self, report_every: int, on_report: OnReport | None, read_test: bool, keep_weights: bool
-    ) -> dict[int, TrialResult]:
-        results: dict[int, TrialResult] = {}
+        self,
+        report_every: int,
+        on_report: OnReport | None,
+        on_results: OnResults,
+        read_test: bool,
+        keep_weights: bool,
+    ) -> None:
+        """Train to the end; `on_results` gets the trials that have ended whenever the others go on without them."""
         stopped = {FILLER}
         step = self._captured()
         for number in range(1, self.train_config.epochs + 1):
@@ -227,10 +232,10 @@ class Batch:
                 break
             if self.shrinks_by * sum(left) <= len(left) and number < self.train_config.epochs:
                 # Much of the batch has nothing left to do: the others go on without it.
-                results |= self._results([not keep for keep in left], read_test, keep_weights)
+                on_results(self._results([not keep for keep in left], read_test, keep_weights))
                 self._keep(left)
                 step = self._captured()
-        return results | self._results([True] * len(self.numbers), read_test, keep_weights)
+        on_results(self._results([True] * len(self.numbers), read_test, keep_weights))
 
     def _captured(self) -> Callable[[], object]:
         return captured(self.epoch, (), self.adam, [self.weights, *self.state.values()], self.configs[0].model)

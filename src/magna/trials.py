@@ -70,7 +70,8 @@ def train_trials(
         report_every: epochs between two calls of `on_report`.
         on_report: gets the epoch, the indices of the configs still running and their best validation accuracy so far,
             and returns the indices of those that are to stop there.
-        on_results: gets the results of each batch when it ends, by the indices of their configs.
+        on_results: gets the results of trials by the indices of their configs, as soon as a batch goes on without them
+            or ends.
         too_large: gets the index of each config that does not even fit in memory alone, with the reason; it has no
             result. None: that is an error.
     """
@@ -79,30 +80,32 @@ def train_trials(
         _check_data(config, task)
         groups.setdefault(structure(config), []).append(index)
     results: dict[int, TrialResult] = {}
+
+    def take(ended: dict[int, TrialResult]) -> None:
+        results.update(ended)
+        if on_results is not None:
+            on_results(ended)
+
     for members in groups.values():
         # A batch walks as many hops as its farthest trial: those that walk alike stand together.
         members.sort(key=lambda index: configs[index].model.K)
         size = _batch_size(configs[members[-1]], task)
         size = -(-len(members) // -(-len(members) // size))  # no batch much smaller than the others
         while members:
-            part = members[:size]
+            part, short = members[:size], False
             try:
-                ended = _train_part(configs, part, task, read_test, keep_weights, report_every, on_report)
+                _train_part(configs, part, task, read_test, keep_weights, report_every, on_report, take)
             except torch.OutOfMemoryError as error:
+                short = True
                 if len(part) > 1:
                     size = len(part) // 2
                 elif too_large is None:
                     raise
                 else:
                     too_large[part[0]] = shortage(error)
-                    members = members[1:]
-            else:
-                results |= ended
-                if on_results is not None:
-                    on_results(ended)
-                members = members[size:]
-                continue
-            free_memory()
+            if short:
+                free_memory()
+            members = [index for index in members if index not in results and index not in (too_large or ())]
     return [results[index] for index in sorted(results)]
 
 
@@ -129,13 +132,14 @@ def _train_part(
     keep_weights: bool,
     report_every: int,
     on_report: OnReport | None,
-) -> dict[int, TrialResult]:
+    on_results: OnResults,
+) -> None:
     """Train some of the configs, which have the same structure, in one batch."""
     with own_stream(task.device), matmul_precision(configs[part[0]].train.precision):
         if task.device.type == "cuda":
             part = part + [FILLER] * (batch_size_for(len(part)) - len(part))
         batch = Batch([configs[index] if index != FILLER else configs[part[0]] for index in part], part, task)
-        return batch.run(report_every, on_report, read_test, keep_weights)
+        batch.run(report_every, on_report, on_results, read_test, keep_weights)
 
 
 def _check_data(config: Config, task: NodeClassification) -> None:
