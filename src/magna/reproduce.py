@@ -123,8 +123,8 @@ def _task(config: Config, job: Job, before: Placed | None) -> Placed:
 def _train(members: Sequence[Cell], task: NodeClassification, job: Job) -> list[str]:
     """Train what the files of cells of one structure lack, together, and return the files of those that diverged.
 
-    The runs of a batch are recorded when it ends, so that a stop costs no more than the one under way; those of a cell
-    with a seed that diverged are not.
+    Runs are recorded when their batch ends or goes on without them, so that a stop costs no more than those under way;
+    those of a cell with a seed that diverged are not.
     """
     say = job.seldom()
     held = {cell.path: recorded_runs(job.out / cell.path, cell.config) for cell in members}
