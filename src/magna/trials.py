@@ -91,21 +91,19 @@ def train_trials(
         members.sort(key=lambda index: configs[index].model.K)
         size = _batch_size(configs[members[-1]], task)
         size = -(-len(members) // -(-len(members) // size))  # no batch much smaller than the others
-        while members:
-            part, short = members[:size], False
+        while part := [index for index in members if index not in results and index not in (too_large or ())][:size]:
             try:
                 _train_part(configs, part, task, read_test, keep_weights, report_every, on_report, take)
             except torch.OutOfMemoryError as error:
-                short = True
                 if len(part) > 1:
                     size = len(part) // 2
                 elif too_large is None:
                     raise
                 else:
                     too_large[part[0]] = shortage(error)
-            if short:
-                free_memory()
-            members = [index for index in members if index not in results and index not in (too_large or ())]
+            else:
+                continue
+            free_memory()
     return [results[index] for index in sorted(results)]
 
 
