@@ -34,7 +34,7 @@ def test_a_model_has_the_settings_of_its_config(name: str, tmp_path: Path) -> No
     out = model(x, edge_index)
     assert out.shape == (3, 3)
     run = RunFolder.create(tmp_path / "run", Config(model=SMALL[name]), torch.device("cpu"))
-    run.finish(model, {"seed": 0})
+    run.finish(model, {"seed": 0, "seconds": 1.0, "epochs": 1, "valid": {}, "test": {}})
     assert torch.equal(run.load_model().eval()(x, edge_index), out)
 
 

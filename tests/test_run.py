@@ -14,6 +14,7 @@ from magna.config import Config
 from magna.run import FORMAT, RunFolder
 
 CPU = torch.device("cpu")
+SUMMARY = {"seed": 0, "seconds": 1.0, "epochs": 1, "valid": {}, "test": {}}
 
 
 def test_a_new_folder_holds_what_is_needed_to_repeat(tmp_path: Path) -> None:
@@ -89,11 +90,11 @@ def test_the_saved_model_is_the_model(tmp_path: Path) -> None:
     model = MAGNA(4, 8, 1, 3, heads=2, K=2).eval()
     with pytest.raises(ValueError, match="unfinished"):
         run.load_model()
-    run.finish(model, {"seed": 0})
+    run.finish(model, SUMMARY)
     loaded = RunFolder.open(tmp_path).load_model().eval()
     x, edge_index = torch.randn(5, 4), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
     assert torch.equal(loaded(x, edge_index), model(x, edge_index))
-    assert run.summary == {"seed": 0}
+    assert run.summary == SUMMARY
     assert {"config.json", "model.safetensors"} <= {child.name for child in (tmp_path / "model").iterdir()}
 
 
@@ -101,7 +102,7 @@ def test_nothing_in_a_run_is_a_pickle(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, Config(), CPU)
     run.log({"epoch": 0})
     run.save_checkpoint({"x": torch.zeros(1)}, {"epoch": 1})
-    run.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), {"seed": 0})
+    run.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), SUMMARY)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} <= {".toml", ".json", ".jsonl", ".safetensors", ".md"}
     assert not any(path.read_bytes().startswith((b"\x80", b"PK")) for path in files)
@@ -131,6 +132,7 @@ def test_a_run_of_a_later_format_is_refused(tmp_path: Path) -> None:
         ("config.toml", b"[model]\nK = true\n", "model.K is True"),
         ("summary.json", b"", "summary.json is damaged"),
         ("summary.json", b"[1]", "holds no JSON object"),
+        ("summary.json", b'{"seed": 0}', "summary.json is damaged: it has no 'seconds'"),
         ("summary.json", b"\xff\xfe", "summary.json is damaged"),
         ("model/config.json", b"{", "model is damaged"),
         ("model/config.json", b'{"K": 3}', "model is damaged"),
@@ -140,7 +142,7 @@ def test_a_run_of_a_later_format_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_files_are_one_line(tmp_path: Path, name: str, content: bytes | None, words: str) -> None:
-    RunFolder.create(tmp_path, Config(), CPU).finish(MAGNA(4, 8, 1, 3, heads=2, K=2), {"seed": 0})
+    RunFolder.create(tmp_path, Config(), CPU).finish(MAGNA(4, 8, 1, 3, heads=2, K=2), SUMMARY)
     if content is None:
         (tmp_path / name).unlink()
     else:
@@ -161,7 +163,7 @@ def test_a_damaged_checkpoint_says_what_to_do(tmp_path: Path, part: int) -> None
 
 def test_a_full_disk_names_the_file_and_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunFolder.create(tmp_path, Config(), CPU)
-    run.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), {"seed": 0})
+    run.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), SUMMARY)
     weights = (tmp_path / "model" / "model.safetensors").read_bytes()
 
     def full(self: MAGNA, folder: Path) -> None:
@@ -173,16 +175,16 @@ def test_a_full_disk_names_the_file_and_keeps_what_is_there(tmp_path: Path, monk
     with pytest.raises(
         OSError, match=r"model could not be written \(No space left on device\); what was there before is"
     ):
-        run.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), {"seed": 1})
+        run.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), {**SUMMARY, "seed": 1})
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
-    assert run.summary == {"seed": 0}
+    assert run.summary == SUMMARY
 
 
 def test_others_may_read_a_run(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         run = RunFolder.create(tmp_path / "run", Config(), CPU)
-        run.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), {"seed": 0})
+        run.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), SUMMARY)
     finally:
         os.umask(before)
     for path in (tmp_path / "run").rglob("*"):

@@ -26,6 +26,8 @@ from magna.whole import forget_parts, make_folder, write_whole, writing
 
 # Grows when an older magna could no longer read a run folder; folders of smaller numbers stay readable.
 FORMAT = 1
+# What every summary.json has, whatever its task.
+_REPORTED = ("seed", "seconds", "epochs", "valid", "test")
 _PACKAGES = ("magna", "torch", "torch-geometric", "lightning", "numpy", "scipy", "scikit-learn", "triton")
 
 
@@ -121,7 +123,12 @@ class RunFolder:
     @property
     def summary(self) -> dict[str, Any] | None:
         """What the finished run reported, None while it is not finished."""
-        return self._read("summary.json")
+        summary = self._read("summary.json")
+        missing = [name for name in _REPORTED if summary is not None and name not in summary]
+        if missing:
+            file = self.path / "summary.json"
+            raise ValueError(f"{file} is damaged: it has no {missing[0]!r}; try a copy of it, or train again")
+        return summary
 
     @property
     def schema(self) -> dict[str, Any] | None:
