@@ -115,7 +115,7 @@ def _flops(task: LinkPrediction, network: Any) -> int:
         task.loss(network.train(), task.batches()[0]).backward()
     network.zero_grad()
     # The counter does not see into the loss: the scores twice, and the gradients of queries and candidates.
-    scored = 2 * task.batch_size * task.num_nodes * network.decoder.channels
+    scored = 2 * task.batch_size * task.num_nodes * (network.decoder.channels + network.config["skip_channels"])
     return counter.get_total_flops() + 4 * scored
 
 

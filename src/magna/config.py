@@ -119,6 +119,7 @@ class ModelConfig:
     decoder_dropout: float = 0.0
     entity_bias: bool = False
     loop_bias: bool = False
+    skip_channels: int = 0
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class TaskConfig:
     label_smoothing: float = 0.1  # share of the target that goes to all entities alike
     relation_prediction: float = 0.0  # weight of guessing the relation from head and tail
     relation_guess: RelationGuess = "states"  # by the decoder's scores of the states, or e_h ∘ e_t of the embeddings
-    n3: float = 0.0  # weight of the nuclear 3-norm of the factors of a score
+    n3: float = 0.0  # weight of the nuclear 3-norm of a score's factors; of those past the encoder if there are
 
     def __post_init__(self) -> None:
         for name in _OTHER_TASK[self.name]:

@@ -69,7 +69,7 @@ def test_all_relations_of_a_pair_have_the_scores_of_the_formula(name: str, relat
     decoder = _decoder(name, relation_channels).eval()
     head, relations, states = _inputs(relation_channels)
     tail = states[:BATCH]
-    scores = decoder.relation_scores(head, relations, tail)
+    scores = decoder.relation_scores(head, tail, relations)
     expected = [_formula(decoder, h, r, t) for h, t in zip(head, tail, strict=True) for r in relations]
     torch.testing.assert_close(scores, torch.stack(expected).view(BATCH, len(relations)))
 

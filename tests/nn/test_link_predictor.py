@@ -13,7 +13,7 @@ from torch import Tensor
 
 from magna import LinkPredictor
 from magna.datasets import KnowledgeGraph, load_knowledge_graph
-from magna.nn.decoder import DECODERS
+from magna.nn.decoder import DECODERS, LINEAR
 
 ENTITIES, RELATIONS = 600, 4
 SMALL: dict[str, Any] = {"heads": 4, "K": 2, "final_norm": "layer", "entity_channels": 20}
@@ -108,6 +108,36 @@ def test_entities_may_have_a_bias_as_answers(decoder: str) -> None:
     torch.testing.assert_close(after, before + torch.arange(model.num_entities))
 
 
+@pytest.mark.parametrize("decoder", sorted(DECODERS))
+def test_scores_past_the_encoder_are_added(decoder: str) -> None:
+    model = _model(decoder=decoder, skip_channels=12, embedding_std=1.0).eval()
+    skip, head, relation = model.skip, torch.tensor([3, 5]), torch.tensor([0, 6])
+    assert skip is not None and skip.entity_table.shape == (ENTITIES, 12)
+    with torch.no_grad():
+        for one in (model, skip):
+            if one.decoder.entity_bias is not None:
+                one.decoder.entity_bias.normal_()
+    scored, past = model(*_graph(), head, relation), skip(*_graph(), head, relation)
+    torch.testing.assert_close(scored.part(slice(1, 2)).scores(), scored.scores()[1:])
+    model.skip = None
+    torch.testing.assert_close(scored.scores(), model(*_graph(), head, relation).scores() + past.scores())
+
+
+@pytest.mark.parametrize("decoder", LINEAR)
+def test_guesses_past_the_encoder_are_added(decoder: str) -> None:
+    model = _model(decoder=decoder, skip_channels=12, embedding_std=1.0).eval()
+    head, relation, tail = torch.tensor([3, 5]), torch.tensor([0, 6]), torch.tensor([1, 2])
+    scored, pairs = model(*_graph(), head, relation), torch.arange(2)
+    guessed = model.relation_scores(scored.states, head, tail)
+    torch.testing.assert_close(guessed[pairs, relation], scored.scores()[pairs, tail])
+
+
+def test_what_goes_past_the_encoder_changes_no_other_draw() -> None:
+    plain, model = _model(), _model(skip_channels=12)
+    for name, value in plain.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name])
+
+
 def test_without_layers_it_is_its_decoder() -> None:
     model = _model(layers=0, final_norm="none").eval()
     assert model.encoder is None and model.decoder.project is None
@@ -160,7 +190,7 @@ def test_gradients_reach_every_parameter(decoder: str) -> None:
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
 
 
-@pytest.mark.parametrize("form", [{}, {"layers": 0}, {"decoder": "conve", "typed": False}])
+@pytest.mark.parametrize("form", [{}, {"layers": 0}, {"decoder": "conve", "typed": False}, {"skip_channels": 6}])
 def test_it_is_saved_and_loaded(tmp_path: Path, form: dict) -> None:
     model = _model(**form).eval()
     model.save_pretrained(tmp_path)
@@ -182,6 +212,7 @@ def test_official_starting_values() -> None:
     [
         ({"decoder": "distmul"}, "decoder is 'distmul'; allowed: 'distmult'"),
         ({"entity_channels": 0}, "entity_channels is 0"),
+        ({"skip_channels": -1}, "skip_channels is -1"),
         ({"embedding_std": 0.0}, "embedding_std is 0.0; allowed: above 0"),
         ({"relation_source": "entities", "relation_channels": 8}, "allowed: as wide, and no more relations"),
         ({"add_self_loops": True}, "'add_self_loops' is given"),

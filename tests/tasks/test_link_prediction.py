@@ -108,6 +108,8 @@ STEPS: dict[str, dict[str, dict[str, object]]] = {
     "dropout": {
         "model": {"attention_dropout": 0.3, "feature_dropout": 0.3, "input_dropout": 0.2, "decoder_dropout": 0.2}
     },
+    "past the encoder": {"model": {"skip_channels": 10}, "task": {"relation_prediction": 1.0, "n3": 0.1}},
+    "past the encoder in bfloat16": {"model": {"skip_channels": 10}, "train": {"precision": "bfloat16"}},
     "biases": {"model": {"entity_bias": True, "loop_bias": True}},
     "relations from entities": {"model": {"relation_source": "entities", "relation_norm": "unbiased"}},
     "learnt alpha": {"model": {"hop_weights": "alpha"}},
@@ -179,6 +181,20 @@ def test_guessing_the_relation_and_n3(guess: str) -> None:
     n3 = sum(factor.abs().pow(3).sum() for factor in factors) / len(single)
     expected = plain.loss(model, batch) + 0.5 * told + 0.01 * n3
     torch.testing.assert_close(task.loss(model, batch), expected)
+
+
+def test_n3_is_on_what_goes_past_the_encoder() -> None:
+    plain, task = _task(), _task(n3=0.01)
+    model = _model(task, skip_channels=10)
+    single = [q for q in range(len(task.graph.queries)) if len(_answers(task, q)) == 1][:8]
+    batch = torch.tensor(single + [-1] * 24)
+    head, relation = task.graph.queries[single].unbind(1)
+    tail = torch.tensor([_answers(task, query)[0] for query in single])
+    assert model.skip is not None
+    entities, relations = model.skip.entity_table, model.skip.relation_table
+    factors = (entities[head], relations[relation], entities[tail])
+    n3 = sum(factor.abs().pow(3).sum() for factor in factors) / len(single)
+    torch.testing.assert_close(task.loss(model, batch), plain.loss(model, batch) + 0.01 * n3)
 
 
 def test_what_guessing_the_relation_needs() -> None:

@@ -102,7 +102,7 @@ class Decoder(nn.Module):
         """How a head and a relation become a query: each decoder's own."""
         raise NotImplementedError
 
-    def relation_scores(self, head: Tensor, relations: Tensor, tail: Tensor) -> Tensor:
+    def relation_scores(self, head: Tensor, tail: Tensor, relations: Tensor) -> Tensor:
         """[B, R]: the scores of pairs of head and tail with each row of a table of relations, without the bias."""
         return self.pair(head, tail) @ self.relation(relations).T
 

@@ -48,6 +48,15 @@ class Scored(NamedTuple):
         own = None if self.own is None else (self.own[0][queries], self.own[1][queries])
         return self._replace(query=self.query[queries], own=own)
 
+    def plus(self, other: Scored) -> Scored:
+        """The scores of the same queries by two models, added up: one product of what both are made of."""
+        biases = [bias for bias in (self.bias, other.bias) if bias is not None]
+        return self._replace(
+            query=torch.cat([self.query, other.query.to(self.query.dtype)], 1),
+            candidates=torch.cat([self.candidates, other.candidates.to(self.candidates.dtype)], 1),
+            bias=torch.stack(biases).sum(0) if biases else None,
+        )
+
     def scores(self) -> Tensor:
         """[B, N], all at once."""
         scores = self.query @ self.candidates.T
@@ -86,6 +95,9 @@ class LinkPredictor(
         entity_bias: a number for each entity that is added to its scores as an answer; "conve" always has it.
         loop_bias: a number for each relation that is added to the score of (h, r, h). What makes an entity score high
             with its neighbours makes it score highest with itself, which is seldom the answer.
+        skip_channels: width of second embeddings of entities and relations, which go past the encoder; a decoder of the
+            same kind scores them, and both scores are added. What tells an entity from its neighbours has a place of
+            its own there. 0: none.
         options: every keyword option of :class:`MAGNA`, its blocks and layers, such as `K`, `top_k`, `final_norm`.
 
     Shapes: edge_index [2, E], edge_type [E], head [B], relation [B] → :class:`Scored`.
@@ -112,6 +124,7 @@ class LinkPredictor(
         decoder_dropout: float = 0.0,
         entity_bias: bool = False,
         loop_bias: bool = False,
+        skip_channels: int = 0,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -136,10 +149,13 @@ class LinkPredictor(
             "decoder_dropout": decoder_dropout,
             "entity_bias": entity_bias,
             "loop_bias": loop_bias,
+            "skip_channels": skip_channels,
         }
         self._hub_mixin_config = self.config
         for name in ("num_entities", "num_relations", "hidden_channels", "entity_channels", "relation_channels"):
             check_size(name, self.config[name])
+        if skip_channels != 0:
+            check_size("skip_channels", skip_channels)
         one_of("decoder", decoder, DecoderName)
         one_of("relation_source", relation_source, RelationSource)
         if not embedding_std > 0:
@@ -185,7 +201,20 @@ class LinkPredictor(
             backend=encoder["backend"],
             fill=False,  # below, in the order that the results of a seed rest on
         )
+        self.skip: LinkPredictor | None = None
         self.reset_parameters()
+        if skip_channels:  # after the rest, whose draws do not depend on it
+            self.skip = LinkPredictor(
+                num_entities,
+                num_relations,
+                skip_channels,
+                num_layers=0,
+                decoder=decoder,
+                entity_channels=skip_channels,
+                embedding_std=embedding_std,
+                decoder_dropout=decoder_dropout,
+                backend=encoder["backend"],
+            )
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
@@ -211,6 +240,8 @@ class LinkPredictor(
         if not isinstance(self.norm, nn.Identity):
             self.norm.reset_parameters()
         self.decoder.reset_parameters()
+        if self.skip is not None:
+            self.skip.reset_parameters()
 
     def relations(self) -> Tensor:
         """[2R + 1, relation_channels]: relations, their inverses, the self-loop."""
@@ -232,7 +263,22 @@ class LinkPredictor(
         """What the scores of queries (head, relation) with all entities are made of."""
         query = self.decoder.query(lookup(states, head), lookup(self.relations(), relation))
         own = None if self.loop_bias is None else (head, lookup(self.loop_bias[:, None], relation).squeeze(1))
-        return Scored(query, self.decoder.candidates(states), self.decoder.bias(), states, own)
+        scored = Scored(query, self.decoder.candidates(states), self.decoder.bias(), states, own)
+        return scored if self.skip is None else scored.plus(self.skip.score(self.skip.entity_table, head, relation))
+
+    def relation_scores(self, states: Tensor, head: Tensor, tail: Tensor) -> Tensor:
+        """[B, 2R + 1]: the scores of pairs of head and tail with every relation."""
+        scores = self.decoder.relation_scores(*lookup_both(states, head, tail), self.relations())
+        if self.skip is None:
+            return scores
+        return scores + self.skip.relation_scores(self.skip.entity_table, head, tail)
+
+    def factors(self, states: Tensor, head: Tensor, relation: Tensor, tail: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """[B, C] each: head, relation and tail as they enter the product; of those past the encoder where there are."""
+        if self.skip is not None:
+            return self.skip.factors(self.skip.entity_table, head, relation, tail)
+        heads, tails = lookup_both(states, head, tail)
+        return heads, self.decoder.relation(lookup(self.relations(), relation)), tails
 
     def forward(
         self,
@@ -244,3 +290,9 @@ class LinkPredictor(
         edge_mask: Tensor | None = None,
     ) -> Scored:
         return self.score(self.encode(edge_index, edge_type, edge_mask=edge_mask), head, relation)
+
+
+def lookup_both(table: Tensor, head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of heads and of tails, looked up together: the gradient of a lookup is as large as its table."""
+    heads, tails = lookup(table, torch.cat([head, tail])).chunk(2)
+    return heads, tails

@@ -13,7 +13,8 @@ from magna.datasets import Answers, KnowledgeGraph, Ranking
 from magna.metrics import Ranks
 from magna.models import LinkPredictor, make_link_predictor
 from magna.nn.decoder import LINEAR
-from magna.ops import kvsall_loss, lookup, rank_targets
+from magna.nn.link_predictor import lookup_both
+from magna.ops import kvsall_loss, rank_targets
 
 SIDES = ("head", "tail")
 _RELATION_SMOOTHING = 1e-3
@@ -144,11 +145,8 @@ class LinkPrediction:
             guess = self._relation_loss(model, scored.states, head, relation, tail)
             loss = loss + self.settings.relation_prediction * (share * guess).sum()
         if self.settings.n3 > 0:
-            decoder = model.decoder
-            states, relations = scored.states, decoder.relation(lookup(model.relations(), relation))
-            heads, tails = _both(states, head, tail)
-            factors = heads, relations, tails
-            norms = sum(decoder.magnitude(factor.float()).pow(3).sum(1) for factor in factors)
+            factors = model.factors(scored.states, head, relation, tail)
+            norms = sum(model.decoder.magnitude(factor.float()).pow(3).sum(1) for factor in factors)
             loss = loss + self.settings.n3 * (share * norms).sum()
         return loss
 
@@ -176,12 +174,10 @@ class LinkPrediction:
     def _relation_loss(self, model: Any, states: Tensor, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
         """[B]: the relation guessed by the decoder; or from the embeddings, as e_h ∘ e_t against each relation's."""
         if self.settings.relation_guess == "states":
-            heads, tails = _both(states, head, tail)
-            scores = model.decoder.relation_scores(heads, model.relations(), tails)
+            scores = model.relation_scores(states, head, tail)
         else:
-            entities, relations = model.entity_table, model.relation_table
-            heads, tails = _both(entities, head, tail)
-            scores = (heads * tails) @ relations.T
+            heads, tails = lookup_both(model.entity_table, head, tail)
+            scores = (heads * tails) @ model.relation_table.T
         return nn.functional.cross_entropy(
             scores.float(), relation, reduction="none", label_smoothing=_RELATION_SMOOTHING
         )
@@ -272,12 +268,6 @@ def log_probabilities(scores: Tensor, told: Tensor) -> Tensor:
     """
     others = scores.masked_fill(told, -torch.inf).logsumexp(1, keepdim=True)
     return torch.where(told, scores - torch.logaddexp(others, scores), scores - others)
-
-
-def _both(table: Tensor, head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of heads and of tails, looked up together: the gradient of a lookup is as large as its table."""
-    heads, tails = lookup(table, torch.cat([head, tail])).chunk(2)
-    return heads, tails
 
 
 def _metrics(ranks: Ranks) -> dict[str, float]:
