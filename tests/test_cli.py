@@ -60,6 +60,14 @@ def test_the_first_run_is_quick() -> None:
     assert Path("runs/digits/summary.json").is_file()
 
 
+def test_a_run_says_what_it_trains(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ("train.epochs=1", "model.hidden_channels=16", "model.heads=4", "model.K=2", "model.skip_channels=8")
+    settings = [word for each in small for word in ("--set", each)]
+    assert run_magna(monkeypatch, "train", "families", "--device", "cpu", *settings) == 0
+    said = capsys.readouterr().err
+    assert "× 16 MAGNA, 4 heads, K=2," in said and ", 8 channels past the encoder · cpu" in said
+
+
 def _processor_seconds(command: list[str]) -> float:
     """Of all threads together, on two cores."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -157,6 +157,8 @@ def _describe(config: Config, task: Any, device: Any) -> str:
     }[model.name]
     if config.task.name == "link_prediction":
         kind += f", {model.decoder}"
+        if model.skip_channels:
+            kind += f", {model.skip_channels} channels past the encoder"
     return (
         f"{task.dataset}: {task.size} · {model.num_layers} × {model.hidden_channels} {kind} · {device.type}"
         + "".join(f"\nnote: {note}" for note in task.notes)
