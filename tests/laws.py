@@ -22,6 +22,8 @@ from magna.typing import Backend
 
 Results = dict[str, Tensor]
 Options = dict[str, Any]
+# The least that a finished run reports.
+SUMMARY: dict[str, Any] = {"seed": 0, "seconds": 1.0, "epochs": 1, "valid": {}, "test": {}}
 
 
 def device_of(backend: str) -> torch.device:

@@ -14,6 +14,7 @@ from magna.models import MODELS, make_link_predictor, make_model
 from magna.run import RunFolder
 from magna.tasks import NodeClassification
 from magna.trials import train_trials
+from tests.laws import SUMMARY
 
 SMALL = {
     "magna": ModelConfig(hidden_channels=8, heads=2, K=2),
@@ -34,7 +35,7 @@ def test_a_model_has_the_settings_of_its_config(name: str, tmp_path: Path) -> No
     out = model(x, edge_index)
     assert out.shape == (3, 3)
     run = RunFolder.create(tmp_path / "run", Config(model=SMALL[name]), torch.device("cpu"))
-    run.finish(model, {"seed": 0, "seconds": 1.0, "epochs": 1, "valid": {}, "test": {}})
+    run.finish(model, SUMMARY)
     assert torch.equal(run.load_model().eval()(x, edge_index), out)
 
 

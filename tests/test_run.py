@@ -12,9 +12,9 @@ import torch
 from magna import MAGNA
 from magna.config import Config
 from magna.run import FORMAT, RunFolder
+from tests.laws import SUMMARY
 
 CPU = torch.device("cpu")
-SUMMARY = {"seed": 0, "seconds": 1.0, "epochs": 1, "valid": {}, "test": {}}
 
 
 def test_a_new_folder_holds_what_is_needed_to_repeat(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import platform
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -123,12 +123,7 @@ class RunFolder:
     @property
     def summary(self) -> dict[str, Any] | None:
         """What the finished run reported, None while it is not finished."""
-        summary = self._read("summary.json")
-        missing = [name for name in _REPORTED if summary is not None and name not in summary]
-        if missing:
-            file = self.path / "summary.json"
-            raise ValueError(f"{file} is damaged: it has no {missing[0]!r}; try a copy of it, or train again")
-        return summary
+        return self._read("summary.json", _REPORTED)
 
     @property
     def schema(self) -> dict[str, Any] | None:
@@ -155,8 +150,8 @@ class RunFolder:
         with writing(path), path.open("a", encoding="utf-8") as file:
             file.write("".join(json.dumps(row) + "\n" for row in rows))
 
-    def _read(self, name: str) -> dict[str, Any] | None:
-        """A JSON file of the folder, None where it is not there."""
+    def _read(self, name: str, needed: Sequence[str] = ()) -> dict[str, Any] | None:
+        """A JSON file of the folder with at least what is needed of it, None where it is not there."""
         file = self.path / name
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
@@ -166,6 +161,9 @@ class RunFolder:
             raise ValueError(f"{file} is damaged, not JSON ({error}); try a copy of it, or train again") from error
         if not isinstance(content, dict):
             raise ValueError(f"{file} is damaged: it holds no JSON object; try a copy of it, or train again")
+        for key in needed:
+            if key not in content:
+                raise ValueError(f"{file} is damaged: it has no {key!r}; try a copy of it, or train again")
         return content
 
     def keep_metrics(self, epochs: int) -> None:

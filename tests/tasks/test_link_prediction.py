@@ -164,21 +164,26 @@ def test_one_loss_for_all_batch_sizes() -> None:
     torch.testing.assert_close(task.loss(model, padded), small.loss(model, batch[:10]))
 
 
+def _with_one_answer(task: LinkPrediction) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """A batch of queries that have one answer each, so that nothing is drawn, and their heads, relations and tails."""
+    single = [q for q in range(len(task.graph.queries)) if len(_answers(task, q)) == 1][:8]
+    head, relation = task.graph.queries[single].unbind(1)
+    tail = torch.tensor([_answers(task, query)[0] for query in single])
+    return torch.tensor(single + [-1] * 24), (head, relation, tail)
+
+
 @pytest.mark.parametrize("guess", ["states", "embeddings"])
 def test_guessing_the_relation_and_n3(guess: str) -> None:
     plain, task = _task(), _task(relation_prediction=0.5, relation_guess=guess, n3=0.01)
     model = _model(task)
-    single = [q for q in range(len(task.graph.queries)) if len(_answers(task, q)) == 1][:8]
-    batch = torch.tensor(single + [-1] * 24)
-    head, relation = task.graph.queries[single].unbind(1)
-    tail = torch.tensor([_answers(task, query)[0] for query in single])
+    batch, (head, relation, tail) = _with_one_answer(task)
     states = model.encode(task.edge_index, task.edge_type, edge_mask=task._not_told(batch))
     rows, table = states, model.decoder.relation(model.relation_table)
     if guess == "embeddings":
         rows, table = model.entity_table, model.relation_table
     told = torch.nn.functional.cross_entropy((rows[head] * rows[tail]) @ table.T, relation, label_smoothing=1e-3)
     factors = (states[head], model.decoder.relation(model.relation_table[relation]), states[tail])
-    n3 = sum(factor.abs().pow(3).sum() for factor in factors) / len(single)
+    n3 = sum(factor.abs().pow(3).sum() for factor in factors) / len(head)
     expected = plain.loss(model, batch) + 0.5 * told + 0.01 * n3
     torch.testing.assert_close(task.loss(model, batch), expected)
 
@@ -186,14 +191,11 @@ def test_guessing_the_relation_and_n3(guess: str) -> None:
 def test_n3_is_on_what_goes_past_the_encoder() -> None:
     plain, task = _task(), _task(n3=0.01)
     model = _model(task, skip_channels=10)
-    single = [q for q in range(len(task.graph.queries)) if len(_answers(task, q)) == 1][:8]
-    batch = torch.tensor(single + [-1] * 24)
-    head, relation = task.graph.queries[single].unbind(1)
-    tail = torch.tensor([_answers(task, query)[0] for query in single])
+    batch, (head, relation, tail) = _with_one_answer(task)
     assert model.skip is not None
     entities, relations = model.skip.entity_table, model.skip.relation_table
     factors = (entities[head], relations[relation], entities[tail])
-    n3 = sum(factor.abs().pow(3).sum() for factor in factors) / len(single)
+    n3 = sum(factor.abs().pow(3).sum() for factor in factors) / len(head)
     torch.testing.assert_close(task.loss(model, batch), plain.loss(model, batch) + 0.01 * n3)
 
 

@@ -49,7 +49,7 @@ class Scored(NamedTuple):
         return self._replace(query=self.query[queries], own=own)
 
     def plus(self, other: Scored) -> Scored:
-        """The scores of the same queries by two models, added up: one product of what both are made of."""
+        """The scores of the same queries by two models added up, in one product; the other has no `own`."""
         biases = [bias for bias in (self.bias, other.bias) if bias is not None]
         return self._replace(
             query=torch.cat([self.query, other.query.to(self.query.dtype)], 1),
