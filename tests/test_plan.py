@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from magna import plan as planning
 from magna import train as training
@@ -136,10 +137,23 @@ def test_the_time_of_seeds_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan(config, device="cpu", seeds=3, together=True)["time"]["seconds"] == 2 * 40.0
 
 
+def test_the_time_of_seeds_together_that_are_seldom_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config().with_values(["train.epochs=40", "train.eval_every=5", "model.hidden_channels=16"])
+    clock, look = Clock(monkeypatch), Batch.look
+
+    def slow(batch: Batch) -> Tensor:
+        clock.now += 10.0
+        return look(batch)
+
+    monkeypatch.setattr(Batch, "look", slow)
+    said = plan(config, device="cpu", seeds=2, together=True)["time"]
+    assert (said["epoch_seconds"], said["seconds"]) == (1.0 + 10.0 / 5, 40.0 + 8 * 10.0)
+
+
 def test_what_comes_before_the_first_epoch_together_is_not_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, captured = Clock(monkeypatch), Batch._captured
 
-    def compiled(batch: Batch) -> Callable[[], object]:
+    def compiled(batch: Batch) -> list[Callable[[], object]]:
         clock.now += 3 * planning.MOST_SECONDS
         return captured(batch)
 

@@ -6,19 +6,20 @@ import json
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from types import SimpleNamespace
+from typing import Any, cast, get_args, get_type_hints
 
 import pytest
 import torch
 
 from magna import MAGNAConv
-from magna.config import Config, ModelConfig, TaskConfig, TrainConfig, keys
+from magna.config import Config, ModelConfig, TaskConfig, TrainConfig, keys, load_recipe
 from magna.loop import Diverged
 from magna.run import RunFolder
 from magna.tasks import NodeClassification
 from magna.train import train
 from magna.trial_batch import Batch
-from magna.trials import structure, train_trials
+from magna.trials import _batch_size, structure, train_trials
 from tests.laws import Capturable, node_task
 
 ROOT = Path(__file__).parents[1]
@@ -257,11 +258,20 @@ def test_an_epoch_can_be_captured(key: str, task: NodeClassification) -> None:
     start, changed = pair
     together = [start, changed] if structure(start) == structure(changed) else [changed, changed]
     batch = Batch(together, [0, 1], task)
-    batch.epoch()  # what is made once may be
-    with Capturable() if changed.model.mode != "exact" else nullcontext():
-        batch.epoch()
+    for part in (batch.step, batch.look):
+        part()  # what is made once may be
+        with Capturable() if changed.model.mode != "exact" else nullcontext():
+            part()
     if torch.cuda.is_available():
         train_trials(together, node_task(config(), None, torch.device("cuda")))
+
+
+@pytest.mark.parametrize(("recipe", "nodes"), [("pubmed-paper", 19_717), ("cora-paper", 2_708), ("pubmed", 19_717)])
+def test_what_fills_a_gpu_trains_alone(recipe: str, nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (139 << 30, 141 << 30))
+    task = SimpleNamespace(device=torch.device("cuda"), num_nodes=nodes, num_edges=6 * nodes, in_channels=500)
+    size = _batch_size(load_recipe(recipe), cast(NodeClassification, task))
+    assert (size == 1) == (recipe == "pubmed-paper")
 
 
 def test_other_data_than_the_task_s_is_refused(task: NodeClassification) -> None:

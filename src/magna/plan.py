@@ -139,25 +139,25 @@ def _pace_in_turn(config: Config, task: Task, seeds: int) -> Pace:
 
 
 def _pace_together(config: Config, task: Task, seeds: int) -> Pace:
-    """Of seeds that share a batch, in as many batches as memory asks for."""
+    """Of seeds that share a batch, in as many batches as memory asks for; from one validation to the next."""
     assert isinstance(task, NodeClassification)
-    epochs, sizes = _Laps(task.device), []
+    rounds, sizes, every = _Laps(task.device), [], min(config.train.eval_every, config.train.epochs)
 
     def on_report(number: int, which: list[int], best: list[float]) -> Collection[int]:
-        epochs.stop()
+        rounds.stop()
         sizes.append(len(which))
-        if number == 1:
-            epochs.begin()  # what a GPU compiles and captures before the first epoch is no part of the pace
-        if epochs.enough:
+        if number == every:
+            rounds.begin()  # what a GPU compiles and captures before the first epoch is no part of the pace
+        if rounds.enough:
             raise _Enough
-        epochs.start()
+        rounds.start()
         return ()
 
-    epochs.start()
+    rounds.start()
     with suppress(_Enough):
         configs = [config.with_seed(config.train.seed + number) for number in range(seeds)]
-        train_trials(configs, task, report_every=1, on_report=on_report)
-    return Pace(epochs.counted, epochs.typical, 0.0, turns=-(-seeds // sizes[0]))
+        train_trials(configs, task, report_every=every, on_report=on_report)
+    return Pace(rounds.counted, rounds.typical / every, 0.0, turns=-(-seeds // sizes[0]))
 
 
 def forecast(task: Task, config: Config, device: torch.device) -> Memory:

@@ -116,8 +116,8 @@ class Batch:
             "best_accuracy": torch.full((count,), -1.0, dtype=torch.float64, device=self.device),
             "best_loss": torch.full((count,), math.inf, device=self.device),
             "epochs": torch.zeros(count, dtype=torch.int64, device=self.device),
-            # A few rows more than epochs: capturing runs some, which are undone.
-            "record": torch.zeros(epochs + TRIAL_RUNS, count, 3, dtype=torch.float64, device=self.device),
+            # By the number of steps so far. A few rows more than epochs: capturing runs some, which are undone.
+            "record": torch.zeros(epochs + 1 + TRIAL_RUNS, count, 3, dtype=torch.float64, device=self.device),
         }
         self.rates = torch.zeros(count, device=self.device)
         self.grad = torch.zeros_like(weights)
@@ -176,8 +176,8 @@ class Batch:
         values = tuple(value for _, _, value in self.settings)
         return torch.vmap(measure)(weights, values, nodes)
 
-    def epoch(self) -> Tensor:
-        """One step of every trial, then validation; nothing here waits for the device. Gives the losses, [S]."""
+    def step(self) -> Tensor:
+        """One step of every trial; nothing here waits for the device. Gives the losses, [S]."""
         s, t = self.state, self.train_settings
         half_cosine = (1 + torch.cos(math.pi * s["epoch"] / self.train_config.epochs)) / 2
         self.rates.copy_(t["min_lr"] + (t["lr"] - t["min_lr"]) * half_cosine)
@@ -186,25 +186,36 @@ class Batch:
         shrink = torch.where(t["clip"] > 0, (t["clip"] / (norm + 1e-6)).clamp(max=1), 1.0)
         self.grad.mul_(shrink[:, None])
         self.adam.step()
-
-        valid = self._measure(self.weights, self.nodes["valid"])
-        accuracy, loss = valid["accuracy"], valid["loss"]
-        running = s["epoch"] - s["best_epoch"] <= t["patience"]
-        better = (accuracy > s["best_accuracy"]) | ((accuracy == s["best_accuracy"]) & (loss < s["best_loss"]))
-        better &= running & losses.isfinite() & self._looks(s["epoch"])
-        s["best"].copy_(torch.where(better[:, None], self.weights, s["best"]))
-        s["best_epoch"].copy_(torch.where(better, s["epoch"], s["best_epoch"]))
-        s["best_accuracy"].copy_(torch.where(better, accuracy, s["best_accuracy"]))
-        s["best_loss"].copy_(torch.where(better, loss, s["best_loss"]))
-        s["epochs"].add_(running)
-        s["record"].index_copy_(0, s["epoch"][None], torch.stack([losses, accuracy, loss], dim=1).double()[None])
+        s["epochs"].add_(s["epoch"] - s["best_epoch"] <= t["patience"])
         s["epoch"].add_(1)
+        self._write_record(0, losses[:, None])
         return losses
 
-    def _looks(self, epoch: int | Tensor) -> bool | Tensor:
-        """Whether validation counts after an epoch: after every `eval_every`-th one, and after the last."""
+    def look(self) -> Tensor:
+        """Validation after a step; trials that are better than ever are kept. Gives the accuracies, [S]."""
+        s = self.state
+        valid = self._measure(self.weights, self.nodes["valid"])
+        accuracy, loss = valid["accuracy"], valid["loss"]
+        epoch = s["epoch"] - 1
+        better = (accuracy > s["best_accuracy"]) | ((accuracy == s["best_accuracy"]) & (loss < s["best_loss"]))
+        better &= epoch - s["best_epoch"] <= self.train_settings["patience"]
+        better &= s["record"].index_select(0, s["epoch"][None])[0, :, 0].isfinite()
+        s["best"].copy_(torch.where(better[:, None], self.weights, s["best"]))
+        s["best_epoch"].copy_(torch.where(better, epoch, s["best_epoch"]))
+        s["best_accuracy"].copy_(torch.where(better, accuracy, s["best_accuracy"]))
+        s["best_loss"].copy_(torch.where(better, loss, s["best_loss"]))
+        self._write_record(1, torch.stack([accuracy, loss], dim=1))
+        return accuracy
+
+    def _write_record(self, first: int, values: Tensor) -> None:
+        """Put values [S, n] into the columns of the record from `first` on, for the last step."""
+        columns = self.state["record"][:, :, first : first + values.size(1)]
+        columns.index_copy_(0, self.state["epoch"][None], values.double()[None])
+
+    def _looks(self, epoch: int) -> bool:
+        """Whether validation is looked at after an epoch: after every `eval_every`-th one, and after the last."""
         after, last = epoch + 1, self.train_config.epochs
-        return (after % self.train_config.eval_every == 0) | (after == last)
+        return after % self.train_config.eval_every == 0 or after == last
 
     def run(
         self,
@@ -216,9 +227,11 @@ class Batch:
     ) -> None:
         """Train to the end; `on_results` gets the trials that have ended whenever the others go on without them."""
         stopped = {FILLER}
-        step = self._captured()
+        step, look = self._captured()
         for number in range(1, self.train_config.epochs + 1):
             step()
+            if self._looks(number - 1):
+                look()
             if number % report_every:
                 continue
             waited = (self.state["epoch"] - self.state["best_epoch"] > self.train_settings["patience"]).tolist()
@@ -234,11 +247,13 @@ class Batch:
                 # Much of the batch has nothing left to do: the others go on without it.
                 on_results(self._results([not keep for keep in left], read_test, keep_weights))
                 self._keep(left)
-                step = self._captured()
+                step, look = self._captured()
         on_results(self._results([True] * len(self.numbers), read_test, keep_weights))
 
-    def _captured(self) -> Callable[[], object]:
-        return captured(self.epoch, (), self.adam, [self.weights, *self.state.values()], self.configs[0].model)
+    def _captured(self) -> list[Callable[[], object]]:
+        """`step` and `look`, each a CUDA graph of its own, as a batch may step more often than it looks."""
+        changed = [self.weights, *self.state.values()]
+        return [captured(part, (), self.adam, changed, self.configs[0].model) for part in (self.step, self.look)]
 
     def _keep(self, kept: list[bool]) -> None:
         """Go on with some of the trials alone."""
@@ -270,7 +285,7 @@ class Batch:
         now = time.perf_counter()
         self.seconds += (now - self.since) / sum(number != FILLER for number in self.numbers)
         self.since = now
-        record = s["record"].cpu()
+        record = s["record"][1:].cpu()
         results = {}
         for i, (number, config, take) in enumerate(zip(self.numbers, self.configs, chosen, strict=True)):
             if not take or number == FILLER:

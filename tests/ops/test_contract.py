@@ -179,6 +179,14 @@ def test_attention_masks_are_the_reference_bits(fused: Backend) -> None:
         assert set(found.unique().tolist()) == {0, 2}
 
 
+@pytest.mark.parametrize("K", [8, 9, 33])
+def test_attention_dropout_over_many_hops(fused: Backend, K: int) -> None:
+    # The Triton backend draws for all hops ahead: a byte for 8 hops, words for 32 where there are more.
+    problem = Problem.of(random_graph(3, 7), heads=2, width=1, K=K, device=device_of(fused))
+    drops: Options = {"K": K, "alpha": 0.02, "attention_dropout": 0.1, "seed": 5}
+    same(diffuse(problem, fused, **drops), diffuse(problem, "reference", **drops))
+
+
 @pytest.mark.parametrize("alpha", [0.4, 1.0])
 def test_exact_and_its_gradients(fused: Backend, calls: Counter, alpha: float) -> None:
     problem = Problem.of(random_graph(6, 12), device=device_of(fused))

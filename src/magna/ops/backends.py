@@ -35,6 +35,7 @@ KERNELS = (
     "edge_softmax_backward",
     "top_k_mask",
     "dropout",
+    "attention_kept",  # attention_kept(draw, hops, segments) -> what the hops want of it in `Draw.kept`
     "take_rows",  # take_rows(values [E, H], order [E] int32) -> values[order], the order a permutation
     "hop",
     "hop_backward",  # with rank, the last of them: the gradient of the attention in the caller's order
@@ -256,6 +257,7 @@ class Draw(NamedTuple):
     width: int
     first_head: int = 0
     first_column: int = 0
+    kept: Tensor | None = None  # a backend's own: which attention is kept, drawn before the first hop
 
 
 class Packed(list[Tensor]):

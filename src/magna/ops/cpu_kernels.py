@@ -212,6 +212,10 @@ def dropout(x: Tensor, rate: Tensor, seed: Tensor, shared: bool) -> Tensor:
     return out
 
 
+def attention_kept(draw: Draw, hops: int, segments: Segments) -> None:
+    """Nothing is drawn ahead: a hop draws once for an edge and head, whatever its width."""
+
+
 def hop(
     z: Tensor,
     x: Tensor,
@@ -316,4 +320,4 @@ def _rows(segments: Segments) -> tuple[int, int, int, int, int]:
 
 def _draw(draw: Draw) -> tuple[int | None, ...]:
     attention_rate, feature_rate = _pointer(draw.attention_rate), _pointer(draw.feature_rate)
-    return draw.seed.data_ptr(), attention_rate, feature_rate, *draw[3:]
+    return draw.seed.data_ptr(), attention_rate, feature_rate, *draw[3:7]

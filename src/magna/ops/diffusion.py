@@ -12,7 +12,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from magna.graph import Graph
+from magna.graph import Graph, Segments
 from magna.ops.backends import Draw, fused_op, in_target_order, keep, kept, kernels, unpack
 
 
@@ -39,6 +39,7 @@ def diffuse_op(
     buffers = list(states.unbind()) if save else [fused.empty(x.shape, x) for _ in range(min(K - 1, 2))]
     weights = theta.t().contiguous().unbind()
     out = fused.empty(x.shape, x)
+    draw = _with_kept(draw, K, g.by_target, fused)
     _run_hops(x, in_target_order(attention, g, fused), weights, draw, g, fused, K, buffers, out)
     return out, states
 
@@ -108,6 +109,7 @@ def diffuse_backward_op(
     draw = Draw(seed, attention_rate, feature_rate, heads, width)
     if K == 1 or states.size(0):
         saved, sums = [x, *states.unbind()], fused.empty(by_source.shape, by_source)
+        draw = _with_kept(draw, K, g.by_source, fused)
         grad_x, grad_attention = _run_hops_back(
             grad, saved, by_source, sums, weights.unbind(), grad_theta, draw, g, fused, True, True
         )
@@ -119,18 +121,17 @@ def diffuse_backward_op(
             part_sums = fused.empty(part_by_source.shape, part_by_source)
             part_weights = weights[:, h].contiguous().unbind()
             part_theta = None if grad_theta is None else grad_theta[:, h].contiguous()
+            part_draw = draw._replace(
+                attention_rate=None if attention_rate is None else attention_rate[h],
+                feature_rate=None if feature_rate is None else feature_rate[..., h].contiguous(),
+                first_head=h.start,
+            )
+            draws = [_with_kept(part_draw, K, segments, fused) for segments in (g.by_target, g.by_source)]
             for c in _slices(width, width // -(-(K - 1) // heads)):
                 part = x[:, h, c].contiguous()
-                part_draw = draw._replace(
-                    attention_rate=None if attention_rate is None else attention_rate[h],
-                    feature_rate=None if feature_rate is None else feature_rate[..., h].contiguous(),
-                    first_head=h.start,
-                    first_column=c.start,
-                )
+                forward, back = (part_draw._replace(first_column=c.start) for part_draw in draws)
                 part_states = list(fused.empty((K - 1, *part.shape), part))
-                _run_hops(
-                    part, by_target[:, h].contiguous(), part_weights, part_draw, g, fused, K - 1, part_states, None
-                )
+                _run_hops(part, by_target[:, h].contiguous(), part_weights, forward, g, fused, K - 1, part_states, None)
                 grad_x[:, h, c], part_grad = _run_hops_back(
                     grad[:, h, c].contiguous(),
                     [part, *part_states],
@@ -138,7 +139,7 @@ def diffuse_backward_op(
                     part_sums,
                     part_weights,
                     part_theta,
-                    part_draw,
+                    back,
                     g,
                     fused,
                     c.start == 0,
@@ -157,6 +158,13 @@ def _(grad, x, attention, theta, states, seed, attention_rate, feature_rate, gra
         torch.empty_like(attention),
         theta.new_empty(theta.shape if theta_grad else 0),
     )
+
+
+def _with_kept(draw: Draw, hops: int, segments: Segments, backend: ModuleType) -> Draw:
+    """The draw with what a backend wants to know before walking over segments."""
+    if draw.attention_rate is None:
+        return draw
+    return draw._replace(kept=backend.attention_kept(draw, hops, segments))
 
 
 def _after(draw: Draw, hop: int) -> Draw:

@@ -1,11 +1,14 @@
-"""`random.py` in Triton: the same bits for the same (seed, stream, index); dropout of single entries."""
+"""`random.py` in Triton: the same bits for the same (seed, stream, index); dropout of entries and of attention."""
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from magna.graph import Segments
+from magna.ops.backends import Draw
 from magna.ops.random import DENSE_STREAM
 from magna.ops.triton_launch import bound
 from magna.ops.triton_sizes import accumulator, ceil_div
@@ -35,10 +38,14 @@ def bits(seed_ptr, stream, index):
 
 
 @triton.jit
+def is_kept(drawn, rate):
+    return drawn.to(tl.int64) >= (rate * 4294967296.0).to(tl.int64)
+
+
+@triton.jit
 def factor(drawn, rate, ACC: tl.constexpr):
     """0 where dropped, 1 / (1 - rate) where kept."""
-    kept = drawn.to(tl.int64) >= (rate * 4294967296.0).to(tl.int64)
-    return tl.where(kept, 1.0 / (1.0 - rate.to(ACC)), 0.0)
+    return tl.where(is_kept(drawn, rate), 1.0 / (1.0 - rate.to(ACC)), 0.0)
 
 
 @triton.jit
@@ -62,3 +69,38 @@ def dropout(x: Tensor, rate: Tensor, seed: Tensor, shared: bool) -> Tensor:
         kernel = bound(_dropout_kernel, SHARED=shared, STREAM=DENSE_STREAM, BLOCK=_BLOCK, ACC=accumulator(x.dtype))
         kernel[(ceil_div(block, _BLOCK), rate.numel())](x, out, seed, rate, block)
     return out
+
+
+@triton.jit(do_not_specialize=["size", "hops", "all_heads", "first_head"])
+def _attention_kept_kernel(
+    kept_ptr, order_ptr, seed_ptr, rate_ptr, size, hops, all_heads, first_head,
+    H: tl.constexpr, BITS: tl.constexpr, WORDS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    head, first = i % H, tl.program_id(1) * BITS
+    edge = tl.load(order_ptr + i // H, mask=i < size, other=0).to(tl.int64)
+    rate = tl.load(rate_ptr + head, mask=i < size, other=0.0)
+    word = tl.zeros([BLOCK], dtype=tl.int32)
+    for hop in range(first, tl.minimum(first + BITS, hops)):
+        stream = tl.zeros([], dtype=tl.int32) + 2 * hop  # the interpreter counts in Python's numbers
+        kept = is_kept(bits(seed_ptr, stream, edge * all_heads + first_head + head), rate)
+        word |= kept.to(tl.int32) << (hop - first)
+    tl.store(kept_ptr + i * WORDS + tl.program_id(1), word.to(kept_ptr.dtype.element_ty), mask=i < size)
+
+
+def attention_kept(draw: Draw, hops: int, segments: Segments) -> Tensor:
+    """Which attention each hop keeps, a bit for each hop: words [E, H, ...] in the order of the walk.
+
+    In a walk all the threads that share a row would draw the same bits, which takes longer than the rest of it.
+    """
+    assert draw.attention_rate is not None
+    edges, heads = segments.order.numel(), draw.attention_rate.numel()
+    dtype = torch.uint8 if hops <= 8 else torch.int32
+    kept = segments.order.new_empty((edges, heads, ceil_div(hops, 8 * dtype.itemsize)), dtype=dtype)
+    if kept.numel():
+        sizes = {"H": heads, "BITS": 8 * dtype.itemsize, "WORDS": kept.size(2), "BLOCK": _BLOCK}
+        kernel = bound(_attention_kept_kernel, **sizes)
+        kernel[(ceil_div(edges * heads, _BLOCK), kept.size(2))](
+            kept, segments.order, draw.seed, draw.attention_rate, edges * heads, hops, draw.heads, draw.first_head
+        )
+    return kept

@@ -18,7 +18,9 @@ from magna.ops.triton_rows import (
     attention_factor,
     empty_partial,
     feature_factor,
+    first_kept,
     heads_inside,
+    kept_words,
     lanes_inside,
     leave_partial,
     longest_piece,
@@ -53,12 +55,12 @@ def _hop_row(
 
 @triton.jit(do_not_specialize=FREE_OF_ROWS)
 def _hop_kernel(
-    z_ptr, x_ptr, attention_ptr, out_ptr, partial_ptr, pieces_ptr, col_ptr, order_ptr, z_scale_ptr, x_scale_ptr,
+    z_ptr, x_ptr, attention_ptr, out_ptr, partial_ptr, pieces_ptr, col_ptr, kept_ptr, z_scale_ptr, x_scale_ptr,
     seed_ptr, attention_rate_ptr, feature_rate_ptr, num_pieces, num_slots,
     number, all_heads, all_width, first_head, first_column,
     H: tl.constexpr, D: tl.constexpr, HB: tl.constexpr, DB: tl.constexpr, R: tl.constexpr, J: tl.constexpr,
-    UNROLL: tl.constexpr, Z_SCALED: tl.constexpr, ATTENTION_DROP: tl.constexpr, FEATURE_DROP: tl.constexpr,
-    ACC: tl.constexpr,
+    UNROLL: tl.constexpr, Z_SCALED: tl.constexpr, BITS: tl.constexpr, WORDS: tl.constexpr,
+    FEATURE_DROP: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     node, begin, end, slot = next_pieces(pieces_ptr, num_pieces, R, J)
     h = tl.program_id(1) * HB + tl.arange(0, HB)
@@ -73,17 +75,18 @@ def _hop_kernel(
     # What the rows need at the end is on its way while their neighbours are gathered.
     own = node.to(tl.int64)[:, None, None] * (H * D) + lane
     x = tl.load(x_ptr + own, mask=(node >= 0)[:, None, None] & inside, other=0.0).to(ACC)
-    first_col, first_order = col_ptr + first, order_ptr + first
+    first_col = col_ptr + first
     first_attention = attention_ptr + first.to(tl.int64)[:, None] * H + h[None, :]
+    if BITS > 0:
+        first_word, growth = first_kept(kept_ptr, attention_rate_ptr, first, h, number, H, BITS, WORDS, ACC)
     acc = tl.zeros([R * J, HB, DB], dtype=ACC)
     for start in range(0, longest, UNROLL * J):
-        col, order, attention, left = first_col + start, first_order + start, first_attention + start * H, count - start
+        col, attention, left = first_col + start, first_attention + start * H, count - start
         for i in tl.static_range(UNROLL):
             z, a = neighbours(z_ptr + lane, col, attention, left, i * J, inside, heads, H, D, ACC)
-            if ATTENTION_DROP:
-                a *= attention_factor(
-                    order, left, i * J, seed_ptr, attention_rate_ptr, number, h, all_heads, first_head, H, ACC
-                )
+            if BITS > 0:
+                word = first_word + start * (H * WORDS)
+                a *= attention_factor(word, growth, left, i * J, number, heads, H, BITS, WORDS)
             acc += a[:, :, None] * z
     row = sum_over_edges(acc, R, J)
     if tl.program_id(0) * R < num_slots:
@@ -120,12 +123,12 @@ def _hop_hubs_kernel(
 
 @cache
 def _kernels(
-    heads: int, width: int, dtype: torch.dtype, z_scaled: bool, attention_drop: bool, feature_drop: bool
+    heads: int, width: int, dtype: torch.dtype, z_scaled: bool, feature_drop: bool, BITS: int, WORDS: int
 ) -> tuple[Bound, Bound]:
     """Over the pieces of rows, and over hubs."""
     walk = walk_over(heads, width, dtype)
     flags = {"Z_SCALED": z_scaled, "FEATURE_DROP": feature_drop}
-    pieces = Bound(_hop_kernel, UNROLL=walk.steps, ATTENTION_DROP=attention_drop, **flags, **walk.options)
+    pieces = Bound(_hop_kernel, UNROLL=walk.steps, BITS=BITS, WORDS=WORDS, **flags, **walk.options)
     return pieces, Bound(_hop_hubs_kernel, **flags, **walk.hub_options)
 
 
@@ -145,13 +148,13 @@ def hop(
     if out.numel() == 0:
         return
     shape = z.size(1), z.size(2), z.dtype
-    walk, drops = walk_over(*shape), (draw.attention_rate is not None, draw.feature_rate is not None)
-    pieces, hubs = _kernels(*shape, z_scale is not None, *drops)
+    walk = walk_over(*shape)
+    pieces, hubs = _kernels(*shape, z_scale is not None, draw.feature_rate is not None, **kept_words(draw))
     partial = empty_partial(z, attention, segments)
     position = place_of_draw(draw, number)
     count = segments.pieces.size(0)
     pieces[(ceil_div(count, walk.rows), walk.groups)](
-        z, x, attention, out, partial, segments.pieces, col, segments.order, z_scale, x_scale,
+        z, x, attention, out, partial, segments.pieces, col, draw.kept, z_scale, x_scale,
         draw.seed, draw.attention_rate, draw.feature_rate, count, segments.num_slots, *position,
     )  # fmt: skip
     if segments.hubs.size(0):

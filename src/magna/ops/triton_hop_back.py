@@ -21,7 +21,9 @@ from magna.ops.triton_rows import (
     callers_edge,
     empty_partial,
     feature_factor,
+    first_kept,
     heads_inside,
+    kept_words,
     lanes_inside,
     leave_partial,
     longest_piece,
@@ -64,12 +66,12 @@ def _back_edge(acc, total, g, a, z, kept):
 @triton.jit(do_not_specialize=FREE_OF_ROWS)
 def _hop_backward_kernel(
     grad_ptr, z_ptr, attention_ptr, grad_attention_ptr, finished_ptr, grad_x_ptr, out_ptr, partial_ptr,
-    pieces_ptr, col_ptr, order_ptr, z_scale_ptr, first_scale_ptr, scale_ptr,
+    pieces_ptr, col_ptr, order_ptr, kept_ptr, z_scale_ptr, first_scale_ptr, scale_ptr,
     seed_ptr, attention_rate_ptr, feature_rate_ptr, num_pieces, num_slots,
     number, all_heads, all_width, first_head, first_column,
     H: tl.constexpr, D: tl.constexpr, HB: tl.constexpr, DB: tl.constexpr, R: tl.constexpr, J: tl.constexpr,
     Z_SCALED: tl.constexpr, FIRST: tl.constexpr, ADD: tl.constexpr, FINISH: tl.constexpr, WRITE: tl.constexpr,
-    LATE: tl.constexpr, ATTENTION_DROP: tl.constexpr, FEATURE_DROP: tl.constexpr, ACC: tl.constexpr,
+    LATE: tl.constexpr, BITS: tl.constexpr, WORDS: tl.constexpr, FEATURE_DROP: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     node, begin, end, slot = next_pieces(pieces_ptr, num_pieces, R, J)
     h = tl.program_id(1) * HB + tl.arange(0, HB)
@@ -92,6 +94,8 @@ def _hop_backward_kernel(
     first_col, first_order = col_ptr + first, order_ptr + first
     entry = first.to(tl.int64)[:, None] * H + h[None, :]
     first_attention, first_grad = attention_ptr + entry, grad_attention_ptr + entry
+    if BITS > 0:
+        first_word, growth = first_kept(kept_ptr, attention_rate_ptr, first, h, number, H, BITS, WORDS, ACC)
     rows = grad_ptr + lane
     acc = tl.zeros([R * J, HB, DB], dtype=ACC)
     for start in range(0, longest, 4 * J):
@@ -114,19 +118,12 @@ def _hop_backward_kernel(
         if FINISH:
             edge0, edge1 = callers_edge(order, left, 0), callers_edge(order, left, J)
             edge2, edge3 = callers_edge(order, left, 2 * J), callers_edge(order, left, 3 * J)
-        if ATTENTION_DROP:
-            kept0 = attention_factor(
-                order, left, 0, seed_ptr, attention_rate_ptr, number, h, all_heads, first_head, H, ACC
-            )
-            kept1 = attention_factor(
-                order, left, J, seed_ptr, attention_rate_ptr, number, h, all_heads, first_head, H, ACC
-            )
-            kept2 = attention_factor(
-                order, left, 2 * J, seed_ptr, attention_rate_ptr, number, h, all_heads, first_head, H, ACC
-            )
-            kept3 = attention_factor(
-                order, left, 3 * J, seed_ptr, attention_rate_ptr, number, h, all_heads, first_head, H, ACC
-            )
+        if BITS > 0:
+            word = first_word + start * (H * WORDS)
+            kept0 = attention_factor(word, growth, left, 0, number, heads, H, BITS, WORDS)
+            kept1 = attention_factor(word, growth, left, J, number, heads, H, BITS, WORDS)
+            kept2 = attention_factor(word, growth, left, 2 * J, number, heads, H, BITS, WORDS)
+            kept3 = attention_factor(word, growth, left, 3 * J, number, heads, H, BITS, WORDS)
         else:
             kept0, kept1, kept2, kept3 = 1.0, 1.0, 1.0, 1.0
         acc, sum0 = _back_edge(acc, sum0, g0, a0, z, kept0)
@@ -211,13 +208,14 @@ def _kernels(
     write: bool,
     add: bool,
     finish: bool,
-    attention_drop: bool,
     feature_drop: bool,
+    BITS: int,
+    WORDS: int,
 ) -> tuple[Bound, Bound]:
     """Over the pieces of rows, and over hubs."""
     walk = walk_over(heads, width, dtype)
     flags = {"FIRST": first, "WRITE": write, "FEATURE_DROP": feature_drop}
-    of_pieces = {"Z_SCALED": z_scaled, "ADD": add, "FINISH": finish, "ATTENTION_DROP": attention_drop}
+    of_pieces = {"Z_SCALED": z_scaled, "ADD": add, "FINISH": finish, "BITS": BITS, "WORDS": WORDS}
     pieces = Bound(_hop_backward_kernel, LATE=dtype.itemsize < 4, **of_pieces, **flags, **walk.options)
     return pieces, Bound(_hop_backward_hubs_kernel, **flags, **walk.hub_options)
 
@@ -248,15 +246,15 @@ def hop_backward(
     # sectors, each of which costs a whole one.
     finish = rank is not None and walk.groups == 1
     finished = torch.empty_like(grad_attention) if finish else None
-    flags = z_scale is not None, first_scale is not None, out is not None, add, finish
-    drops = draw.attention_rate is not None, draw.feature_rate is not None and number > 0
-    pieces, hubs = _kernels(*shape, *flags, *drops)
+    feature_drop = draw.feature_rate is not None and number > 0
+    flags = z_scale is not None, first_scale is not None, out is not None, add, finish, feature_drop
+    pieces, hubs = _kernels(*shape, *flags, **kept_words(draw))
     partial = empty_partial(z, attention, segments)
     position = place_of_draw(draw, number)
     count = segments.pieces.size(0)
     pieces[(ceil_div(count, walk.rows), walk.groups)](
         grad, z, attention, grad_attention, finished, grad_x, out, partial, segments.pieces, col, segments.order,
-        z_scale, first_scale, scale, draw.seed, draw.attention_rate, draw.feature_rate,
+        draw.kept, z_scale, first_scale, scale, draw.seed, draw.attention_rate, draw.feature_rate,
         count, segments.num_slots, *position,
     )  # fmt: skip
     if segments.hubs.size(0):

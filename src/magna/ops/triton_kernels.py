@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from magna.ops.triton_draw import dropout
+from magna.ops.triton_draw import attention_kept, dropout
 from magna.ops.triton_edges import empty, segment_sum, take_rows
 from magna.ops.triton_hop import hop
 from magna.ops.triton_hop_back import hop_backward, hop_dropout
@@ -14,6 +14,7 @@ from magna.ops.triton_softmax import edge_softmax, edge_softmax_backward
 from magna.ops.triton_top_k import top_k_mask
 
 __all__ = [
+    "attention_kept",
     "dropout",
     "edge_scores",
     "edge_softmax",

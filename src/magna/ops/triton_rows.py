@@ -105,14 +105,22 @@ def callers_edge(order, left, step: tl.constexpr):
 
 
 @triton.jit
+def first_kept(
+    kept_ptr, rate_ptr, first, h, number, H: tl.constexpr, BITS: tl.constexpr, WORDS: tl.constexpr, ACC: tl.constexpr
+):
+    """For `attention_factor`: where the first edges have their words of this hop, and how much what is kept grows."""
+    rate = tl.load(rate_ptr + h, mask=h < H, other=0.0).to(ACC)
+    word = kept_ptr + (first.to(tl.int64)[:, None] * H + h[None, :]) * WORDS + number // BITS
+    return word, (1.0 / (1.0 - rate))[None, :]
+
+
+@triton.jit
 def attention_factor(
-    order, left, step: tl.constexpr, seed_ptr, rate_ptr, number, h, all_heads, first_head,
-    H: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    edge = callers_edge(order, left, step).to(tl.int64)
-    rate = tl.load(rate_ptr + h, mask=h < H, other=0.0)
-    drawn = bits(seed_ptr, 2 * number, edge[:, None] * all_heads + first_head + h[None, :])
-    return factor(drawn, rate[None, :], ACC)
+    word, growth, left, step: tl.constexpr, number, heads, H: tl.constexpr, BITS: tl.constexpr, WORDS: tl.constexpr
+):
+    """0 where the attention on the edges `step` ahead is dropped in this hop, [S, HB]."""
+    kept = tl.load(word + step * (H * WORDS), mask=(left > step)[:, None] & heads, other=0).to(tl.int32)
+    return tl.where((kept >> (number % BITS)) & 1 != 0, growth, 0.0)
 
 
 @triton.jit
@@ -190,6 +198,12 @@ def walk_over(heads: int, width: int, dtype: torch.dtype) -> Walk:
 def place_of_draw(draw: Draw, number: int) -> tuple[int, ...]:
     """The arguments of `FREE`."""
     return number, draw.heads, draw.width, draw.first_head, draw.first_column
+
+
+def kept_words(draw: Draw) -> dict[str, int]:
+    """Of how many hops a word of `Draw.kept` tells, 0 where no attention is dropped, and how many words there are."""
+    hops, words = (0, 0) if draw.kept is None else (8 * draw.kept.itemsize, draw.kept.size(2))
+    return {"BITS": hops, "WORDS": words}
 
 
 def empty_partial(z: Tensor, attention: Tensor, segments: Segments) -> Tensor:
