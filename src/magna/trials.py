@@ -25,7 +25,7 @@ from magna.trial_batch import FILLER, TASK_BATCHED, Batch, OnReport, OnResults, 
 _TRAIN_BATCHED = ("lr", "min_lr", "weight_decay", "clip", "patience", "seed")
 _MOST_TRIALS = 512
 # Entries of a state with which one training fills a GPU: on an H200 two of 19,717 x 8 x 512 take 1.2 times as long side
-# by side as in turn, since less of them stays in its cache.
+# by side as in turn.
 _FILLS_GPU = 1 << 26
 
 

@@ -91,7 +91,7 @@ def _attention_kept_kernel(
 def attention_kept(draw: Draw, hops: int, segments: Segments) -> Tensor:
     """Which attention each hop keeps, a bit for each hop: words [E, H, ...] in the order of the walk.
 
-    In a walk all the threads that share a row would draw the same bits, which takes longer than the rest of it.
+    In a walk all the threads that hold parts of a row would draw the same bits again.
     """
     assert draw.attention_rate is not None
     edges, heads = segments.order.numel(), draw.attention_rate.numel()
