@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import random
 import shutil
@@ -13,10 +14,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from magna import loop
+from magna import LinkPredictor, loop
 from magna import train as training
 from magna.answer import Query, evaluate_links, predict_links, read_queries
-from magna.cli import app
+from magna.cli import app, main
 from magna.config import Config, load_recipe
 from magna.predict import evaluate, predict
 
@@ -81,10 +82,14 @@ def test_ranks_again_are_the_ranks_of_training(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     for split in ("valid", "test"):
         again = evaluate(run, split, device="cpu")
-        assert list(again) == ["task", "dataset", "split", "metrics", "head", "tail", "relations", "notes"]
+        assert list(again) == ["task", "dataset", "split", "metrics", "head", "tail", "ties", "relations", "notes"]
         assert again["metrics"] == summary[split]
         mean = (again["head"]["mrr"] + again["tail"]["mrr"]) / 2
         assert again["metrics"]["mrr"] == pytest.approx(mean)
+        for tie, metrics in again["ties"].items():
+            assert list(metrics) == ["mrr", "mr", "hits@1", "hits@3", "hits@10"]
+            assert metrics["mrr"] == again["metrics"][f"mrr_{tie}"]
+        assert "mrr_pessimistic" in again["relations"]["beside"]
     assert evaluate_links(run, "test", device="cpu")["metrics"] == summary["test"]
 
 
@@ -118,6 +123,45 @@ def test_the_best_tails_and_heads(run: Path, folder: Path) -> None:
         assert sum(answer.probability for answer in answers if not answer.known) == pytest.approx(1)
     assert next(answer for answer in found.answers[0] if answer.entity == tail).known
     assert next(answer for answer in found.answers[1] if answer.entity == head).known
+
+
+def test_scores_that_are_no_numbers_come_last(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    model = LinkPredictor.from_pretrained(tmp_path / "run" / "model")
+    with torch.no_grad():
+        for table in model.parameters():
+            if table.shape == model.entity_table.shape:
+                table[:3] = torch.nan
+    model.save_pretrained(tmp_path / "run" / "model")
+    shown = CliRunner().invoke(
+        app, ["predict", str(tmp_path / "run"), "--head", "town 50", "--relation", "in", "--top", "66", "--json"]
+    )
+    scores = [answer["score"] for answer in json.loads(shown.stdout)["queries"][0]["answers"]]
+    lost = scores.index(None)
+    assert 0 < lost and set(scores[lost:]) == {None}
+
+
+def test_a_terminal_without_our_letters_shows_what_it_can(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, encoding="ascii", write_through=True))
+    monkeypatch.setattr("sys.argv", ["magna", "predict", str(run), "--head", "town 05", "--relation", "in"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 0 and b"town 05 ? in" in shown.getvalue()
+
+
+def test_a_model_of_another_graph_is_refused(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    LinkPredictor(67, 3, 16, num_layers=1, heads=4).save_pretrained(tmp_path / "run" / "model")
+    with pytest.raises(ValueError, match="model is of 67 entities and 3 relations, the run of 66 and 3"):
+        evaluate(tmp_path / "run", device="cpu")
+
+
+def test_a_model_that_diverged_in_its_last_step_is_no_result(config: Config, tmp_path: Path) -> None:
+    config = config.with_values(["train.epochs=1", "train.eval_every=1", "train.lr=1e12", "train.clip=0"])
+    with pytest.raises(loop.Diverged, match=r"smaller train\.lr"):
+        training.train(config, run_dir=tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run" / "summary.json").exists() and not (tmp_path / "run" / "model").exists()
 
 
 def test_files_hold_what_is_printed(run: Path, folder: Path, tmp_path: Path) -> None:

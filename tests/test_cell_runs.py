@@ -155,6 +155,16 @@ def test_a_run_of_a_recipe_that_has_changed_starts_anew(tmp_path: Path, table: C
     assert not folder.exists()
 
 
+def test_what_a_stop_has_left_of_a_run_is_no_run(tmp_path: Path, table: Config) -> None:
+    folder = tmp_path / "runs" / "table3-families-magna-tuned-seed-0"
+    train.train(table, run_dir=folder, device="cpu")
+    for name in ("config.toml", "summary.json"):
+        (folder / name).unlink()
+    _reproduce(tmp_path)
+    assert _record(tmp_path)["runs"][0]["epochs"] == EPOCHS
+    assert not folder.exists()
+
+
 def test_a_figure_that_diverges_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def diverging(config: Config, **options: Any) -> dict[str, Any]:
         if config.model.K == 2:

@@ -33,6 +33,29 @@ def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
         RunFolder.create(tmp_path, Config(), CPU)
 
 
+@pytest.mark.parametrize(
+    "name", ["model/thesis.tex", "checkpoint/state", "metrics.jsonl", "environment.json", "schema.json"]
+)
+def test_files_of_others_are_not_taken_for_a_run_s_own(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text('{"mine": 1}')
+    with pytest.raises(ValueError, match=rf"holds {name.split('/')[0]} but no run .*try another --run-dir"):
+        RunFolder.create(tmp_path, Config(), CPU)
+    assert [path.read_text() for path in tmp_path.rglob("*") if path.is_file()] == ['{"mine": 1}']
+
+
+def test_a_run_that_was_killed_before_it_was_one_begins_again(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path, Config(), CPU, {"classes": []})
+    (tmp_path / "config.toml").unlink()
+    RunFolder.create(tmp_path, Config(), CPU, {"classes": []})
+    # What comes later than that would be the start of another training.
+    (tmp_path / "config.toml").unlink()
+    (tmp_path / "checkpoint").mkdir()
+    with pytest.raises(ValueError, match="holds checkpoint but no run"):
+        RunFolder.create(tmp_path, Config(), CPU)
+
+
 def test_a_place_where_no_folder_can_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="try another --run-dir"):

@@ -126,6 +126,15 @@ def test_its_files_hold_everything(tmp_path: Path, trainer: Trainer, task: None)
     assert result["importances"] == {}, "too few to tell"
 
 
+@pytest.mark.parametrize("name", ["trials.csv", "best.toml"])
+def test_files_of_others_are_kept(tmp_path: Path, trainer: Trainer, task: None, name: str) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text("mine")
+    with pytest.raises(ValueError, match=f"holds {name} but no study .*try another --out"):
+        _sweep(tmp_path)
+    assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["mine"]
+
+
 def test_the_worse_half_stops_at_the_rungs(tmp_path: Path, trainer: Trainer, task: None) -> None:
     result = _sweep(tmp_path, trials=32, batch=32, prune=True)
     rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]

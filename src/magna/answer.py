@@ -136,7 +136,8 @@ def predict_links(
             scores = scored.part(part).scores().double().cpu()
             told = told_answers(known, part, scores.shape)
             probable = log_probabilities(scores / temperature, told).exp()
-            best = scores.topk(min(top, scores.size(1)), dim=1).indices
+            # What is no number loses, as it does in the ranks.
+            best = scores.nan_to_num(-torch.inf, posinf=torch.inf).topk(min(top, scores.size(1)), dim=1).indices
             answers += [
                 [
                     Answer(graph.triples.entities[e], float(scores[b, e]), float(probable[b, e]), bool(told[b, e]))
@@ -231,6 +232,7 @@ def _open(
     task = make_task(config, data_dir, where)
     assert isinstance(task, LinkPrediction) and isinstance(model, LinkPredictor)
     notes = _compared(run, task)
+    _check_sizes(run, model, task.graph)
     if new_triples is not None:
         triples = task.graph.triples
         more = triples.with_train(read_known(Path(new_triples), triples))
@@ -246,6 +248,15 @@ def _with_data(run: RunFolder, data: str | Path | None) -> Config:
         return replace(config, data=from_anywhere(config.data, data))
     run.check_data("try --data with the folder where its triples are now")
     return config
+
+
+def _check_sizes(run: RunFolder, model: LinkPredictor, graph: KnowledgeGraph) -> None:
+    sizes, needed = ((each["num_entities"], each["num_relations"]) for each in (model.config, vars(graph)))
+    if sizes != needed:
+        raise ValueError(
+            f"{run.path / 'model'} is of {sizes[0]} entities and {sizes[1]} relations, the run of {needed[0]} and "
+            f"{needed[1]}; try a copy of the run folder, or train again"
+        )
 
 
 def _compared(run: RunFolder, task: LinkPrediction) -> tuple[str, ...]:

@@ -52,9 +52,9 @@ def _train_cell(cell: Cell, job: Job, run_dir: Path) -> None:
 def _train_seed(config: Config, folder: Path, job: Job) -> dict[str, Any]:
     """Train one run to its end, or go on with it, and rank the test triples on either side."""
     run, say = RunFolder(folder), job.seldom()
-    if run.exists() and run.config != config:
+    if folder.exists() and not (run.exists() and run.config == config):
         with run.alone():
-            shutil.rmtree(folder)  # of a recipe that has changed since
+            shutil.rmtree(folder)  # of a recipe that has changed since, or what a stop has left of such a one
 
     def on_epoch(epoch: Epoch) -> None:
         best = "" if epoch.best is None else f", best validation MRR {epoch.best['mrr']:.3f}"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _REFUSALS: dict[Refusal, str] = {"refused": "could not be built", "too_large": "did not fit in memory"}
+FILES = ("trials.csv", "trials.json", "best.toml")
 STATES = ("complete", "pruned", *_REFUSALS, "fail")
 
 
@@ -77,18 +78,18 @@ def best_recipe(config: Config, result: Mapping[str, Any]) -> Config:
 
 
 def write_files(folder: Path, config: Config, rows: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> None:
-    """best.toml, trials.csv and trials.json, each of them whole or not at all."""
+    """`FILES`, each of them whole or not at all."""
     flat = [{key: value for key, value in row.items() if key != "params"} | row["params"] for row in rows]
     table = io.StringIO(newline="")
     writer = csv.DictWriter(table, list(dict.fromkeys(key for row in flat for key in row)))
     writer.writeheader()
     writer.writerows(flat)
-    texts = {
-        "trials.csv": table.getvalue(),
-        "trials.json": json.dumps({**result, "trials": list(rows)}, indent=1) + "\n",
-        "best.toml": best_recipe(config, result).to_toml(),
-    }
-    for name, text in texts.items():
+    texts = (
+        table.getvalue(),
+        json.dumps({**result, "trials": list(rows)}, indent=1) + "\n",
+        best_recipe(config, result).to_toml(),
+    )
+    for name, text in zip(FILES, texts, strict=True):
         write_whole(folder / name, text.encode(), again="the same command")
 
 

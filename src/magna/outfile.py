@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,28 @@ def file_format(path: str | Path, form: str | None = None) -> str:
     return form
 
 
+def to_json(value: Any) -> str:
+    """A line of JSON, which has no NaN and no infinity: null stands there.
+
+    >>> to_json({"score": float("nan"), "ranks": [1, 2.5]})
+    '{"score": null, "ranks": [1, 2.5]}'
+    """
+    return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def write_answers(path: str | Path, form: str | None, columns: dict[str, list[Any]], whole: dict[str, Any]) -> None:
     """Columns as a table, or everything as JSON; the ending of the name says which where `form` does not."""
     form = file_format(path, form)
     if form == "json":
-        content = (json.dumps(whole) + "\n").encode()
+        content = (to_json(whole) + "\n").encode()
     elif form == "parquet":
         content = _parquet(columns)
     else:

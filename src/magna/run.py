@@ -28,6 +28,8 @@ from magna.whole import forget_parts, make_folder, write_whole, writing
 FORMAT = 1
 # What every summary.json has, whatever its task.
 _REPORTED = ("seed", "seconds", "epochs", "valid", "test")
+# What a run begins with, before config.toml says that it is one, and what it leaves after that.
+_BEGIN, _LATER = ("environment.json", "schema.json"), ("metrics.jsonl", "summary.json", "model", "checkpoint")
 _PACKAGES = ("magna", "torch", "torch-geometric", "lightning", "numpy", "scipy", "scikit-learn", "triton")
 
 
@@ -49,6 +51,7 @@ class RunFolder:
         if run.exists():
             raise ValueError(f"{run.path} holds a run already; try --resume to go on with it, or another --run-dir")
         make_folder(run.path, "--run-dir")
+        run._check_free()
         write_whole(run.path / "environment.json", _json({"format": FORMAT, **environment(device)}))
         if schema is not None:
             write_whole(run.path / "schema.json", _json(schema))
@@ -69,6 +72,18 @@ class RunFolder:
 
     def exists(self) -> bool:
         return (self.path / "config.toml").is_file()
+
+    def _check_free(self) -> None:
+        """Refuse a folder of no run with files that a run would replace, or go on from."""
+        try:
+            begun = "format" in (self._read("environment.json") or {})  # by a run that was killed before it was one
+        except ValueError:
+            begun = False
+        if found := [name for name in (*(() if begun else _BEGIN), *_LATER) if (self.path / name).exists()]:
+            raise ValueError(
+                f"{self.path} holds {', '.join(found)} but no run (no config.toml); allowed: a new folder, or one "
+                "without files of these names; try another --run-dir"
+            )
 
     @contextmanager
     def alone(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from magna.config import SEARCH_SEEDS, Config, split_key
-from magna.findings import judge, name_seeds, trial_rows, write_files
+from magna.findings import FILES, judge, name_seeds, trial_rows, write_files
 from magna.halving import Watch
 from magna.metrics import headline
 from magna.run import pick_device
@@ -100,6 +100,8 @@ def sweep(
     where = torch.device(pick_device(device))
     task = make_task(config, data_dir, where)
     folder = make_folder(out, "--out")
+    if storage is None and not (folder / "study.db").exists():
+        _check_free(folder)
     url = storage if storage is not None else file_url(folder / "study.db")
     study = Study(
         url,
@@ -135,6 +137,15 @@ def sweep(
     }
     write_files(folder, config, rows, result)
     return result
+
+
+def _check_free(folder: Path) -> None:
+    """Refuse a folder without a study that holds files which one would replace."""
+    if found := [name for name in FILES if (folder / name).exists()]:
+        raise ValueError(
+            f"{folder} holds {', '.join(found)} but no study (no study.db); allowed: a new folder, or one without "
+            "files of these names; try another --out"
+        )
 
 
 def without(config: Config, fixed: Collection[str]) -> Config:

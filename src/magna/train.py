@@ -16,7 +16,7 @@ from magna.board import Board
 from magna.capture import matmul_precision, own_stream
 from magna.config import Config
 from magna.datasets import from_anywhere
-from magna.loop import Diverged, Epoch, Progress, fit
+from magna.loop import Diverged, Epoch, Progress, check_loss, fit
 from magna.models import Model
 from magna.run import RunFolder, pick_device
 from magna.tasks import NodeClassification, Task, make_task
@@ -249,6 +249,9 @@ def _finish(
     run: RunFolder, config: Config, task: Task, network: Model, progress: Progress, together: int = 1
 ) -> dict[str, Any]:
     """Test and save the chosen weights."""
+    calibrated = task.calibrate(network)
+    for value in calibrated.values():
+        check_loss(value, progress.best_epoch)  # the step after the last loss may have diverged
     summary = {
         "recipe": config.recipe,
         "task": config.task.name,
@@ -261,7 +264,7 @@ def _finish(
         "seconds": progress.seconds,
         "epochs": progress.epoch,
         "best_epoch": progress.best_epoch,
-        **task.calibrate(network),
+        **calibrated,
         "valid": task.evaluate(network, "valid"),
         "test": task.evaluate(network, "test"),
     }

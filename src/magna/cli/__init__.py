@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 from typing import Annotated
@@ -43,6 +44,9 @@ def main() -> None:
     """The `magna` program."""
     # Asked to end, as by batch systems, it stops as with Ctrl-C: nothing half written, trials back in their study.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without our letters shows a ? for them
     try:
         status = app(prog_name="magna", standalone_mode=False)
     except Exception as error:

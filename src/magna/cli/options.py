@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import sys
 import traceback
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from magna.config import DEFAULT_RECIPE
+from magna.outfile import to_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,7 +76,7 @@ def finish(
     try:
         result = work()
         if as_json:
-            typer.echo(json.dumps(result))
+            typer.echo(to_json(result))
         else:
             show(result)
     except BrokenPipeError:

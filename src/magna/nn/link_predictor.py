@@ -154,8 +154,8 @@ class LinkPredictor(
         self._hub_mixin_config = self.config
         for name in ("num_entities", "num_relations", "hidden_channels", "entity_channels", "relation_channels"):
             check_size(name, self.config[name])
-        if skip_channels != 0:
-            check_size("skip_channels", skip_channels)
+        if skip_channels < 0:
+            raise ValueError(f"skip_channels is {skip_channels}; allowed: 0, for none, and above")
         one_of("decoder", decoder, DecoderName)
         one_of("relation_source", relation_source, RelationSource)
         if not embedding_std > 0:

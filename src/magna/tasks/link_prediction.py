@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -10,13 +11,14 @@ from torch import Tensor, nn
 
 from magna.config import Config, ModelConfig
 from magna.datasets import Answers, KnowledgeGraph, Ranking
-from magna.metrics import Ranks
+from magna.metrics import Ranks, TieRule
 from magna.models import LinkPredictor, make_link_predictor
 from magna.nn.decoder import LINEAR
 from magna.nn.link_predictor import lookup_both
 from magna.ops import kvsall_loss, rank_targets
 
 SIDES = ("head", "tail")
+_OTHER_TIES: tuple[TieRule, ...] = ("optimistic", "pessimistic")
 _RELATION_SMOOTHING = 1e-3
 # The temperature of the scores is looked for among these, on at most so many ranks of validation.
 _TEMPERATURES = [16 ** (step / 10) for step in range(-10, 11)]
@@ -216,14 +218,15 @@ class LinkPrediction:
         return _metrics(self.ranks(model, split))
 
     def report(self, model: nn.Module, split: str) -> dict[str, Any]:
-        """The same beside each side and each relation alone."""
+        """The same beside each side and each relation alone, and all metrics by the other rules for ties."""
         ranks, ranking = self.ranks(model, split), self._rankings[split]
         relations = ranks.by(ranking.rel_type.cpu())
         names = self.graph.triples.relations
         return {
             "metrics": _metrics(ranks),
             **{side: _metrics(ranks.select(_rows(ranking, side))) for side in SIDES},
-            "relations": {names[r]: {"ranks": len(part), **part.metrics()} for r, part in relations.items()},
+            "ties": {tie: ranks.metrics(tie) for tie in _OTHER_TIES},
+            "relations": {names[r]: {"ranks": len(part), **_metrics(part)} for r, part in relations.items()},
         }
 
     @staticmethod
@@ -233,7 +236,10 @@ class LinkPrediction:
 
     @torch.no_grad()
     def calibrate(self, model: nn.Module) -> dict[str, float]:
-        """The temperature with which the softmax of `log_probabilities` gives the answers of validation most."""
+        """The temperature with which the softmax of `log_probabilities` gives the answers of validation most.
+
+        NaN where it gives them no number.
+        """
         model.eval()
         ranking = self._rankings["valid"]
         rows = torch.linspace(0, len(ranking.query) - 1, min(_CALIBRATED, len(ranking.query))).long().to(self.device)
@@ -248,7 +254,8 @@ class LinkPrediction:
             for i, temperature in enumerate(_TEMPERATURES):
                 probable = log_probabilities(scores / temperature, told)
                 loss[i] -= float(probable.gather(1, target[part, None]).sum())
-        return {"temperature": _TEMPERATURES[int(loss.argmin())]}
+        loss = loss.nan_to_num(torch.inf)
+        return {"temperature": _TEMPERATURES[int(loss.argmin())] if loss.isfinite().any() else math.nan}
 
 
 def told_answers(known: Answers, part: slice, shape: torch.Size) -> Tensor:
@@ -271,7 +278,7 @@ def log_probabilities(scores: Tensor, told: Tensor) -> Tensor:
 
 
 def _metrics(ranks: Ranks) -> dict[str, float]:
-    ties = {f"mrr_{tie}": ranks.metrics(tie)["mrr"] for tie in ("optimistic", "pessimistic")}
+    ties = {f"mrr_{tie}": ranks.metrics(tie)["mrr"] for tie in _OTHER_TIES}
     return ranks.metrics() | ties
 
 
