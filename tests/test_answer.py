@@ -181,6 +181,14 @@ def test_files_hold_what_is_printed(run: Path, folder: Path, tmp_path: Path) -> 
     assert json.loads((tmp_path / "answers.json").read_text()) == found.to_dict()
 
 
+def test_new_triples_that_are_no_news_are_counted(run: Path, folder: Path, tmp_path: Path) -> None:
+    row = "\t".join(_train_row(folder)) + "\n"
+    (tmp_path / "new.tsv").write_text("head\trelation\ttail\n" + row)
+    found = predict_links(run, [Query("town 05", "in", None)], new_triples=tmp_path / "new.tsv", device="cpu")
+    header, again = found.notes
+    assert "begins with a header" in header and again.startswith("new.tsv lists 1 triples again")
+
+
 def test_new_triples_are_heard_without_training(run: Path, tmp_path: Path) -> None:
     query = Query("town 05", "in", None)
     (tmp_path / "new.tsv").write_text("town 05\tbeside\ttown 40\ntown 05\tin\tland 4\n")

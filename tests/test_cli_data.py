@@ -141,6 +141,21 @@ def test_a_knowledge_graph_is_audited_too(
     assert out == "" and "test.tsv line 2 has 2 tab-separated columns" in err and len(err.splitlines()) == 1
 
 
+def test_a_missing_train_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kin").mkdir()
+    for split in ("valid", "test"):
+        (tmp_path / "kin" / f"{split}.tsv").write_text("a\tr\tb\n")
+    for command in (["train"], ["data", "audit"]):
+        assert run_magna(monkeypatch, *command, "kin") == 2
+        assert "kin has no train file; allowed: one of train.txt, " in capsys.readouterr().err.splitlines()[-1]
+    # Beside a saved graph a file of another split says nothing.
+    (tmp_path / "kin" / "data.pt").touch()
+    assert load_recipe("kin").task.name == "node_classification"
+
+
 def test_families_need_no_download(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

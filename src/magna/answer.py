@@ -11,7 +11,7 @@ import torch
 
 from magna.capture import matmul_precision
 from magna.config import Config
-from magna.datasets import KnowledgeGraph, from_anywhere, read_known
+from magna.datasets import KnowledgeGraph, from_anywhere
 from magna.datasets.tables import csv_rows, is_csv
 from magna.datasets.triples import Line, read_lines, without_header
 from magna.models import LinkPredictor
@@ -235,7 +235,8 @@ def _open(
     _check_sizes(run, model, task.graph)
     if new_triples is not None:
         triples = task.graph.triples
-        more = triples.with_train(read_known(Path(new_triples), triples))
+        more = triples.with_train_file(Path(new_triples))
+        notes += more.notes[len(triples.notes) :]
         task = LinkPrediction(KnowledgeGraph.from_triples(more), config, where)
     temperature = (run.summary or {}).get("temperature", 1.0)  # as it is, where a run has not fitted one
     return _Opened(temperature, task, model.to(where).eval(), notes)

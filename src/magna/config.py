@@ -319,7 +319,9 @@ def _own_data(path: Path) -> Config:
     """An embedded recipe's settings on data of your own: triples by their files, else a graph with features."""
     path = path.resolve()  # the run folder is read from anywhere
     nodes = any((path / f"nodes.{form}").is_file() for form in ("csv", "parquet"))
-    triples = path.is_dir() and not nodes and any(path.glob("train.t[xs][tv]*"))
+    # Where only the train file is missing, reading the triples says so.
+    splits = ("train",) if (path / "data.pt").is_file() else ("train", "valid", "test")
+    triples = path.is_dir() and not nodes and any(any(path.glob(f"{split}.t[xs][tv]*")) for split in splits)
     if not nodes and not triples and (path / "config.toml").is_file():
         raise ValueError(
             f"{path} is a run folder; allowed: a recipe, a TOML file or a folder with your own data; to go on with the "

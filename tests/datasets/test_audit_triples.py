@@ -41,7 +41,8 @@ def test_numbers_that_can_be_counted_by_hand() -> None:
     assert report["splits"] == {"train": 11, "valid": 2, "test": 2}
     assert report["duplicates"] == {"train": 1, "valid": 0, "test": 0}
     assert report["leakage"]["shared_triples"] == {"train_valid": 1, "train_test": 0, "valid_test": 1}
-    assert report["symmetric"] == [{"relation": "next", "share": 1.0}, {"relation": "self", "share": 1.0}]
+    assert report["leakage"]["inverse_in_train"]["valid"] == {"triples": 1, "share": 0.5}
+    assert report["symmetric"] == [{"relation": "self", "share": 1.0}]  # of "next" two of three
     assert report["inverse_pairs"] == [{"relation": "child", "inverse": "parent", "share": 1.0}]
     assert report["unseen"]["valid"] == {"entities": 1, "triples": 1, "relations": 0, "triples_of_new_relations": 0}
     assert report["unseen"]["test"] == {"entities": 2, "triples": 2, "relations": 1, "triples_of_new_relations": 1}
@@ -78,19 +79,52 @@ def test_the_reverse_rule_by_hand() -> None:
     assert found == {"mrr": pytest.approx(1 / 2.5), "answered": 0}
 
 
+def test_inverse_relations_are_found_whatever_is_held_out() -> None:
+    parents = [(f"p{number}", "parent_of", f"c{number}") for number in range(10)]
+    children = [(tail, "child_of", head) for head, _, tail in parents]
+    # Training alone has one of ten pairs whole. Of valid both are in train the other way, of test all but the pair of
+    # c9 and p9, which are both there, and p0 and p1, who are no parent and child.
+    train = [*parents[:7], children[0], *children[7:9]]
+    test = [*children[3:7], parents[9], children[9], parents[7], parents[8], ("p0", "next_to", "p1")]
+    report = audit(graph(train, children[1:3], test))
+    assert report["inverse_pairs"] == [{"relation": "child_of", "inverse": "parent_of", "share": 1.0}]
+    assert report["leakage"]["inverse_in_train"] == {
+        "valid": {"triples": 2, "share": 1.0},
+        "test": {"triples": 6, "share": pytest.approx(6 / 9)},
+    }
+    words = "test triples that are in train turned round, under an inverse relation: 6 (66.7 %)"
+    assert words in report["warnings"]
+    assert "2 valid triples (100.0 %), 6 test triples (66.7 %) are in train under" in " ".join(printed(report).split())
+
+
+def test_a_relation_of_its_own_inverse_is_left_to_the_reverse_rule() -> None:
+    report = audit(graph([("a", "r", "b"), ("b", "s", "c")], test=[("b", "r", "a")]))
+    assert report["symmetric"] == [{"relation": "r", "share": 1.0}]
+    assert report["leakage"]["inverse_in_train"] == {"test": {"triples": 0, "share": 0.0}}
+
+
+def test_a_triple_in_two_splits_counts_once_for_its_relation() -> None:
+    train: list[Row] = [("a", "one", "b"), ("c", "one", "d"), ("b", "other", "a")]
+    report = audit(graph(train, test=[("a", "one", "b"), ("b", "other", "a")]))
+    assert report["inverse_pairs"] == []  # one of two
+
+
 def test_empty_splits_are_told() -> None:
     report = audit(graph([("a", "r", "b")]))
-    assert report["leakage"]["reverse_rule"] == {}
+    assert report["leakage"]["reverse_rule"] == report["leakage"]["inverse_in_train"] == {}
     assert "valid has no triple: nothing can be chosen on it" in report["warnings"]
     assert "test has no triple: nothing can be tested on it" in report["warnings"]
     assert "nothing is held out" in printed(report)
 
 
 @pytest.mark.parametrize(
-    ("name", "rule", "unseen", "largest"),
-    [("wn18rr", 0.346, (210, 210), 482), ("fb15k-237", 0.0, (9, 28), 7_614)],
+    ("name", "rule", "unseen", "largest", "inverses"),
+    [
+        ("wn18rr", 0.346, (210, 210), 482, []),
+        ("fb15k-237", 0.0, (9, 28), 7_614, ["/education/educational_institution/campuses"]),
+    ],
 )
-def test_public(name: str, rule: float, unseen: tuple[int, int], largest: int) -> None:
+def test_public(name: str, rule: float, unseen: tuple[int, int], largest: int, inverses: list[str]) -> None:
     if any(present(path) is None for path in files_of(name)):
         pytest.skip(f"{name} is not in the data folder (MAGNA_DATA_DIR)")
     report = audit(load_knowledge_graph(name))
@@ -98,7 +132,8 @@ def test_public(name: str, rule: float, unseen: tuple[int, int], largest: int) -
     assert (report["unseen"]["valid"]["triples"], report["unseen"]["test"]["triples"]) == unseen
     assert report["degree"]["largest"] == largest
     assert set(report["leakage"]["shared_triples"].values()) == set(report["duplicates"].values()) == {0}
-    assert report["inverse_pairs"] == []
+    assert [pair["relation"] for pair in report["inverse_pairs"]] == inverses
+    assert [found["triples"] for found in report["leakage"]["inverse_in_train"].values()] == [0, 0]
     # Names as long as Freebase's still leave room for their numbers.
     text = printed(report, width=80)
     assert all(len(line) <= 80 for line in text.splitlines() if not line.startswith(("  note:", "  look at:")))
@@ -109,4 +144,5 @@ def test_families_give_nothing_away() -> None:
     report = audit(load_knowledge_graph("families"))
     assert report["warnings"] == [] and "nothing suspicious was found" in printed(report)
     assert report["leakage"]["reverse_rule"]["test"]["answered"] == 0
+    assert report["leakage"]["inverse_in_train"]["test"] == {"triples": 0, "share": 0.0}
     assert [entry["relation"] for entry in report["symmetric"]] == ["cousin_of", "married_to"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from magna.datasets import Triples, files_of, holds_triples, load_triples, present, read_known
-from magna.datasets.triples import nearest, read_lines, triples_from
+from magna.datasets import Triples, files_of, holds_triples, load_triples, present
+from magna.datasets.triples import nearest, read_lines, triples_from, without_header
 
 
 def _write(folder: Path, **splits: str) -> None:
@@ -38,6 +38,12 @@ def test_only_line_ends_end_a_line(tmp_path: Path) -> None:
     # A byte order mark is no part of a name; separators that only `splitlines` knows are.
     _write(tmp_path, train="\ufeffa\tr\tb\u2028c\n\nd\tr \ta\x0b\n\n", valid="", test="")
     assert _names(load_triples(tmp_path), "train") == [("a", "r", "b\u2028c"), ("d", "r ", "a\x0b")]
+
+
+@pytest.mark.parametrize("text", ["a\tr\tb\r\nc\tr\ta\r", "a\tr\tb\r\r\n\r\r\nc\tr\ta\r\r\n", "a\tr\tb\nc\tr\ta\r\n\r"])
+def test_no_carriage_return_stays_at_the_end_of_a_line(tmp_path: Path, text: str) -> None:
+    _write(tmp_path, train=text, valid="", test="")
+    assert _names(load_triples(tmp_path), "train") == [("a", "r", "b"), ("c", "r", "a")]
 
 
 def test_plain_and_gzip_give_the_same(tmp_path: Path) -> None:
@@ -77,10 +83,18 @@ def test_a_first_line_that_names_the_columns_is_no_triple(tmp_path: Path) -> Non
         "train.txt begins with a header (head, relation, tail), which was not read as a triple",
         "valid.txt begins with a header (Subject, PREDICATE, object), which was not read as a triple",
     )
-    assert read_known(tmp_path / "valid.txt", data).tolist() == data.valid.tolist()
+    assert data.with_train_file(tmp_path / "valid.txt").train.tolist() == data.train.tolist()
     _write(tmp_path, train=other)
     with pytest.raises(ValueError, match=r"train\.txt has no triple"):
         load_triples(tmp_path)
+
+
+def test_a_header_may_lack_the_tail() -> None:
+    asked = [(2, ["a", "r"])]
+    for header in (["head", "relation"], ["Subject", "Predicate"]):
+        assert without_header([(1, header), *asked]) == (asked, header)
+    for columns in (["relation", "tail"], ["head"], ["head", "predicate"]):
+        assert without_header([(1, columns), *asked]) == ([(1, columns), *asked], [])
 
 
 def test_fingerprints_tell_triples_and_not_their_order() -> None:
@@ -99,6 +113,7 @@ def test_fingerprints_tell_triples_and_not_their_order() -> None:
         ("a\tr\tb\n\na\tr\tb\t1\n", r"train\.txt line 3 has 4 tab-separated columns"),
         ("a\t\tb\n", r"train\.txt line 1 has an empty relation"),
         ("a\tr\t\r\n", r"train\.txt line 1 has an empty tail"),
+        ("a\tr\tb\n   \tr\tb\n", r"train\.txt line 2 has an empty head"),
         ("", r"train\.txt has no triple"),
         ("\n\n", r"train\.txt has no triple"),
     ],
@@ -145,6 +160,18 @@ def test_names_in_names_out() -> None:
         data.split("dev")
 
 
+def test_nearest_names_in_another_case_or_a_longer_form() -> None:
+    assert nearest("BERLIN", ["Berlin", "Paris"]) == nearest("BERLLIN", ["Paris", "Berlin"]) == ["Berlin"]
+    assert nearest("straße", ["STRASSE", "street"])[0] == "STRASSE"
+    states = [f"Federal Republic of {name}" for name in ("Nigeria", "Yugoslavia", "Somalia", "Brazil")]
+    assert nearest("Federal Republic of Germany", [*states, "Paris", "Germany", "of"])[0] == "Germany"
+    assert nearest("germany", [*states, "Norway", "Federal_Republic_of_Germany"])[0] == "Federal_Republic_of_Germany"
+    # Among so many that not all are compared in full.
+    many = [f"Federal Republic of {number}" for number in range(500)]
+    assert nearest("Federal Republic of Germany", [*many, "Germany"])[0] == "Germany"
+    assert nearest("+", ["a", "b c"]) == [] and nearest("Rome", ["Berlin", "Paris"]) == []
+
+
 def test_nearest_names_come_fast_among_many() -> None:
     names = [f"{number * 2_417 % 10**8:08d}" for number in range(40_000)]
     wanted = names[31_415]
@@ -158,13 +185,27 @@ def test_new_triples_of_known_names(tmp_path: Path) -> None:
     data = triples_from("kin", {"train": [("a", "r", "b"), ("b", "r", "c")], "valid": [], "test": []})
     file = tmp_path / "more.tsv"
     file.write_text("c\tr\ta\na\tr\tb\n")
-    more = read_known(file, data)
-    assert more.tolist() == [[2, 0, 0], [0, 0, 1]]
-    assert data.with_train(more).train.tolist() == [[0, 0, 1], [1, 0, 2], [2, 0, 0]]
+    assert data.with_train_file(file).train.tolist() == [[0, 0, 1], [1, 0, 2], [2, 0, 0]]
     assert data.train.tolist() == [[0, 0, 1], [1, 0, 2]]
     file.write_text("c\tr\ta\n\nc\tr\taa\n")
     with pytest.raises(ValueError, match=r"more\.tsv line 3: entity is 'aa'; allowed: one of the 3 of kin, nearest: a"):
-        read_known(file, data)
+        data.with_train_file(file)
+
+
+def test_new_triples_of_a_file_come_with_its_notes(tmp_path: Path) -> None:
+    rows = [("a", "r", "b"), ("b", "r", "c"), ("a", "r", "b")]
+    data = triples_from("kin", {"train": rows, "valid": [], "test": []})
+    file = tmp_path / "more.tsv"
+    file.write_text("Head\tRelation\tTail\nc\tr\ta\na\tr\tb\nc\tr\ta\n")
+    more = data.with_train_file(file)
+    assert more.train.tolist() == [[0, 0, 1], [1, 0, 2], [2, 0, 0]]
+    assert more.notes == (
+        "train lists 1 triples again; each was kept once",
+        "more.tsv begins with a header (Head, Relation, Tail), which was not read as a triple",
+        "more.tsv lists 2 triples again, its own or those of train; each was kept once",
+    )
+    file.write_text("c\tr\ta\n")
+    assert data.with_train_file(file).notes == data.notes
 
 
 @pytest.mark.parametrize(

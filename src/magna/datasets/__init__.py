@@ -16,7 +16,7 @@ from magna.datasets.planetoid import NAMES as PLANETOID_NAMES
 from magna.datasets.planetoid import load_planetoid
 from magna.datasets.splits import with_drawn_split, with_random_split
 from magna.datasets.store import data_folder, files_of, locate, present
-from magna.datasets.triples import Triples, holds_triples, load_triples, read_known
+from magna.datasets.triples import Triples, holds_triples, load_triples
 
 __all__ = [
     "DATASETS",
@@ -43,7 +43,6 @@ __all__ = [
     "locate",
     "prepare",
     "present",
-    "read_known",
     "undirected",
 ]
 

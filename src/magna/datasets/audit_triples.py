@@ -18,7 +18,8 @@ _SHOWN_RELATIONS = 15
 _NUMBERS_WIDTH = 58  # of the table of relations, without their names
 # More answers than this on average make a side "N" (Bordes et al. 2013).
 _MANY = 1.5
-# Two relations mirror each other when this share of the triples of both is in the other one, turned round.
+# Two relations mirror each other when this share of the triples of both is in the other one, turned round. All splits
+# count: a split at random parts the two triples of a pair, so that training alone would show less the more is held out.
 _MIRRORED = 0.8
 # The reverse rule, which knows nothing, should not get further than this.
 _SUSPICIOUS_MRR = 0.1
@@ -46,7 +47,18 @@ def audit(graph: KnowledgeGraph) -> dict[str, Any]:
         "shared_triples": _shared(triples),
         "reverse_rule": {split: reverse_rule(graph, split) for split in _HELD_OUT if splits[split]},
     }
-    report["symmetric"], report["inverse_pairs"] = _mirrored(triples)
+    mirrored = _mirrored(triples)
+    report["symmetric"] = [
+        {"relation": triples.relations[one], "share": share} for one, other, share in mirrored if one == other
+    ]
+    pairs = [(one, other, share) for one, other, share in mirrored if one != other]
+    report["inverse_pairs"] = [
+        {"relation": triples.relations[one], "inverse": triples.relations[other], "share": share}
+        for one, other, share in pairs
+    ]
+    report["leakage"]["inverse_in_train"] = {
+        split: _inverse_in_train(triples, split, pairs) for split in _HELD_OUT if splits[split]
+    }
     report["unseen"] = {split: _unseen(triples, split) for split in _HELD_OUT}
     report["degree"], report["hubs"] = _degrees(triples)
     report["relations"] = _relations(triples)
@@ -83,6 +95,10 @@ def show(report: dict[str, Any], console: Any) -> None:
         f"MRR {found['mrr']:.3f} on {split}, names {100 * found['answered']:.1f} % of the answers"
         for split, found in report["leakage"]["reverse_rule"].items()
     ]
+    inverse = [
+        f"{found['triples']:,} {split} triples ({100 * found['share']:.1f} %)"
+        for split, found in report["leakage"]["inverse_in_train"].items()
+    ]
     unseen = [
         f"{found['entities']:,} in {found['triples']:,} {split} triples" for split, found in report["unseen"].items()
     ]
@@ -96,6 +112,9 @@ def show(report: dict[str, Any], console: Any) -> None:
         "degree": f"mean {degree['mean']:.1f}, median {degree['median']:g}, largest {degree['largest']:,}",
         "hubs": ", ".join(f"{hub['entity']} ({hub['triples']:,})" for hub in report["hubs"]),
         "in two splits": f"{sum(shared.values()):,} triples",
+        "turned round": f"{', '.join(inverse)} are in train under an inverse relation"
+        if inverse
+        else "nothing is held out",
         "reverse rule": "; ".join(rule) or "nothing is held out",
         "unseen entities": "; ".join(unseen),
     }
@@ -143,11 +162,11 @@ def _shared(triples: Triples) -> dict[str, int]:
     return {f"{one}_{other}": int(torch.isin(of[other], of[one]).sum()) for one, other in pairs}
 
 
-def _mirrored(triples: Triples) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Relations that are their own inverse in training, and pairs of relations of which one is the other's."""
+def _mirrored(triples: Triples) -> list[tuple[int, int, float]]:
+    """Pairs of relations of which one is the other's inverse, and the share that is; a relation may be its own."""
     from scipy.sparse import csr_matrix
 
-    head, relation, tail = triples.train.unbind(1)
+    head, relation, tail = torch.cat([triples.split(split) for split in SPLITS]).unique(dim=0).unbind(1)
     forward, backward = head * triples.num_entities + tail, tail * triples.num_entities + head
     places, place = torch.unique(torch.cat([forward, backward]), return_inverse=True)
     shape, ones = (len(places), triples.num_relations), np.ones(len(relation), dtype=np.int64)
@@ -155,16 +174,24 @@ def _mirrored(triples: Triples) -> tuple[list[dict[str, Any]], list[dict[str, An
     # [R, R] triples of one relation that are, turned round, triples of the other.
     common = (there.T @ back).tocoo()
     count = torch.bincount(relation, minlength=triples.num_relations).numpy()
-    symmetric, inverse = [], []
+    found = []
     for one, other, number in zip(common.row, common.col, common.data, strict=True):
         share = float(number / max(count[one], count[other]))
-        if share < _MIRRORED or one > other:
-            continue
-        if one == other:
-            symmetric.append({"relation": triples.relations[one], "share": share})
-        else:
-            inverse.append({"relation": triples.relations[one], "inverse": triples.relations[other], "share": share})
-    return symmetric, inverse
+        if one <= other and share >= _MIRRORED:
+            found.append((int(one), int(other), share))
+    return found
+
+
+def _inverse_in_train(triples: Triples, split: str, pairs: list[tuple[int, int, float]]) -> dict[str, float]:
+    """Held-out triples that are in training turned round, under the other relation of a pair; and their share."""
+    sizes = triples.num_entities, triples.num_relations
+    head, relation, tail = triples.split(split).unbind(1)
+    both = [ends for one, other, _ in pairs for ends in ((one, other), (other, one))]
+    held_out, inverse = torch.tensor(both, dtype=torch.int64).view(-1, 2).unbind(1)
+    row, pair = (relation[:, None] == held_out).nonzero().unbind(1)
+    turned = torch.stack([tail[row], inverse[pair], head[row]], dim=1)
+    there = row[torch.isin(codes(turned, *sizes), codes(triples.train, *sizes))].unique()
+    return {"triples": len(there), "share": len(there) / len(head)}
 
 
 def _unseen(triples: Triples, split: str) -> dict[str, int]:
@@ -240,6 +267,12 @@ def _warnings(report: dict[str, Any]) -> list[str]:
             f"pairs of relations that are each other's inverse: {len(report['inverse_pairs']):,}, "
             f"{first['relation']} and {first['inverse']} among them"
         )
+    for split, inverse in report["leakage"]["inverse_in_train"].items():
+        if inverse["triples"]:
+            found.append(
+                f"{split} triples that are in train turned round, under an inverse relation: {inverse['triples']:,} "
+                f"({100 * inverse['share']:.1f} %)"
+            )
     for split, unseen in report["unseen"].items():
         if unseen["triples"]:
             found.append(f"{split} triples with an entity that training never sees: {unseen['triples']:,}")

@@ -6,6 +6,7 @@ import difflib
 import gzip
 import hashlib
 import heapq
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,11 +23,16 @@ PUBLIC_NAMES = ("wn18rr", "fb15k-237")
 SPLITS = ("train", "valid", "test")
 _SUFFIXES = (".txt", ".tsv", ".txt.gz", ".tsv.gz")
 _COLUMNS = ("head", "relation", "tail")
-_HEADERS = (_COLUMNS, ("subject", "predicate", "object"))
+# A file of queries may lack the third column.
+_HEADERS = [names[:count] for names in (_COLUMNS, ("subject", "predicate", "object")) for count in (3, 2)]
 _CANDIDATES = 100  # names that share the most letter pairs with an unknown one; only these are compared in full
+_BETWEEN_WORDS = re.compile(r"[\W_]+")
+_LIKE = 0.5  # names below this likeness are not offered
+_WHOLE = 0.5  # what it adds to the likeness of two names that one of them stands in the other, word for word
 
 Row = tuple[str, str, str]
 Line = tuple[int, list[str]]  # its number and its columns
+NumberedRow = tuple[int, Row]  # a line's number and its triple
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,10 +82,16 @@ class Triples:
 
         return {split: fingerprint(self.split(split)) for split in SPLITS}
 
-    def with_train(self, more: Tensor) -> Triples:
-        """The same knowledge graph with more training triples, [T, 3]; those it has already count once."""
-        train, _ = _once(torch.cat([self.train, more]), self.num_entities, self.num_relations)
-        return replace(self, train=train)
+    def with_train_file(self, path: Path) -> Triples:
+        """The same knowledge graph with the triples of a file, which has no other names, in training.
+
+        Triples that are there already count once; `notes` says how many, and of a header.
+        """
+        more, notes = _known_rows(path, self)
+        train, again = _once(torch.cat([self.train, more]), self.num_entities, self.num_relations)
+        if again:
+            notes.append(f"{path.name} lists {again:,} triples again, its own or those of train; each was kept once")
+        return replace(self, train=train, notes=(*self.notes, *notes))
 
     @cached_property
     def _entity_at(self) -> dict[str, int]:
@@ -105,12 +117,12 @@ def load_triples(name_or_folder: str | Path, data_dir: str | Path | None = None)
         files = [locate(f"{name_or_folder}/{split}.txt.gz", data_dir) for split in SPLITS]
     else:
         files = [_split_file(Path(name_or_folder), split) for split in SPLITS]
-    rows, notes = {}, []
+    rows: dict[str, list[Row]] = {}
+    notes: list[str] = []
     for split, file in zip(SPLITS, files, strict=True):
-        lines, header = without_header(read_lines(file))
-        rows[split] = [_row(file, line) for line in lines]
-        if header:
-            notes.append(f"{file.name} begins with a header ({', '.join(header)}), which was not read as a triple")
+        numbered, found = _rows(file)
+        rows[split] = [row for _, row in numbered]
+        notes += found
     if not rows["train"]:
         raise ValueError(f"{files[0]} has no triple; allowed: lines with {', '.join(_COLUMNS)}, separated by tabs")
     return triples_from(Path(name_or_folder).resolve().name, rows, tuple(notes))
@@ -152,8 +164,8 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """The tab-separated columns of each line; line ends may be LF or CRLF, empty lines say nothing."""
-    lines = read_text(path).replace("\r\n", "\n").split("\n")
+    """The tab-separated columns of each line; a CR at its end is no part of it, empty lines say nothing."""
+    lines = (line.rstrip("\r") for line in read_text(path).split("\n"))
     return [(number, line.split("\t")) for number, line in enumerate(lines, start=1) if line]
 
 
@@ -166,18 +178,6 @@ def without_header(lines: list[Line]) -> tuple[list[Line], list[str]]:
     if lines and tuple(name.lower() for name in lines[0][1]) in _HEADERS:
         return lines[1:], lines[0][1]
     return lines, []
-
-
-def read_known(path: Path, triples: Triples) -> Tensor:
-    """[T, 3]: the triples of a file whose entities and relations `triples` knows; another name is an error."""
-    rows = []
-    for line in without_header(read_lines(path))[0]:
-        head, relation, tail = _row(path, line)
-        try:
-            rows.append((triples.entity_id(head), triples.relation_id(relation), triples.entity_id(tail)))
-        except ValueError as error:
-            raise ValueError(f"{path} line {line[0]}: {error}") from None
-    return torch.tensor(rows, dtype=torch.int64).view(-1, 3)
 
 
 def holds_triples(path: str | Path) -> bool:
@@ -195,14 +195,49 @@ def codes(triples: Tensor, num_entities: int, num_relations: int) -> Tensor:
 
 
 def nearest(name: str, known: Sequence[str], count: int = 3) -> list[str]:
-    """The known names that look most like this one; quick among tens of thousands.
+    """The known names that look most like this one, in any case of letters; quick among tens of thousands.
 
     >>> nearest("anna-21", ["anna-12", "anna-2", "bert-21"], count=2)
     ['anna-2', 'anna-12']
+    >>> nearest("Republic of MALTA", ["Malta", "Mali", "Republic of Yemen"])
+    ['Malta', 'Republic of Yemen']
     """
-    wanted = _letter_pairs(name)
-    likely = heapq.nlargest(_CANDIDATES, known, key=lambda other: _overlap(wanted, _letter_pairs(other)))
-    return difflib.get_close_matches(name, likely, n=count, cutoff=0.5)
+    wanted, matcher = _words(name), difflib.SequenceMatcher(b=name.casefold())
+    wanted_pairs = _letter_pairs(wanted)
+
+    def whole(words: str) -> float:
+        return _WHOLE if words in wanted or wanted in words else 0
+
+    def overlap(other: str) -> float:
+        words = _words(other)
+        pairs = _letter_pairs(words)
+        return 2 * len(wanted_pairs & pairs) / (len(wanted_pairs) + len(pairs)) + whole(words)
+
+    def likeness(other: str) -> float:
+        matcher.set_seq1(other.casefold())
+        return matcher.ratio() + whole(_words(other))
+
+    likely = {other: likeness(other) for other in heapq.nlargest(_CANDIDATES, known, key=overlap)}
+    return heapq.nlargest(count, (other for other in likely if likely[other] >= _LIKE), key=likely.__getitem__)
+
+
+def _rows(path: Path) -> tuple[list[NumberedRow], list[str]]:
+    """The triples of a file, and a note where it begins with a header."""
+    lines, header = without_header(read_lines(path))
+    notes = [f"{path.name} begins with a header ({', '.join(header)}), which was not read as a triple"]
+    return [(line[0], _row(path, line)) for line in lines], notes if header else []
+
+
+def _known_rows(path: Path, triples: Triples) -> tuple[Tensor, list[str]]:
+    """[T, 3]: the triples of a file, and notes; a name that `triples` does not know is an error."""
+    numbered, notes = _rows(path)
+    rows = []
+    for number, (head, relation, tail) in numbered:
+        try:
+            rows.append((triples.entity_id(head), triples.relation_id(relation), triples.entity_id(tail)))
+        except ValueError as error:
+            raise ValueError(f"{path} line {number}: {error}") from None
+    return torch.tensor(rows, dtype=torch.int64).view(-1, 3), notes
 
 
 def _row(path: Path, line: Line) -> Row:
@@ -211,20 +246,20 @@ def _row(path: Path, line: Line) -> Row:
         raise ValueError(
             f"{path} line {number} has {len(columns)} tab-separated columns; allowed: {', '.join(_COLUMNS)}"
         )
-    if "" in columns:
-        empty = _COLUMNS[columns.index("")]
+    empty = next((name for name, column in zip(_COLUMNS, columns, strict=True) if not column.strip()), None)
+    if empty:
         raise ValueError(f"{path} line {number} has an empty {empty}; allowed: a name in each column")
     head, relation, tail = columns
     return head, relation, tail
 
 
-def _letter_pairs(name: str) -> set[str]:
-    text = f" {name.casefold()} "
+def _words(name: str) -> str:
+    """The words of a name in small letters, a blank before and after each."""
+    return f" {_BETWEEN_WORDS.sub(' ', name.casefold()).strip()} "
+
+
+def _letter_pairs(text: str) -> set[str]:
     return {text[at : at + 2] for at in range(len(text) - 1)}
-
-
-def _overlap(one: set[str], other: set[str]) -> float:
-    return len(one & other) / (len(one) + len(other))
 
 
 def _position(name: str, at: Mapping[str, int], kind: str, dataset: str) -> int:
