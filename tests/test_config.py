@@ -128,6 +128,9 @@ def test_true_stays_true_where_a_number_is_allowed_too() -> None:
     [
         ("model.aplha=0.2", ["model.aplha", "did you mean model.alpha"]),
         ("trian.epochs=3", ["did you mean train.epochs"]),
+        ("lr=0.1", ["did you mean train.lr"]),
+        ("train.K=3", ["did you mean model.K"]),
+        ("model.hidden=8", ["did you mean model.hidden_channels"]),
         ("zzz=3", ["zzz", "allowed: "]),
         ("train.epochs", ["key=value"]),
         ("=3", ["key=value"]),

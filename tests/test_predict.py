@@ -112,6 +112,28 @@ def test_a_permuted_copy_of_the_graph_gives_the_same_answers(own: tuple[Path, Pa
     )
 
 
+def test_features_are_scaled_as_in_training(tmp_path: Path) -> None:
+    data = _write_graph(tmp_path / "animals", range(40))
+    training.train(load_recipe(str(data)).with_values(SETTINGS), run_dir=tmp_path / "run", device="cpu")
+    before = predict(tmp_path / "run", device="cpu").probabilities
+    header, first, *rest = (data / "nodes.csv").read_text().splitlines()
+    outlier = [first.split(",")[0], "1000", *first.split(",")[2:]]
+    (data / "nodes.csv").write_text("\n".join([header, ",".join(outlier), *rest]) + "\n")
+    # Animals of odd numbers are in another ring than the outlier, and hear of it by the scale alone.
+    for place in (None, data):
+        after = predict(tmp_path / "run", data=place, device="cpu").probabilities
+        torch.testing.assert_close(after[1::2], before[1::2])
+        assert not torch.allclose(after[0], before[0])
+
+
+def test_a_new_split_is_noted(tmp_path: Path) -> None:
+    data = _write_graph(tmp_path / "animals", range(40))
+    training.train(load_recipe(str(data)).with_values(SETTINGS), run_dir=tmp_path / "run", device="cpu")
+    table = (data / "nodes.csv").read_text()
+    (data / "nodes.csv").write_text(table.replace("test", "?").replace("train", "test").replace("?", "train"))
+    assert "has another split" in evaluate(tmp_path / "run", device="cpu")["notes"][0]
+
+
 def test_a_new_graph_needs_no_labels(own: tuple[Path, Path], tmp_path: Path) -> None:
     new = _write_graph(tmp_path / "new", range(40), labels=False)
     found = predict(own[0], ["animal-3"], data=new, device="cpu")

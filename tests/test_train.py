@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -202,6 +203,24 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(ValueError, match=r"run was started on other data than .*clubs holds now \(schema.json: finger"):
         training.train(config, run_dir="run", device="cpu", resume=True)
     edges.write_text(text)
+    nodes = tmp_path / "clubs" / "nodes.csv"
+    table = nodes.read_text()
+    first, *rows = table.splitlines()
+    swapped = [row.replace("test", "?").replace("train", "test").replace("?", "train") for row in rows]
+    older = [re.sub(r"^([^,]*),([^,]*)", lambda found: f"{found[1]},{float(found[2]) + 5}", row) for row in rows]
+    for standardised, words, changed in (
+        (True, "splits", swapped),
+        (True, "feature_shift", older),
+        (False, "features", older),
+    ):
+        again, folder = config.with_values([f"data.standardise_features={str(standardised).lower()}"]), f"run-{words}"
+        nodes.write_text(table)
+        with pytest.raises(Killed):
+            training.train(again, run_dir=folder, device="cpu", on_epoch=_killed_after(1))
+        nodes.write_text("\n".join([first, *changed]) + "\n")
+        with pytest.raises(ValueError, match=rf"was started on other data .*schema.json: {words}\)"):
+            training.train(again, run_dir=folder, device="cpu", resume=True)
+    nodes.write_text(table)
     training.train(config, run_dir="run", device="cpu", resume=True)
     # A path from where the run was started is known from anywhere.
     monkeypatch.chdir(tmp_path / "run")

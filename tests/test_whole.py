@@ -76,7 +76,7 @@ def test_two_processes_do_not_share_a_part(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_parts_of_a_killed_process_are_forgotten(tmp_path: Path) -> None:
-    for name in ("checkpoint/.state.1.part", "checkpoint/state", ".config.1.part", "metrics"):
+    for name in ("checkpoint/.state.1.part", "checkpoint/state", ".config.1.part", "metrics", ".film.1.part"):
         write_whole(tmp_path / name, b"")
-    forget_parts(tmp_path)
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["checkpoint", "metrics", "state"]
+    forget_parts(tmp_path / name for name in ("checkpoint/state", "config", "metrics", "gone/summary"))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [".film.1.part", "checkpoint", "metrics", "state"]

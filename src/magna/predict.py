@@ -181,7 +181,7 @@ def _scores(
 def _graph(run: RunFolder, data: str | Path | None, data_dir: str | Path | None) -> tuple[NodeData, tuple[str, ...]]:
     """The run's own graph, wherever it is now, or a new one, and what one should know of it."""
     settings, kept = run.config.data, run.schema or {}
-    fingerprint = kept.pop("fingerprint", None)
+    fingerprint, splits, _ = (kept.pop(name, None) for name in ("fingerprint", "splits", "features"))
     schema = Schema.from_dict(kept)
     if data is None:
         run.check_data("try --data with the folder or file where it is now")
@@ -192,13 +192,15 @@ def _graph(run: RunFolder, data: str | Path | None, data_dir: str | Path | None)
         if graph.fingerprint() != fingerprint:
             return graph, ()
         settings = from_anywhere(settings, data)  # the run's own, with the split that the run has drawn
-    graph = load_node_data(settings, data_dir)
+    graph = load_node_data(settings, data_dir, scaled_like=schema)
     if kept and schema.names != graph.schema.names:
         raise ValueError(
             f"{graph.name} has other features, classes or edge types than the run was trained on; allowed: the same, "
             "in the same files; try --data for a new graph, or to train again"
         )
     # Runs of before there were fingerprints say nothing.
-    if fingerprint in (None, graph.fingerprint()):
-        return graph, ()
-    return graph, (f"{graph.name} has other nodes, labels or edges than the run was trained on",)
+    if fingerprint not in (None, graph.fingerprint()):
+        return graph, (f"{graph.name} has other nodes, labels or edges than the run was trained on",)
+    if splits not in (None, graph.fingerprints()["splits"]):
+        return graph, (f"{graph.name} has another split than the run was trained with",)
+    return graph, ()

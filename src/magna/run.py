@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
+import re
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +32,7 @@ FORMAT = 1
 _REPORTED = ("seed", "seconds", "epochs", "valid", "test")
 # What a run begins with, before config.toml says that it is one, and what it leaves after that.
 _BEGIN, _LATER = ("environment.json", "schema.json"), ("metrics.jsonl", "summary.json", "model", "checkpoint")
+_FILES = ("config.toml", *_BEGIN, *_LATER[:2], "checkpoint/state.safetensors")
 _PACKAGES = ("magna", "torch", "torch-geometric", "lightning", "numpy", "scipy", "scikit-learn", "triton")
 
 
@@ -100,7 +103,7 @@ class RunFolder:
             os.close(folder)
             raise ValueError(f"{self.path} is being trained by another process; try another --run-dir") from None
         try:
-            forget_parts(self.path)
+            forget_parts(self.path / name for name in _FILES)
             yield
         finally:
             os.close(folder)
@@ -110,7 +113,7 @@ class RunFolder:
         environment = self._read("environment.json") or {}
         number = environment.get("format", 0)
         if not isinstance(number, int) or number > FORMAT:
-            wrote = environment.get("packages", {}).get("magna", "of a later version")
+            wrote = (environment.get("packages") or {}).get("magna", "of a later version")
             raise ValueError(
                 f"{self.path} has run format {number}, written by magna {wrote}; allowed: up to {FORMAT}, what magna "
                 f"{__version__} reads; try the magna that wrote it, or train again"
@@ -125,7 +128,7 @@ class RunFolder:
     def check_schema(self, schema: Mapping[str, Any]) -> None:
         """Refuse data that has changed since the run was started; a scale may differ in its last bits."""
         for name, kept in (self.schema or {}).items():
-            if name not in ("feature_shift", "feature_scale") and kept != schema.get(name):
+            if not _same(kept, schema.get(name), last_bits=name in ("feature_shift", "feature_scale")):
                 raise ValueError(
                     f"{self.path} was started on other data than {self.config.data.name} holds now (schema.json: "
                     f"{name}); allowed: the same data; try to put it back, or another --run-dir"
@@ -156,7 +159,7 @@ class RunFolder:
                 raise ValueError(f"{folder / name} is missing; try a copy of the run folder, or train again")
         try:
             return kind.from_pretrained(folder)
-        except (ValueError, TypeError, RuntimeError, safetensors.SafetensorError) as error:
+        except (ValueError, TypeError, AttributeError, RuntimeError, safetensors.SafetensorError) as error:
             raise ValueError(f"{folder} is damaged ({error}); try a copy of the run folder, or train again") from error
 
     def log(self, *rows: Mapping[str, Any]) -> None:
@@ -217,12 +220,20 @@ class RunFolder:
             try:
                 model.save_pretrained(part)
             except safetensors.SafetensorError as error:  # what it makes of a full disk
-                raise OSError(str(error)) from error
+                known = re.search(r"os error (\d+)", str(error))
+                raise OSError(*([int(known[1]), os.strerror(int(known[1]))] if known else [str(error)])) from error
             # Safetensors keeps its file to the owner; whoever may read the others may read this one.
             shutil.copymode(part / "config.json", part / "model.safetensors")
             shutil.rmtree(whole, ignore_errors=True)
             os.replace(part, whole)
         write_whole(self.path / "summary.json", _json(summary))
+
+
+def _same(kept: Any, found: Any, last_bits: bool) -> bool:
+    """Whether a value is what it was; numbers may differ in their `last_bits`."""
+    if not last_bits or kept is None or found is None or len(kept) != len(found):
+        return kept == found
+    return all(math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-12) for one, other in zip(kept, found, strict=True))
 
 
 def environment(device: torch.device) -> dict[str, Any]:

@@ -94,7 +94,10 @@ def make_range(key: str, table: Mapping[str, Any], hint: Any) -> Range:
 
 
 def unknown(key: str, allowed: list[str]) -> ValueError:
-    near = difflib.get_close_matches(key, allowed, n=1)
+    own = key.rpartition(".")[2]
+    # The same name in another table, then one that begins so, then one that looks like it.
+    near = [one for one in allowed if one.rpartition(".")[2] == own] or [one for one in allowed if one.startswith(key)]
+    near = near or difflib.get_close_matches(key, allowed, n=1)
     hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(allowed)}"
     return ValueError(f"{key} is not a key of a recipe; {hint}")
 

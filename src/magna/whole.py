@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -54,10 +54,10 @@ def write_whole(path: Path, content: bytes, again: str = "--resume") -> None:
             raise
 
 
-def forget_parts(folder: Path) -> None:
-    """Delete what a process that was killed had half written, where no other one writes."""
-    for part in folder.rglob(".*.part"):
-        if part.is_file():
+def forget_parts(files: Iterable[Path]) -> None:
+    """Delete what a process that was killed had half written of these, where no other one writes."""
+    for file in files:
+        for part in file.parent.glob(f".{file.name}.*.part"):
             part.unlink()
 
 

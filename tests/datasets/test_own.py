@@ -360,6 +360,17 @@ def _pyg(**changes: Any) -> Any:
     return Data(**(parts | changes))
 
 
+def test_numbers_that_are_no_classes_or_types(tmp_path: Path) -> None:
+    labels = _pyg()
+    labels.y = torch.tensor([0, 1, 10**12])
+    torch.save(labels, tmp_path / "labels.pt")
+    with pytest.raises(ValueError, match="has a label of 1000000000000; allowed: classes from 0 to 1,048,575"):
+        load_own(tmp_path / "labels.pt")
+    torch.save(_pyg(edge_type=torch.tensor([0, 10**12])), tmp_path / "types.pt")
+    with pytest.raises(ValueError, match="has an edge of type 1000000000000; allowed: 0 to 1,048,575"):
+        load_own(tmp_path / "types.pt")
+
+
 def test_a_saved_pyg_data_is_read(tmp_path: Path) -> None:
     torch.save(_pyg(edge_type=torch.tensor([0, 1])), tmp_path / "data.pt")
     for path in (tmp_path, tmp_path / "data.pt"):
@@ -389,7 +400,7 @@ class Harm:
         ({"x": torch.zeros(2)}, "holds dict"),
         (_pyg(edge_index=torch.tensor([[0], [7]])), "edge to node 7; allowed: 0 to 2"),
         (_pyg(edge_index=torch.tensor([[2], [-1]])), "edge to node -1; allowed: 0 to 2"),
-        (_pyg(edge_type=torch.tensor([0, -2])), "edge of type -2; allowed: 0 or more"),
+        (_pyg(edge_type=torch.tensor([0, -2])), "edge of type -2; allowed: 0 to 1,048,575"),
         (_pyg(train_mask=torch.zeros(3, dtype=torch.bool)), "no node in train_mask; allowed: at least one, or no"),
         (_pyg(edge_index=torch.zeros(3, 2)), "no such edge_index"),
         (_pyg(edge_index=None, num_nodes=3), "no edge_index"),

@@ -48,6 +48,16 @@ def test_two_tensors_share_no_memory(pool: Pool) -> None:
     assert bool((one == 1).all())
 
 
+@pytest.mark.parametrize("size", [LARGE, 4_600_000, 6_300_000, 9_000_001])
+def test_tensors_of_one_size_share_a_block(size: int) -> None:
+    pool = Pool(limit=1 << 30)
+    for _ in range(5):
+        tensor = pool.empty((size,), torch.uint8)
+        del tensor
+        gc.collect()
+    assert len(pool.free) == 1
+
+
 def test_much_larger_blocks_do_not_serve(pool: Pool) -> None:
     del_me = pool.empty((LARGE,), torch.float32)
     del del_me

@@ -133,7 +133,7 @@ def _folder_and_config(
     if resume and run_dir is not None and recipe is None and not assignments:
         files = [*run_dir.glob("config.toml"), *run_dir.glob("seed-*/config.toml")]
         if not files:
-            raise ValueError(f"{run_dir} holds no run to go on with (no config.toml)")
+            raise ValueError(f"{run_dir} holds no run to go on with (no config.toml); try a recipe, without --resume")
         from magna.run import RunFolder
 
         configs = [RunFolder.open(file.parent).config for file in files]

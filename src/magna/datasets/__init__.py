@@ -121,8 +121,12 @@ DATASETS = {
 }
 
 
-def load_node_data(data: DataConfig | str, data_dir: str | Path | None = None) -> NodeData:
+def load_node_data(
+    data: DataConfig | str, data_dir: str | Path | None = None, scaled_like: Schema | None = None
+) -> NodeData:
     """The graph, features, labels and split that a recipe's [data] names; a name or path alone means its defaults.
+
+    Features are standardised as `scaled_like` says, where it does: a model wants them as in its training.
 
     >>> load_node_data("digits").num_nodes
     1797
@@ -140,7 +144,12 @@ def load_node_data(data: DataConfig | str, data_dir: str | Path | None = None) -
         raise ValueError(
             f"data.split_seed is {config.split_seed}, but {loaded.name} has a split of its own; try data.split=random"
         )
-    return loaded.with_standardised_features() if config.standardise_features else loaded
+    if not config.standardise_features:
+        return loaded
+    if scaled_like is not None:
+        scales = {name: getattr(scaled_like, name) for name in ("feature_shift", "feature_scale")}
+        loaded = replace(loaded, schema=replace(loaded.schema, **scales))
+    return loaded.with_standardised_features()
 
 
 def load_new_graph(path: str | Path, config: DataConfig, schema: Schema) -> NodeData:

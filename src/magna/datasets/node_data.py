@@ -79,11 +79,15 @@ class NodeData:
 
     def fingerprint(self) -> str:
         """What tells these nodes, labels and edges, in their order, from others; features and splits do not count."""
-        mark = hashlib.sha256("\n".join(self.node_ids or ()).encode())
-        for part in (self.y, self.edge_index, self.edge_type):
-            if part is not None:
-                mark.update(part.contiguous().numpy().tobytes())
-        return mark.hexdigest()[:16]
+        return _mark("\n".join(self.node_ids or ()), self.y, self.edge_index, self.edge_type)
+
+    def fingerprints(self) -> dict[str, str | None]:
+        """What tells these splits and these features from others; standardised ones are told by their scale."""
+        sizes = f"{self.train.numel()} {self.valid.numel()} {self.test.numel()}"
+        return {
+            "splits": _mark(sizes, self.train, self.valid, self.test),
+            "features": None if self.schema.feature_shift is not None else _mark("", self.x),
+        }
 
     def id_of(self, node: int) -> str:
         """The user's id of a node; its number where nodes have no ids."""
@@ -184,6 +188,8 @@ class NodeData:
         y = torch.full((num_nodes,), UNLABELLED)
         if getattr(data, "y", None) is not None:
             y = _whole_numbers(name, "y", data.y.squeeze(-1) if data.y.dim() == 2 else data.y, (num_nodes,))
+        if (y >= _MOST_KINDS).any():
+            raise ValueError(f"{name} has a label of {int(y.max())}; allowed: classes from 0 to {_MOST_KINDS - 1:,}")
         splits = {split: _masked(name, f"{key}_mask", data, num_nodes) for key, split in _PYG_SPLITS.items()}
         for split, nodes in splits.items():
             if (y[nodes] < 0).any():
@@ -191,8 +197,9 @@ class NodeData:
         kind = getattr(data, "edge_type", None)
         if kind is not None:
             kind = _whole_numbers(name, "edge_type", kind, (edge_index.size(1),))
-            if (kind < 0).any():
-                raise ValueError(f"{name} has an edge of type {int(kind.min())}; allowed: 0 or more")
+            if (kind < 0).any() or (kind >= _MOST_KINDS).any():
+                wrong = kind[(kind < 0) | (kind >= _MOST_KINDS)][0]
+                raise ValueError(f"{name} has an edge of type {int(wrong)}; allowed: 0 to {_MOST_KINDS - 1:,}")
         return NodeData(
             name=name,
             edge_index=edge_index,
@@ -208,7 +215,16 @@ class NodeData:
         )
 
 
+def _mark(text: str, *parts: Tensor | None) -> str:
+    mark = hashlib.sha256(text.encode())
+    for part in parts:
+        if part is not None:
+            mark.update(part.contiguous().numpy().tobytes())
+    return mark.hexdigest()[:16]
+
+
 _UNUSED = ("edge_attr", "edge_weight")  # of a PyG `Data`: edges have types, but no numbers
+_MOST_KINDS = 1 << 20  # classes, or types of edges: more are no numbers of such
 _PYG_SPLITS = {"train": "train", "val": "valid", "test": "test"}
 
 

@@ -64,6 +64,7 @@ class Pool:
             self._free.clear()
 
     def _take(self, size: int) -> mmap.mmap:
+        size = -(-size // _PAGE) * _PAGE
         with self._lock:
             self._collect()
             fitting = [block for block in self._free if size <= len(block) <= _SPARE * size]
@@ -71,7 +72,7 @@ class Pool:
                 block = min(fitting, key=len)
                 self._free.remove(block)
                 return block
-        block = mmap.mmap(-1, -(-size // _PAGE) * _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             block.madvise(mmap.MADV_HUGEPAGE)
         return block
