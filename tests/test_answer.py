@@ -158,7 +158,7 @@ def test_a_model_of_another_graph_is_refused(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_model_that_diverged_in_its_last_step_is_no_result(config: Config, tmp_path: Path) -> None:
-    config = config.with_values(["train.epochs=1", "train.eval_every=1", "train.lr=1e12", "train.clip=0"])
+    config = config.with_values(["train.epochs=1", "train.eval_every=1", "train.lr=1e12", "task.batch_size=4096"])
     with pytest.raises(loop.Diverged, match=r"smaller train\.lr"):
         training.train(config, run_dir=tmp_path / "run", device="cpu")
     assert not (tmp_path / "run" / "summary.json").exists() and not (tmp_path / "run" / "model").exists()

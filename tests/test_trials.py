@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast, get_args, get_type_hints
@@ -134,6 +135,18 @@ def test_patience_ends_a_trial(task: NodeClassification) -> None:
     still, moving = train_trials(configs, task, report_every=1)
     assert (still.epochs, still.best_epoch) == (3, 0)
     assert moving.epochs > 3
+
+
+def test_what_comes_after_patience_does_not_count(task: NodeClassification, tmp_path: Path) -> None:
+    long = config(train__epochs=60, train__lr=0.03, train__patience=60)
+    short = replace(long, train=replace(long.train, patience=1))
+    result, other = train_trials([short, long], task, report_every=60)
+    assert other.best_epoch > result.best_epoch, "it would have become better later"
+    train(short, run_dir=tmp_path / "alone", device="cpu")
+    summary = RunFolder(tmp_path / "alone").summary
+    assert summary is not None
+    assert (result.best_epoch, result.epochs) == (summary["best_epoch"], summary["epochs"])
+    assert result.valid["accuracy"] == summary["valid"]["accuracy"]
 
 
 def test_a_trial_that_diverges_has_no_score(task: NodeClassification, monkeypatch: pytest.MonkeyPatch) -> None:

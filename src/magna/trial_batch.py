@@ -199,7 +199,6 @@ class Batch:
         epoch = s["epoch"] - 1
         better = (accuracy > s["best_accuracy"]) | ((accuracy == s["best_accuracy"]) & (loss < s["best_loss"]))
         better &= epoch - s["best_epoch"] <= self.train_settings["patience"]
-        better &= s["record"].index_select(0, s["epoch"][None])[0, :, 0].isfinite()
         s["best"].copy_(torch.where(better[:, None], self.weights, s["best"]))
         s["best_epoch"].copy_(torch.where(better, epoch, s["best_epoch"]))
         s["best_accuracy"].copy_(torch.where(better, accuracy, s["best_accuracy"]))
