@@ -201,6 +201,6 @@ def _graph(run: RunFolder, data: str | Path | None, data_dir: str | Path | None)
     # Runs of before there were fingerprints say nothing.
     if fingerprint not in (None, graph.fingerprint()):
         return graph, (f"{graph.name} has other nodes, labels or edges than the run was trained on",)
-    if splits not in (None, graph.fingerprints()["splits"]):
+    if splits not in (None, graph.split_fingerprint()):
         return graph, (f"{graph.name} has another split than the run was trained with",)
     return graph, ()

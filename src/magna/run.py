@@ -24,7 +24,7 @@ from magna import __version__
 from magna.config import Config
 from magna.datasets import DATASETS
 from magna.models import Model, model_class
-from magna.whole import forget_parts, make_folder, write_whole, writing
+from magna.whole import check_free, forget_parts, make_folder, write_whole, writing
 
 # Grows when an older magna could no longer read a run folder; folders of smaller numbers stay readable.
 FORMAT = 1
@@ -82,11 +82,7 @@ class RunFolder:
             begun = "format" in (self._read("environment.json") or {})  # by a run that was killed before it was one
         except ValueError:
             begun = False
-        if found := [name for name in (*(() if begun else _BEGIN), *_LATER) if (self.path / name).exists()]:
-            raise ValueError(
-                f"{self.path} holds {', '.join(found)} but no run (no config.toml); allowed: a new folder, or one "
-                "without files of these names; try another --run-dir"
-            )
+        check_free(self.path, _LATER if begun else (*_BEGIN, *_LATER), "no run (no config.toml)", "--run-dir")
 
     @contextmanager
     def alone(self) -> Iterator[None]:

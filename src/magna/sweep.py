@@ -22,7 +22,7 @@ from magna.tasks import LinkPrediction, Task, make_task
 from magna.trial_batch import OnReport, TrialResult
 from magna.trials import train_trials
 from magna.turns import train_in_turn
-from magna.whole import make_folder
+from magna.whole import check_free, make_folder
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
@@ -101,7 +101,7 @@ def sweep(
     task = make_task(config, data_dir, where)
     folder = make_folder(out, "--out")
     if storage is None and not (folder / "study.db").exists():
-        _check_free(folder)
+        check_free(folder, FILES, "no study (no study.db)", "--out")
     url = storage if storage is not None else file_url(folder / "study.db")
     study = Study(
         url,
@@ -137,15 +137,6 @@ def sweep(
     }
     write_files(folder, config, rows, result)
     return result
-
-
-def _check_free(folder: Path) -> None:
-    """Refuse a folder without a study that holds files which one would replace."""
-    if found := [name for name in FILES if (folder / name).exists()]:
-        raise ValueError(
-            f"{folder} holds {', '.join(found)} but no study (no study.db); allowed: a new folder, or one without "
-            "files of these names; try another --out"
-        )
 
 
 def without(config: Config, fixed: Collection[str]) -> Config:

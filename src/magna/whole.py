@@ -36,6 +36,15 @@ def make_folder(path: str | Path, option: str) -> Path:
     return folder
 
 
+def check_free(folder: Path, names: Iterable[str], missing: str, option: str) -> None:
+    """Refuse a folder with files of such names, which would be replaced; `missing` says whose they cannot be."""
+    if found := [name for name in names if (folder / name).exists()]:
+        raise ValueError(
+            f"{folder} holds {', '.join(found)} but {missing}; allowed: a new folder, or one without files of these "
+            f"names; try another {option}"
+        )
+
+
 def write_whole(path: Path, content: bytes, again: str = "--resume") -> None:
     """Write beside and rename; `again` is how to go on after an error. A link stays one: its target is written."""
     target = path.resolve()

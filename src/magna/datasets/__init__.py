@@ -147,8 +147,8 @@ def load_node_data(
     if not config.standardise_features:
         return loaded
     if scaled_like is not None:
-        scales = {name: getattr(scaled_like, name) for name in ("feature_shift", "feature_scale")}
-        loaded = replace(loaded, schema=replace(loaded.schema, **scales))
+        shift, scale = scaled_like.feature_shift, scaled_like.feature_scale
+        loaded = replace(loaded, schema=replace(loaded.schema, feature_shift=shift, feature_scale=scale))
     return loaded.with_standardised_features()
 
 

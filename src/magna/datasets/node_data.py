@@ -81,13 +81,14 @@ class NodeData:
         """What tells these nodes, labels and edges, in their order, from others; features and splits do not count."""
         return _mark("\n".join(self.node_ids or ()), self.y, self.edge_index, self.edge_type)
 
-    def fingerprints(self) -> dict[str, str | None]:
-        """What tells these splits and these features from others; standardised ones are told by their scale."""
+    def split_fingerprint(self) -> str:
+        """What tells these splits from others."""
         sizes = f"{self.train.numel()} {self.valid.numel()} {self.test.numel()}"
-        return {
-            "splits": _mark(sizes, self.train, self.valid, self.test),
-            "features": None if self.schema.feature_shift is not None else _mark("", self.x),
-        }
+        return _mark(sizes, self.train, self.valid, self.test)
+
+    def feature_fingerprint(self) -> str | None:
+        """What tells these features from others; None where they are standardised, which their scale tells."""
+        return None if self.schema.feature_shift is not None else _mark("", self.x)
 
     def id_of(self, node: int) -> str:
         """The user's id of a node; its number where nodes have no ids."""

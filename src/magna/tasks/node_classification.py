@@ -47,7 +47,12 @@ class NodeClassification:
         for split, size in sizes.items():
             if size == 0:
                 raise ValueError(f"{data.name} has no {split} node; allowed: at least one in each split")
-        self.data_config, self._marks = config.data, {"fingerprint": data.fingerprint(), **data.fingerprints()}
+        self.data_config = config.data
+        self._fingerprints = {
+            "fingerprint": data.fingerprint(),
+            "splits": data.split_fingerprint(),
+            "features": data.feature_fingerprint(),
+        }
         self.data = data = prepare(data, config.data)
         assert data.x is not None
         self.dataset, self.device, self.settings = data.name, device, config.task
@@ -87,7 +92,7 @@ class NodeClassification:
     @property
     def schema(self) -> dict[str, Any]:
         """What a run folder keeps: what the model must know of another graph's columns, and which graph this was."""
-        return {**self.data.schema.to_dict(), **self._marks}
+        return {**self.data.schema.to_dict(), **self._fingerprints}
 
     def batches(self, epoch: int = 0, seed: int = 0) -> tuple[Tensor, ...]:
         """The training nodes, all at once, in every epoch."""
