@@ -308,10 +308,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # From the third epoch on no file may grow beyond what the small files need, as on a disk that is full.
 FULL_DISK = """
 rate = loop.cosine_lr
-def full_from_the_third_epoch(config, epoch):
+def full_from_the_third_epoch(lr, config, epoch):
     if epoch == 3:
         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
-    return rate(config, epoch)
+    return rate(lr, config, epoch)
 loop.cosine_lr = full_from_the_third_epoch
 """
 # A process that stops itself does so at the same moment on every machine.

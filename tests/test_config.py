@@ -92,6 +92,14 @@ def test_settings_are_checked_together_and_the_values_of_a_space_one_by_one() ->
         assert Config.from_dict(tomllib.loads(config.to_toml())) == config
 
 
+def test_settings_of_what_goes_past_the_encoder_need_it() -> None:
+    links = Config.from_dict({"task": {"name": "link_prediction"}})
+    for change in ("train.skip_lr=0.01", "task.skip_n3=0.1", "task.skip_relation_prediction=1.0"):
+        with pytest.raises(ValueError, match=rf"{change.split('=')[0]} is .* with model.skip_channels 0.*; allowed: "):
+            links.with_values([change])
+        assert links.with_values(["model.skip_channels=8", change]).model.skip_channels == 8
+
+
 def test_no_seed_both_chooses_and_reports() -> None:
     assert not set(SEARCH_SEEDS) & set(REPORT_SEEDS)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from magna import loop
 from magna import predict as predicting
@@ -22,7 +23,7 @@ from magna import train as training
 from magna.config import Config, TrainConfig, load_recipe
 from magna.loop import Epoch
 from magna.run import RunFolder
-from magna.tasks import NodeClassification
+from magna.tasks import NodeClassification, make_task
 from magna.trial_batch import TrialResult
 
 SMALL = {
@@ -234,10 +235,10 @@ def test_settings_that_give_no_model_leave_no_folder(tmp_path: Path) -> None:
 
 
 def test_the_schedule_is_half_a_cosine() -> None:
-    config = TrainConfig(epochs=10, lr=1.0, min_lr=0.0)
-    assert loop.cosine_lr(config, 0) == 1.0
-    assert loop.cosine_lr(config, 5) == pytest.approx(0.5)
-    assert loop.cosine_lr(config, 10) == pytest.approx(0.0)
+    config = TrainConfig(epochs=10, min_lr=0.0)
+    assert loop.cosine_lr(1.0, config, 0) == 1.0
+    assert loop.cosine_lr(1.0, config, 5) == pytest.approx(0.5)
+    assert loop.cosine_lr(1.0, config, 10) == pytest.approx(0.0)
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:
@@ -425,3 +426,44 @@ def test_a_seed_with_a_checkpoint_goes_on_by_itself(tmp_path: Path) -> None:
     assert (tmp_path / "seed-0" / "model" / "model.safetensors").read_bytes() == expected
     summaries = [json.loads((tmp_path / f"seed-{seed}" / "summary.json").read_text()) for seed in (0, 1)]
     assert [summary["together"] for summary in summaries] == [1, 1]
+
+
+LINKS: dict[str, dict[str, Any]] = {
+    "data": {"name": "families"},
+    "model": {"hidden_channels": 16, "num_layers": 1, "heads": 4, "K": 2, "skip_channels": 12},
+    "task": {"name": "link_prediction", "skip_n3": 0.01, "skip_relation_prediction": 1.0},
+    "train": {"epochs": 2, "lr": 0.0, "min_lr": 0.0, "skip_lr": 0.01},
+}
+
+
+def test_embeddings_past_the_encoder_have_a_rate_of_their_own(tmp_path: Path) -> None:
+    config = Config.from_dict(LINKS)
+    training.train(config, run_dir=tmp_path, device="cpu")
+    task = make_task(config, None, torch.device("cpu"))
+    torch.manual_seed(config.train.seed)
+    start = task.make_model(config.model).state_dict()
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    moved = {name.startswith("skip.") for name, value in weights.items() if not torch.equal(value, start[name])}
+    assert moved == {True}
+    bare = config.with_values(["train.lr=0.01", "train.skip_lr=none"])
+    groups = loop._groups(task.make_model(config.model), bare.train, task.device)
+    assert [group["start"] for group in groups] == [0.01, 0.01]
+
+
+def test_embeddings_past_the_encoder_go_on_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config.from_dict(LINKS).with_values(["train.lr=0.01", "train.epochs=3"])
+    training.train(config, run_dir=tmp_path / "whole", device="cpu")
+
+    class Killed(Exception):
+        pass
+
+    def killed(epoch: Epoch) -> None:
+        if epoch.number == 2:
+            raise Killed
+
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    with pytest.raises(Killed):
+        training.train(config, run_dir=tmp_path / "stopped", device="cpu", on_epoch=killed)
+    training.train(config, run_dir=tmp_path / "stopped", device="cpu", resume=True)
+    whole, stopped = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "stopped"))
+    assert all(torch.equal(whole[name], stopped[name]) for name in whole)

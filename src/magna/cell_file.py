@@ -22,8 +22,9 @@ from magna.whole import write_whole
 SAY_SECONDS = 10  # between two lines about what is still training, at least
 # Of a config, what a cell keeps: the recipe itself tells the rest.
 _TRAINED = ("recipe", "data", "model", "task", "train")
-# Of a run, what mean and deviation are taken of, and what is no result.
-_SCORED, _UNREPORTED = ("valid", "test", "test_head", "test_tail"), ("loss",)
+# Of a run, what mean and deviation are taken of where it is there, and what is no result.
+_SCORED = ("valid", "test", "test_head", "test_tail", "test_encoder", "test_skip")
+_UNREPORTED = ("loss",)
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,5 @@ def _train_seed(config: Config, folder: Path, job: Job) -> dict[str, Any]:
         "parameters": summary["parameters"],
         "valid": summary["valid"],
         "test": summary["test"],
-        "test_head": report["head"],
-        "test_tail": report["tail"],
+        **{f"test_{part}": report[part] for part in ("head", "tail", "encoder", "skip") if part in report},
     }

@@ -138,15 +138,17 @@ class TaskConfig:
     label_smoothing: float = 0.1  # share of the target that goes to all entities alike
     relation_prediction: float = 0.0  # weight of guessing the relation from head and tail
     relation_guess: RelationGuess = "states"  # by the decoder's scores of the states, or e_h ∘ e_t of the embeddings
-    n3: float = 0.0  # weight of the nuclear 3-norm of a score's factors; of those past the encoder if there are
+    n3: float = 0.0  # weight of the nuclear 3-norm of a score's factors
+    skip_relation_prediction: float = 0.0  # `relation_prediction` of the embeddings past the encoder
+    skip_n3: float = 0.0  # `n3` of the embeddings past the encoder
 
     def __post_init__(self) -> None:
         for name in _OTHER_TASK[self.name]:
             if getattr(self, name) != getattr(TaskConfig, name):
                 raise ValueError(f"task.{name} is {getattr(self, name)!r}; {self.name} has no such setting")
         at_least("task.batch_size", self.batch_size, 1)
-        at_least("task.relation_prediction", self.relation_prediction, 0)
-        at_least("task.n3", self.n3, 0)
+        for name in ("relation_prediction", "n3", "skip_relation_prediction", "skip_n3"):
+            at_least(f"task.{name}", getattr(self, name), 0)
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"task.label_smoothing is {self.label_smoothing}; allowed: at least 0 and below 1")
         at_least("task.consistency", self.consistency, 0)
@@ -161,7 +163,8 @@ class TaskConfig:
 # Settings that a task does not have.
 _OTHER_TASK = {
     "node_classification": (
-        ("batch_size", "query_weight", "mask_answers", "label_smoothing", "relation_prediction", "relation_guess", "n3")
+        *("batch_size", "query_weight", "mask_answers", "label_smoothing", "relation_prediction", "relation_guess"),
+        *("n3", "skip_relation_prediction", "skip_n3"),
     ),
     "link_prediction": ("consistency", "passes", "temperature", "confidence", "ramp"),
 }
@@ -171,6 +174,7 @@ _OTHER_TASK = {
 class TrainConfig:
     epochs: int = 200  # the most that a run has
     lr: float = 0.005  # of Adam, where the cosine schedule starts
+    skip_lr: float | None = None  # in its place for embeddings past the encoder; "none": `lr`
     weight_decay: float = 0.0005  # added to the gradient, as Adam does it
     beta1: float = 0.9  # of Adam's mean of the gradients
     beta2: float = 0.999  # of Adam's mean of their squares
@@ -187,8 +191,9 @@ class TrainConfig:
         at_least("train.eval_every", self.eval_every, 1)
         if not 0 <= self.seed < 2**32:  # so that a generator takes it, also multiplied
             raise ValueError(f"train.seed is {self.seed}; allowed: 0 to {2**32 - 1}")
-        for name in ("lr", "weight_decay", "min_lr", "clip"):
-            at_least(f"train.{name}", getattr(self, name), 0)
+        for name in ("lr", "skip_lr", "weight_decay", "min_lr", "clip"):
+            if getattr(self, name) is not None:
+                at_least(f"train.{name}", getattr(self, name), 0)
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"train.{name} is {getattr(self, name)}; allowed: at least 0 and below 1")
@@ -204,6 +209,11 @@ class ExpectedConfig:
     test_std: float = 0.0
     measured: str = ""
     paper: float = 0.0  # the paper's mean on the test split; 0: the paper has none
+
+
+# Settings of embeddings past the encoder.
+_SKIP = (("task", "skip_relation_prediction"), ("task", "skip_n3"), ("train", "skip_lr"))
+_TABLES: dict[str, type] = {"task": TaskConfig, "train": TrainConfig}
 
 
 @dataclass(frozen=True)
@@ -230,6 +240,14 @@ class Config:
         every, patience = self.train.eval_every, self.train.patience
         if every > patience:
             raise ValueError(f"train.eval_every is {every}; allowed: up to train.patience, {patience}")
+        if self.model.skip_channels == 0:
+            for table, name in _SKIP:
+                value, default = getattr(getattr(self, table), name), getattr(_TABLES[table], name)
+                if value != default:
+                    raise ValueError(
+                        f"{table}.{name} is {value} with model.skip_channels 0, no embeddings past the encoder; "
+                        f"allowed: {toml(default)}, or more channels"
+                    )
 
     @staticmethod
     def from_dict(tables: Mapping[str, Any]) -> Config:

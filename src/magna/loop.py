@@ -63,10 +63,8 @@ def fit(
 ) -> Progress:
     """Train a network, going on from the checkpoint of its run; it ends with the weights that validation chose."""
     on_gpu = fabric.device.type == "cuda"
-    rate = torch.tensor(config.train.lr, device=fabric.device) if on_gpu else config.train.lr
     adam = torch.optim.Adam(
-        network.parameters(),
-        rate,
+        _groups(network, config.train, fabric.device),
         betas=(config.train.beta1, config.train.beta2),
         weight_decay=config.train.weight_decay,
         capturable=on_gpu,
@@ -87,7 +85,8 @@ def fit(
         optimiser.zero_grad()
         fabric.backward(loss)
         if config.train.clip > 0:
-            fabric.clip_gradients(model, optimiser, max_norm=config.train.clip, error_if_nonfinite=False)
+            for group in adam.param_groups:  # each by itself, as each has a loss of its own
+                nn.utils.clip_grad_norm_(group["params"], config.train.clip)
         optimiser.step()
         return loss.detach()
 
@@ -100,7 +99,7 @@ def fit(
         model.train()
         losses = []
         for number, batch in enumerate(batches):
-            _set_rate(adam, cosine_lr(config.train, progress.epoch + number / task.num_batches))
+            _set_rates(adam, config.train, progress.epoch + number / task.num_batches)
             losses.append(step(batch).clone())  # a captured step gives the same tensor each time
         # Drawn while the device is still at work on this epoch.
         batches = task.batches(progress.epoch + 1, config.train.seed)
@@ -133,9 +132,23 @@ def fit(
     return progress
 
 
-def cosine_lr(config: TrainConfig, epoch: float) -> float:
+def cosine_lr(lr: float, config: TrainConfig, epoch: float) -> float:
     """The rate of a step, so many epochs from the start: from `lr` down to `min_lr` along half a cosine."""
-    return config.min_lr + (config.lr - config.min_lr) * (1 + math.cos(math.pi * epoch / config.epochs)) / 2
+    return config.min_lr + (lr - config.min_lr) * (1 + math.cos(math.pi * epoch / config.epochs)) / 2
+
+
+def _groups(network: nn.Module, config: TrainConfig, device: torch.device) -> list[dict[str, Any]]:
+    """What Adam trains and the rate that each starts from: the network, and embeddings past its encoder by themselves."""
+    skip = getattr(network, "skip", None)
+    past = [] if skip is None else list(skip.parameters())
+    rest = [parameter for parameter in network.parameters() if all(parameter is not other for other in past)]
+    groups = [{"params": rest, "start": config.lr}]
+    if past:
+        groups.append({"params": past, "start": config.lr if config.skip_lr is None else config.skip_lr})
+    for group in groups:
+        # A captured step reads a tensor.
+        group["lr"] = torch.tensor(group["start"], device=device) if device.type == "cuda" else group["start"]
+    return groups
 
 
 def check_loss(loss: float, epoch: int) -> None:
@@ -143,8 +156,9 @@ def check_loss(loss: float, epoch: int) -> None:
         raise Diverged(f"the loss is {loss} after epoch {epoch}; try a smaller train.lr")
 
 
-def _set_rate(adam: torch.optim.Adam, rate: float) -> None:
+def _set_rates(adam: torch.optim.Adam, config: TrainConfig, epoch: float) -> None:
     for group in adam.param_groups:
+        rate = cosine_lr(group["start"], config, epoch)
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)  # a captured step reads this very tensor
         else:

@@ -119,17 +119,9 @@ def test_scores_past_the_encoder_are_added(decoder: str) -> None:
                 one.decoder.entity_bias.normal_()
     scored, past = model(*_graph(), head, relation), skip(*_graph(), head, relation)
     torch.testing.assert_close(scored.part(slice(1, 2)).scores(), scored.scores()[1:])
+    torch.testing.assert_close(scored.whole().scores(), scored.scores())
     model.skip = None
     torch.testing.assert_close(scored.scores(), model(*_graph(), head, relation).scores() + past.scores())
-
-
-@pytest.mark.parametrize("decoder", LINEAR)
-def test_guesses_past_the_encoder_are_added(decoder: str) -> None:
-    model = _model(decoder=decoder, skip_channels=12, embedding_std=1.0).eval()
-    head, relation, tail = torch.tensor([3, 5]), torch.tensor([0, 6]), torch.tensor([1, 2])
-    scored, pairs = model(*_graph(), head, relation), torch.arange(2)
-    guessed = model.relation_scores(scored.states, head, tail)
-    torch.testing.assert_close(guessed[pairs, relation], scored.scores()[pairs, tail])
 
 
 def test_what_goes_past_the_encoder_changes_no_other_draw() -> None:

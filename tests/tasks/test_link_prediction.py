@@ -38,6 +38,7 @@ def _graph(seed: int = 0) -> KnowledgeGraph:
 def _task(control: str = "none", precision: str = "float32", **settings) -> LinkPrediction:
     tables = {
         "data": {"control": control},
+        "model": {"skip_channels": 10},  # so that settings of what goes past the encoder may be given
         "task": {"name": "link_prediction", "batch_size": 32} | settings,
         "train": {"precision": precision},
     }
@@ -108,7 +109,10 @@ STEPS: dict[str, dict[str, dict[str, object]]] = {
     "dropout": {
         "model": {"attention_dropout": 0.3, "feature_dropout": 0.3, "input_dropout": 0.2, "decoder_dropout": 0.2}
     },
-    "past the encoder": {"model": {"skip_channels": 10}, "task": {"relation_prediction": 1.0, "n3": 0.1}},
+    "past the encoder": {
+        "model": {"skip_channels": 10},
+        "task": {"relation_prediction": 1.0, "skip_relation_prediction": 2.0, "skip_n3": 0.1},
+    },
     "past the encoder in bfloat16": {"model": {"skip_channels": 10}, "train": {"precision": "bfloat16"}},
     "biases": {"model": {"entity_bias": True, "loop_bias": True}},
     "relations from entities": {"model": {"relation_source": "entities", "relation_norm": "unbiased"}},
@@ -188,15 +192,39 @@ def test_guessing_the_relation_and_n3(guess: str) -> None:
     torch.testing.assert_close(task.loss(model, batch), expected)
 
 
-def test_n3_is_on_what_goes_past_the_encoder() -> None:
-    plain, task = _task(), _task(n3=0.01)
+def test_embeddings_past_the_encoder_have_a_loss_of_their_own() -> None:
+    settings = {"label_smoothing": 0.2, "relation_prediction": 0.5, "n3": 0.1}
+    task = _task(**settings, skip_relation_prediction=2.0, skip_n3=0.01)
     model = _model(task, skip_channels=10)
     batch, (head, relation, tail) = _with_one_answer(task)
     assert model.skip is not None
     entities, relations = model.skip.entity_table, model.skip.relation_table
-    factors = (entities[head], relations[relation], entities[tail])
-    n3 = sum(factor.abs().pow(3).sum() for factor in factors) / len(head)
-    torch.testing.assert_close(task.loss(model, batch), plain.loss(model, batch) + 0.01 * n3)
+    scores = (entities[head] * relations[relation]) @ entities.T
+    answered = torch.nn.functional.cross_entropy(scores, tail)
+    guessed = torch.nn.functional.cross_entropy(
+        (entities[head] * entities[tail]) @ relations.T, relation, label_smoothing=1e-3
+    )
+    n3 = sum(rows.abs().pow(3).sum() for rows in (entities[head], relations[relation], entities[tail])) / len(head)
+    past = answered + 2.0 * guessed + 0.01 * n3
+    loss = task.loss(model, batch)
+    rest = {name: p for name, p in model.named_parameters() if not name.startswith("skip.")}
+    with_past = torch.autograd.grad(loss, list(rest.values()))
+    model.skip, alone = None, _task(**settings)
+    torch.testing.assert_close(loss, alone.loss(model, batch) + past)
+    without = torch.autograd.grad(alone.loss(model, batch), list(rest.values()))
+    for name, one, other in zip(rest, with_past, without, strict=True):
+        assert torch.equal(one, other), f"the encoder feels what goes past it in {name}"
+
+
+def test_a_report_has_the_parts_of_the_scores() -> None:
+    task = _task()
+    model = _model(task, skip_channels=10, embedding_std=1.0)
+    report = task.report(model, "test")
+    assert model.skip is not None
+    assert report["skip"] == task.evaluate(model.skip, "test")
+    model.skip = None
+    assert report["encoder"] == task.evaluate(model, "test") != report["metrics"]
+    assert "encoder" not in task.report(model, "test")
 
 
 def test_what_guessing_the_relation_needs() -> None:

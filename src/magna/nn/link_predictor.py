@@ -42,25 +42,31 @@ class Scored(NamedTuple):
     bias: Tensor | None  # [N]
     states: Tensor  # [N, hidden_channels], the encoder's
     own: Own | None = None  # the head of each query [B], and what is added to its score [B]
+    past: Scored | None = None  # the scores past the encoder, which are added; they have no `own`
 
     def part(self, queries: slice) -> Scored:
         """Some of the queries."""
         own = None if self.own is None else (self.own[0][queries], self.own[1][queries])
-        return self._replace(query=self.query[queries], own=own)
+        past = None if self.past is None else self.past.part(queries)
+        return self._replace(query=self.query[queries], own=own, past=past)
 
-    def plus(self, other: Scored) -> Scored:
-        """The scores of the same queries by two models added up, in one product; the other has no `own`."""
-        biases = [bias for bias in (self.bias, other.bias) if bias is not None]
+    def whole(self) -> Scored:
+        """The same scores as one product, those past the encoder in it."""
+        if self.past is None:
+            return self
+        biases = [bias for bias in (self.bias, self.past.bias) if bias is not None]
         return self._replace(
-            query=torch.cat([self.query, other.query.to(self.query.dtype)], 1),
-            candidates=torch.cat([self.candidates, other.candidates.to(self.candidates.dtype)], 1),
+            query=torch.cat([self.query, self.past.query.to(self.query.dtype)], 1),
+            candidates=torch.cat([self.candidates, self.past.candidates.to(self.candidates.dtype)], 1),
             bias=torch.stack(biases).sum(0) if biases else None,
+            past=None,
         )
 
     def scores(self) -> Tensor:
         """[B, N], all at once."""
         scores = self.query @ self.candidates.T
-        return with_own(scores if self.bias is None else scores + self.bias, self.own)
+        scores = with_own(scores if self.bias is None else scores + self.bias, self.own)
+        return scores if self.past is None else scores + self.past.scores()
 
 
 class LinkPredictor(
@@ -96,8 +102,8 @@ class LinkPredictor(
         loop_bias: a number for each relation that is added to the score of (h, r, h). What makes an entity score high
             with its neighbours makes it score highest with itself, which is seldom the answer.
         skip_channels: width of second embeddings of entities and relations, which go past the encoder; a decoder of the
-            same kind scores them, and both scores are added. What tells an entity from its neighbours has a place of
-            its own there. 0: none.
+            same kind scores them, without dropout, and both scores are added. They have a loss of their own: what they
+            remember is still looked for in the graph. 0: none.
         options: every keyword option of :class:`MAGNA`, its blocks and layers, such as `K`, `top_k`, `final_norm`.
 
     Shapes: edge_index [2, E], edge_type [E], head [B], relation [B] → :class:`Scored`.
@@ -212,7 +218,6 @@ class LinkPredictor(
                 decoder=decoder,
                 entity_channels=skip_channels,
                 embedding_std=embedding_std,
-                decoder_dropout=decoder_dropout,
                 backend=encoder["backend"],
             )
 
@@ -261,22 +266,17 @@ class LinkPredictor(
 
     def score(self, states: Tensor, head: Tensor, relation: Tensor) -> Scored:
         """What the scores of queries (head, relation) with all entities are made of."""
+        past = None if self.skip is None else self.skip.score(self.skip.entity_table, head, relation)
         query = self.decoder.query(lookup(states, head), lookup(self.relations(), relation))
         own = None if self.loop_bias is None else (head, lookup(self.loop_bias[:, None], relation).squeeze(1))
-        scored = Scored(query, self.decoder.candidates(states), self.decoder.bias(), states, own)
-        return scored if self.skip is None else scored.plus(self.skip.score(self.skip.entity_table, head, relation))
+        return Scored(query, self.decoder.candidates(states), self.decoder.bias(), states, own, past)
 
     def relation_scores(self, states: Tensor, head: Tensor, tail: Tensor) -> Tensor:
-        """[B, 2R + 1]: the scores of pairs of head and tail with every relation."""
-        scores = self.decoder.relation_scores(*lookup_both(states, head, tail), self.relations())
-        if self.skip is None:
-            return scores
-        return scores + self.skip.relation_scores(self.skip.entity_table, head, tail)
+        """[B, 2R + 1]: the scores of pairs of head and tail with every relation, less those past the encoder."""
+        return self.decoder.relation_scores(*lookup_both(states, head, tail), self.relations())
 
     def factors(self, states: Tensor, head: Tensor, relation: Tensor, tail: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[B, C] each: head, relation and tail as they enter the product; of those past the encoder where there are."""
-        if self.skip is not None:
-            return self.skip.factors(self.skip.entity_table, head, relation, tail)
+        """[B, C] each: head, relation and tail as they enter the product of the states."""
         heads, tails = lookup_both(states, head, tail)
         return heads, self.decoder.relation(lookup(self.relations(), relation)), tails
 

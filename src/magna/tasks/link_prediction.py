@@ -14,7 +14,7 @@ from magna.datasets import Answers, KnowledgeGraph, Ranking
 from magna.metrics import Ranks, TieRule
 from magna.models import LinkPredictor, make_link_predictor
 from magna.nn.decoder import LINEAR
-from magna.nn.link_predictor import lookup_both
+from magna.nn.link_predictor import Scored, lookup_both
 from magna.ops import kvsall_loss, rank_targets
 
 SIDES = ("head", "tail")
@@ -98,7 +98,7 @@ class LinkPrediction:
         """A fresh model of the right size for this data."""
         model = make_link_predictor(config, self.graph.num_entities, self.graph.num_relations, typed=self.typed)
         entities, relations = model.entity_table.size(1), model.relation_table.size(1)
-        if self.settings.relation_prediction > 0:
+        if max(self.settings.relation_prediction, self.settings.skip_relation_prediction) > 0:
             if self.settings.relation_guess == "embeddings" and entities != relations:
                 raise ValueError(
                     f"task.relation_guess is 'embeddings' with entities of width {entities} and relations of width "
@@ -128,37 +128,52 @@ class LinkPrediction:
         return padded.to(self.device, non_blocking=True).view(-1, self.batch_size).unbind()
 
     def loss(self, model: Any, batch: Tensor, epoch: int | Tensor = 0) -> Tensor:
-        """The loss of a batch of queries by a link predictor, or what stands for one; nothing waits for the device."""
+        """The loss of a batch of queries by a link predictor, or what stands for one; nothing waits for the device.
+
+        Embeddings past the encoder have a loss of their own beside it, without smoothing: neither sees the scores of
+        the other, which are added afterwards.
+        """
+        settings = self.settings
         used = batch >= 0
         query = batch.clamp(min=0)
         head, relation = self.graph.queries[query].unbind(1)
         count = torch.where(used, self._counts[query], 0)
         scored = model(self.edge_index, self.edge_type, head, relation, edge_mask=self._not_told(batch))
-        weight = used if self.settings.query_weight == "uniform" else count
+        weight = used if settings.query_weight == "uniform" else count
         weight = weight.to(torch.float32)
-        loss = self._answer_loss(scored, query, count, weight)
-        if self.settings.relation_prediction == 0 and self.settings.n3 == 0:
+        answers = self._answers(query, count)
+        loss = self._answer_loss(scored, answers, weight, settings.label_smoothing)
+        if scored.past is not None:
+            loss = loss + self._answer_loss(scored.past, answers, weight, label_smoothing=0.0)
+        # What is asked of a triple, by the encoder's scores and by those past it: the predictor and its two weights.
+        asked = [(model, scored, settings.relation_prediction, settings.n3)]
+        if scored.past is not None:
+            asked.append((model.skip, scored.past, settings.skip_relation_prediction, settings.skip_n3))
+        if not any(guessed or normed for _, _, guessed, normed in asked):
             return loss
         # One answer of each query, drawn at random, stands for all of them.
         drawn = (torch.rand_like(weight) * count).long().clamp(max=(count - 1).clamp(min=0))
         tail = self.graph.answers.index[self.graph.answers.ptr[query] + drawn]
         share = weight / weight.sum()
-        if self.settings.relation_prediction > 0:
-            guess = self._relation_loss(model, scored.states, head, relation, tail)
-            loss = loss + self.settings.relation_prediction * (share * guess).sum()
-        if self.settings.n3 > 0:
-            factors = model.factors(scored.states, head, relation, tail)
-            norms = sum(model.decoder.magnitude(factor.float()).pow(3).sum(1) for factor in factors)
-            loss = loss + self.settings.n3 * (share * norms).sum()
+        for predictor, part, guessed, normed in asked:
+            if guessed > 0:
+                guess = self._relation_loss(predictor, part.states, head, relation, tail)
+                loss = loss + guessed * (share * guess).sum()
+            if normed > 0:
+                factors = predictor.factors(part.states, head, relation, tail)
+                norms = sum(predictor.decoder.magnitude(factor.float()).pow(3).sum(1) for factor in factors)
+                loss = loss + normed * (share * norms).sum()
         return loss
 
-    def _answer_loss(self, scored: Any, query: Tensor, count: Tensor, weight: Tensor) -> Tensor:
+    def _answers(self, query: Tensor, count: Tensor) -> Answers:
+        """The answers of a batch, so many of each query, in as many places as a batch can fill: shapes stay alike."""
         ptr = torch.cat([count.new_zeros(1), count.cumsum(0)])
-        # As many places as a batch can fill, so that shapes do not depend on the batch.
         place = torch.arange(self._capacity, device=query.device)
         row = torch.searchsorted(ptr, place, right=True).sub_(1).clamp_(max=len(query) - 1)
         index = self.graph.answers.ptr[query][row] + place - ptr[row]
-        answers = Answers(ptr, self.graph.answers.index[index.clamp_(max=len(self.graph.answers.index) - 1)])
+        return Answers(ptr, self.graph.answers.index[index.clamp_(max=len(self.graph.answers.index) - 1)])
+
+    def _answer_loss(self, scored: Any, answers: Answers, weight: Tensor, label_smoothing: float) -> Tensor:
         # States of bfloat16 stay as they are; else float32, and the loss has its own say on its products.
         dtype = torch.bfloat16 if scored.candidates.dtype == torch.bfloat16 else torch.float32
         return kvsall_loss(
@@ -166,7 +181,7 @@ class LinkPrediction:
             scored.candidates.to(dtype),
             scored.bias,
             answers,
-            label_smoothing=self.settings.label_smoothing,
+            label_smoothing=label_smoothing,
             weight=weight,
             own=scored.own,
             precision="bfloat16" if self.precision == "bfloat16" else "float32",
@@ -196,11 +211,14 @@ class LinkPrediction:
         return ~(asked[self.graph.edge_query] | asked[self.graph.reverse_query])
 
     @torch.no_grad()
-    def ranks(self, model: nn.Module, split: str) -> Ranks:
-        """The filtered ranks of a split, rows as in its `Ranking`: all tails, then all heads."""
+    def scored(self, model: nn.Module, split: str) -> Scored:
+        """The scores of the queries of a split with all entities."""
         model.eval()
-        ranking = self._rankings[split]
-        scored = model(self.edge_index, self.edge_type, *ranking.queries.unbind(1))
+        return model(self.edge_index, self.edge_type, *self._rankings[split].queries.unbind(1))
+
+    def ranks(self, scored: Scored, split: str) -> Ranks:
+        """The filtered ranks of a split, rows as in its `Ranking`: all tails, then all heads."""
+        ranking, scored = self._rankings[split], scored.whole()
         return Ranks(
             *rank_targets(
                 scored.query,
@@ -215,16 +233,22 @@ class LinkPrediction:
 
     def evaluate(self, model: nn.Module, split: str) -> dict[str, float]:
         """MRR, mean rank and hits on both sides of `valid` or `test`; ties count half, or as said."""
-        return _metrics(self.ranks(model, split))
+        return _metrics(self.ranks(self.scored(model, split), split))
 
     def report(self, model: nn.Module, split: str) -> dict[str, Any]:
-        """The same beside each side and each relation alone, and all metrics by the other rules for ties."""
-        ranks, ranking = self.ranks(model, split), self._rankings[split]
+        """The same beside each side and each relation alone, and all metrics by the other rules for ties.
+
+        Where embeddings go past the encoder, also by the encoder's scores alone and by theirs.
+        """
+        scored, ranking = self.scored(model, split), self._rankings[split]
+        ranks = self.ranks(scored, split)
+        parts = {} if scored.past is None else {"encoder": scored._replace(past=None), "skip": scored.past}
         relations = ranks.by(ranking.rel_type.cpu())
         names = self.graph.triples.relations
         return {
             "metrics": _metrics(ranks),
             **{side: _metrics(ranks.select(_rows(ranking, side))) for side in SIDES},
+            **{name: _metrics(self.ranks(part, split)) for name, part in parts.items()},
             "ties": {tie: ranks.metrics(tie) for tie in _OTHER_TIES},
             "relations": {names[r]: {"ranks": len(part), **_metrics(part)} for r, part in relations.items()},
         }
