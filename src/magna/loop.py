@@ -138,7 +138,7 @@ def cosine_lr(lr: float, config: TrainConfig, epoch: float) -> float:
 
 
 def _groups(network: nn.Module, config: TrainConfig, device: torch.device) -> list[dict[str, Any]]:
-    """What Adam trains and the rate that each starts from: the network, and embeddings past its encoder by themselves."""
+    """What Adam trains and the rates it starts from: the network, and embeddings past its encoder by themselves."""
     skip = getattr(network, "skip", None)
     past = [] if skip is None else list(skip.parameters())
     rest = [parameter for parameter in network.parameters() if all(parameter is not other for other in past)]

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 
+from magna import experiments
 from magna.cell_file import Job, is_done, make_stamp, recorded_runs, write_cell
 from magna.cell_runs import train_cells
 from magna.config import REPORT_SEEDS, Config
@@ -86,9 +87,7 @@ def reproduce(
 def _cells(name: str, quick: bool, datasets: Sequence[str] | None, rows: Sequence[str] | None = None) -> Sequence[Cell]:
     """Cells of a table, with `quick` as it trains them."""
     chosen = cells(name, datasets, rows)
-    if not quick:
-        return chosen
-    return [replace(cell, config=cell.config.with_values(EXPERIMENTS[name].quick)) for cell in chosen]
+    return [replace(cell, config=experiments.quick(name, cell.config)) for cell in chosen] if quick else chosen
 
 
 def _train_groups(missing: Sequence[Cell], job: Job) -> list[str]:

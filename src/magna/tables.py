@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -128,9 +128,11 @@ def table3(read: Read) -> Table:
     for dataset in _recorded_graphs(ours):
         for row in (*TABLE_3, *CONTROLS):
             cells = ours.get((row, dataset), [])
-            if cells or dataset in GRAPHS:
-                figures = [_ranked(cells, metric, dispersed=metric in ("mr", "mrr")) for metric in LINK_METRICS]
-                rows.append([_written(dataset), f"{row} (ours)", *figures, _origin(cells)])
+            if not cells and dataset not in GRAPHS:
+                continue
+            for words, part in _parts(row, cells):
+                figures = [_ranked(cells, metric, part, dispersed=metric in ("mr", "mrr")) for metric in LINK_METRICS]
+                rows.append([_written(dataset), f"{words} (ours)", *figures, _origin(cells)])
         for theirs in (*published.TABLE_3, *published.LINKS_ELSEWHERE):
             figures = [_theirs(theirs, dataset, metric) for metric in LINK_METRICS]
             if set(figures) != {EMPTY}:
@@ -139,7 +141,7 @@ def table3(read: Read) -> Table:
 
 
 def controls(read: Read) -> Table:
-    """What is left of the tuned model's MRR under each control, and without an encoder."""
+    """What is left of the tuned model's MRR, and of its encoder's alone, under each control, and without an encoder."""
     ours = read("table3")
     rows = []
     for dataset in _recorded_graphs(ours):
@@ -149,8 +151,9 @@ def controls(read: Read) -> Table:
                 part = _metric_over_seeds(cells, "mrr")
                 by = "" if row == "MAGNA, tuned" else _short(_difference(part, whole, digits=3))
                 change = " ".join(f"`{change}`" for change in cells[0]["changes"]) or f"recipe `{cells[0]['recipe']}`"
-                rows.append([_written(dataset), row, change, _ranked(cells, "mrr", dispersed=True), by])
-    return Table(["data", "model", "setting", "MRR", "difference"], rows)
+                encoder = _ranked(cells, "mrr", "test_encoder", dispersed=True)
+                rows.append([_written(dataset), row, change, _ranked(cells, "mrr", dispersed=True), by, encoder])
+    return Table(["data", "model", "setting", "MRR", "difference", "encoder's scores alone"], rows)
 
 
 def links(read: Read) -> Table:
@@ -159,8 +162,10 @@ def links(read: Read) -> Table:
     rows = []
     for row in (*TABLE_3, *CONTROLS):
         found = {dataset: ours.get((row, dataset), []) for dataset in GRAPHS}
-        figures = [_ranked(found[d], metric, dispersed=metric == "mrr") for d in GRAPHS for metric in metrics]
-        rows.append([f"{row} (ours)", *figures, _origin([cell for cells in found.values() for cell in cells])])
+        cells = [cell for dataset in GRAPHS for cell in found[dataset]]
+        for words, part in _parts(row, cells):
+            figures = [_ranked(found[d], metric, part, dispersed=metric == "mrr") for d in GRAPHS for metric in metrics]
+            rows.append([f"{words} (ours)", *figures, _origin(cells)])
     for theirs in (published.DISTMULT_PAPER, *published.LINKS_ELSEWHERE, published.MAGNA_LINKS_PAPER):
         rows.append([theirs.model, *(_theirs(theirs, d, metric) for d in GRAPHS for metric in metrics), theirs.source])
     heads = [f"{name} {LINK_METRICS[metric]}" for name in GRAPHS.values() for metric in metrics]
@@ -201,8 +206,18 @@ def _over_seeds(records: Records, row: str, dataset: str) -> Spread | None:
     return spread(_accuracies(cells[0])) if cells else None
 
 
-def _metric_over_seeds(cells: Sequence[dict[str, Any]], metric: str) -> Spread | None:
-    return spread([run["test"][metric] for run in cells[0]["runs"]]) if cells else None
+def _metric_over_seeds(cells: Sequence[dict[str, Any]], metric: str, part: str = "test") -> Spread | None:
+    """None where the runs do not have that part of their scores."""
+    has = bool(cells) and part in cells[0]["runs"][0]
+    return spread([run[part][metric] for run in cells[0]["runs"]]) if has else None
+
+
+def _parts(row: str, cells: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """The rows of a figure and where its runs have them: the whole, and of the tuned model each half of its scores."""
+    yield row, "test"
+    if row == "MAGNA, tuned" and any("test_skip" in cell["runs"][0] for cell in cells):
+        yield f"{row}: the encoder's scores alone", "test_encoder"
+        yield f"{row}: those past the encoder alone", "test_skip"
 
 
 def _by_split(records: Records, row: str, dataset: str) -> dict[int, float]:
@@ -217,9 +232,9 @@ def _figure(found: Spread | None) -> str:
     return f"{found.mean:.1f}" if found.size == 1 else f"{found.mean:.1f} ± {found.std:.1f}"
 
 
-def _ranked(cells: Sequence[dict[str, Any]], metric: str, *, dispersed: bool) -> str:
+def _ranked(cells: Sequence[dict[str, Any]], metric: str, part: str = "test", *, dispersed: bool) -> str:
     """Mean and, where it is to be seen, deviation of a metric of link prediction over the seeds of a cell."""
-    found = _metric_over_seeds(cells, metric)
+    found = _metric_over_seeds(cells, metric, part)
     if found is None:
         return EMPTY
     digits = 0 if metric == "mr" else 3

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from magna import LinkPredictor
 from magna.datasets import KnowledgeGraph, load_knowledge_graph
-from magna.nn.decoder import DECODERS, LINEAR
+from magna.nn.decoder import DECODERS
 
 ENTITIES, RELATIONS = 600, 4
 SMALL: dict[str, Any] = {"heads": 4, "K": 2, "final_norm": "layer", "entity_channels": 20}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -193,7 +194,7 @@ def test_guessing_the_relation_and_n3(guess: str) -> None:
 
 
 def test_embeddings_past_the_encoder_have_a_loss_of_their_own() -> None:
-    settings = {"label_smoothing": 0.2, "relation_prediction": 0.5, "n3": 0.1}
+    settings: dict[str, Any] = {"label_smoothing": 0.2, "relation_prediction": 0.5, "n3": 0.1}
     task = _task(**settings, skip_relation_prediction=2.0, skip_n3=0.01)
     model = _model(task, skip_channels=10)
     batch, (head, relation, tail) = _with_one_answer(task)

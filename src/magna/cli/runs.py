@@ -198,7 +198,7 @@ def _show_score(result: dict[str, Any]) -> None:
 
     parts = {"both sides": metrics, "heads": result["head"], "tails": result["tail"]}
     if "skip" in result:
-        parts |= {"the encoder's scores alone": result["encoder"], "those past it alone": result["skip"]}
+        parts |= {"encoder alone": result["encoder"], "past it alone": result["skip"]}
     rows = [
         [name, *(f"{value:.1f}" if metric == "mr" else f"{value:.4f}" for metric, value in part.items())]
         for name, part in parts.items()
