@@ -339,6 +339,9 @@ def test_a_run_of_before_fingerprints_and_temperatures(run: Path, tmp_path: Path
     (answers,) = predict_links(old, [Query("town 05", "in", None)], top=66, device="cpu").answers
     scores = torch.tensor([answer.score for answer in answers if not answer.known], dtype=torch.float64)
     assert [answer.probability for answer in answers if not answer.known] == pytest.approx(scores.softmax(0).tolist())
+    (old / "schema.json").write_text('{"relations": []}')
+    with pytest.raises(ValueError, match=r"schema\.json is damaged: it has no 'entities'; try a copy of it"):
+        evaluate(old, device="cpu")
     (old / "schema.json").unlink()
     with pytest.raises(ValueError, match=r"keeps no schema\.json"):
         evaluate(old, device="cpu")

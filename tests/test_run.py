@@ -174,6 +174,13 @@ def test_damaged_files_are_one_line(tmp_path: Path, name: str, content: bytes | 
         RunFolder.open(tmp_path).load_model()
 
 
+@pytest.mark.parametrize("content", [{"entities": 5}, {"class_names": "abc"}, {"feature_shift": [None]}])
+def test_a_damaged_schema_is_one_line(tmp_path: Path, content: dict[str, object]) -> None:
+    run = RunFolder.create(tmp_path, Config(), CPU, content)
+    with pytest.raises(ValueError, match=rf"schema.json is damaged: '{next(iter(content))}' is no list; try a copy"):
+        _ = run.schema
+
+
 @pytest.mark.parametrize("part", [0, 4, 50, -1])
 def test_a_damaged_checkpoint_says_what_to_do(tmp_path: Path, part: int) -> None:
     run = RunFolder.create(tmp_path, Config(), CPU)

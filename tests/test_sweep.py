@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import errno
 import json
+import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from magna import halving, sweep
 from magna.config import Config, ModelConfig, load_recipe
 from magna.findings import show
 from magna.halving import goes_on
+from magna.loop import Epoch
 from magna.study import Study
 from magna.sweep import Plan, without
 from magna.tasks import LinkPrediction, NodeClassification
@@ -47,6 +49,7 @@ class Trainer:
         self.fails: BaseException | None = None
         self.fails_after = 0  # configs that it has trained by then
         self.most_alpha = 1.0  # models of a larger one do not fit in memory
+        self.diverges_above = 1.0  # this alpha the last loss is no number
 
     def __call__(
         self, configs: Sequence[Config], task: Any, *, report_every, on_report, on_results, too_large, **closed
@@ -68,7 +71,8 @@ class Trainer:
             if self.fails is not None and i == self.fails_after:
                 raise self.fails
             if i not in too_large:
-                on_results({i: TrialResult(config, epochs[i], 0, 0.1, {"accuracy": final[i]}, None, [], None)})
+                history = [{"loss": math.nan if config.model.alpha > self.diverges_above else 1.0}]
+                on_results({i: TrialResult(config, epochs[i], 0, 0.1, {"accuracy": final[i]}, None, history, None)})
 
 
 @pytest.fixture
@@ -144,6 +148,15 @@ def test_the_worse_half_stops_at_the_rungs(tmp_path: Path, trainer: Trainer, tas
     assert [row["state"] for row in rows] == ["pruned"] * 28 + ["complete"] * 4
     assert rows[0]["value"] == pytest.approx(rows[0]["params"]["model.alpha"] / 2 * 2 / 16)
     assert result["best"]["number"] == rows[-1]["number"]
+
+
+def test_a_trial_that_diverges_is_no_result(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    trainer.diverges_above = 0.5
+    result = sweep.sweep(BASE, Plan(trials=8, confirm=0, prune=False), out=tmp_path / "some", device="cpu")
+    assert 0 < result["best"]["value"] <= 0.25 + 1e-9
+    trainer.diverges_above = 0.0
+    with pytest.raises(RuntimeError, match=r"every trial diverged; try smaller values of train\.lr"):
+        sweep.sweep(BASE, Plan(trials=4, confirm=0), out=tmp_path / "all", device="cpu")
 
 
 def test_equal_trials_all_go_on() -> None:
@@ -515,9 +528,10 @@ def test_link_predictors_are_searched_one_after_the_other(
 def test_link_predictors_that_do_not_fit_in_memory_are_refused(
     tmp_path: Path, ring: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fit(config: Config, *_: Any) -> None:
+    def fit(config: Config, task: Any, fabric: Any, network: Any, on_epoch: Callable[[Epoch], None]) -> None:
         if config.model.K == 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has 1 GiB free.")
+        on_epoch(Epoch("", 1, 1, 1.0, {"mrr": 0.5}, {"mrr": 0.5}))
 
     monkeypatch.setattr("magna.turns.fit", fit)
     result = _sweep(tmp_path, replace(ring, search={"model.K": [1, 2], "model.alpha": [0.1, 0.2]}), trials=6)

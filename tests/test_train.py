@@ -156,6 +156,18 @@ def test_resume_of_a_finished_run_reports_it(finished: tuple[Path, dict]) -> Non
     assert training.train(Config.from_dict(SMALL), run_dir=folder, device="cpu", resume=True) == result
 
 
+def test_a_checkpoint_of_another_model_is_one_line(tmp_path: Path) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.epochs=2"])
+    for name, width in (("one", 16), ("other", 32)):
+        training.train(config.with_values([f"model.hidden_channels={width}"]), run_dir=tmp_path / name, device="cpu")
+    (tmp_path / "one" / "summary.json").unlink()
+    shutil.copy(RunFolder(tmp_path / "other").checkpoint, RunFolder(tmp_path / "one").checkpoint)
+    with pytest.raises(ValueError, match=r"state.safetensors is of another model, or damaged \(Error.*\); delete it"):
+        training.train(
+            config.with_values(["model.hidden_channels=16"]), run_dir=tmp_path / "one", device="cpu", resume=True
+        )
+
+
 def test_resume_with_other_settings_is_refused(finished: tuple[Path, dict]) -> None:
     folder, _ = finished
     with pytest.raises(ValueError, match="other settings"):

@@ -266,6 +266,10 @@ def _compared(run: RunFolder, task: LinkPrediction) -> tuple[str, ...]:
     if kept is None:
         raise ValueError(f"{run.path} keeps no schema.json, which its names are in; try a copy of it, or train again")
     for kind in ("entities", "relations"):
+        if kept.get(kind) is None:
+            raise ValueError(
+                f"{run.path / 'schema.json'} is damaged: it has no {kind!r}; try a copy of it, or train again"
+            )
         if kept[kind] != found[kind]:
             new, gone = (sorted(set(one[kind]) - set(other[kind])) for one, other in ((found, kept), (kept, found)))
             which = f"{new[0]!r} is new" if new else f"{gone[0]!r} is missing" if gone else "in another order"

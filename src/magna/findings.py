@@ -41,6 +41,8 @@ def judge(rows: Sequence[Mapping[str, Any]], top: int) -> dict[str, Any]:
     ranked = sorted((row for row in rows if row["state"] == "complete"), key=_rank, reverse=True)
     if not ranked:
         raise RuntimeError("no trial came to its end; try more --trials")
+    if not any(row["value"] > 0 for row in ranked):
+        raise RuntimeError("every trial diverged; try smaller values of train.lr, with another --out")
     return {
         "states": states,
         "refused": refused,

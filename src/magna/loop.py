@@ -190,7 +190,23 @@ def _restore(
     found = run.load_checkpoint()
     if found is None:
         return None
-    tensors, state = found
+    try:
+        return _put_back(*found, network, adam, best_weights, device)
+    except (RuntimeError, KeyError, ValueError, TypeError) as error:
+        raise ValueError(
+            f"{run.checkpoint} is of another model, or damaged ({str(error).splitlines()[0]}); delete it and --resume "
+            "starts this run from the beginning"
+        ) from error
+
+
+def _put_back(
+    tensors: dict[str, Tensor],
+    state: dict[str, Any],
+    network: nn.Module,
+    adam: torch.optim.Optimizer,
+    best_weights: dict[str, Tensor],
+    device: torch.device,
+) -> Progress:
     groups: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "adam": {}, "random": {}}
     for key, value in tensors.items():
         group, name = key.split("/", 1)

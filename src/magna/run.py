@@ -30,6 +30,8 @@ from magna.whole import check_free, forget_parts, make_folder, write_whole, writ
 FORMAT = 1
 # What every summary.json has, whatever its task.
 _REPORTED = ("seed", "seconds", "epochs", "valid", "test")
+# What schema.json has as lists of names or numbers, where it has it.
+_LISTED = ("feature_names", "class_names", "relation_names", "feature_shift", "feature_scale", "entities", "relations")
 # What a run begins with, before config.toml says that it is one, and what it leaves after that.
 _BEGIN, _LATER = ("environment.json", "schema.json"), ("metrics.jsonl", "summary.json", "model", "checkpoint")
 _FILES = ("config.toml", *_BEGIN, *_LATER[:2], "checkpoint/state.safetensors")
@@ -142,7 +144,13 @@ class RunFolder:
     @property
     def schema(self) -> dict[str, Any] | None:
         """Names of features, classes and relations of the data; None where a run of format 0 has not kept them."""
-        return self._read("schema.json")
+        schema = self._read("schema.json")
+        for name in _LISTED:
+            value = (schema or {}).get(name) or []
+            if not isinstance(value, list) or not all(isinstance(entry, str | float | int) for entry in value):
+                file = self.path / "schema.json"
+                raise ValueError(f"{file} is damaged: {name!r} is no list; try a copy of it, or train again")
+        return schema
 
     def load_model(self) -> Model:
         """The model that was evaluated."""
@@ -186,17 +194,21 @@ class RunFolder:
         lines = file.read_bytes().splitlines(keepends=True) if file.is_file() else []
         write_whole(file, b"".join(lines[:epochs]))
 
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoint" / "state.safetensors"
+
     def save_checkpoint(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """One file, renamed into place: the checkpoint is whole at any moment."""
         content = safetensors.torch.save(dict(tensors), {"state": json.dumps(state)})
-        write_whole(self.path / "checkpoint" / "state.safetensors", content)
+        write_whole(self.checkpoint, content)
 
     def has_begun(self) -> bool:
         """Whether there is something to go on from: a checkpoint, or the end of the run."""
-        return (self.path / "checkpoint" / "state.safetensors").is_file() or self.summary is not None
+        return self.checkpoint.is_file() or self.summary is not None
 
     def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        file = self.path / "checkpoint" / "state.safetensors"
+        file = self.checkpoint
         if not file.is_file():
             return None
         try:

@@ -183,7 +183,7 @@ def _run_batch(config: Config, plan: Plan, task: Task, study: Study, count: int,
         if isinstance(runs, str):
             study.refuse(trials[place], "too_large", runs)
             return
-        valid = [run.valid[task.METRIC] for run in runs]
+        valid = [run.score[task.METRIC] for run in runs]
         found = {
             "valid": valid,
             "epochs": max(run.epochs for run in runs),
@@ -238,7 +238,7 @@ def _confirm_part(
         if isinstance(runs, str):
             say(f"trial {number} is not confirmed: {runs}")
         else:
-            study.confirm(number, seeds, [run.valid[task.METRIC] for run in runs])
+            study.confirm(number, seeds, [run.score[task.METRIC] for run in runs])
 
     _train(_with_seeds(config, (trial.params for trial in trials), seeds), task, len(seeds), record)
 

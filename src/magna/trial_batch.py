@@ -44,6 +44,11 @@ class TrialResult:
         """The epochs before a loss was no number any more: what a run of its own would have logged."""
         return list(takewhile(_is_finite, self.history))
 
+    @property
+    def score(self) -> dict[str, float]:
+        """What validation says of it; nothing where it diverged, as a run of its own would then leave nothing."""
+        return self.valid if len(self.finite_history) == len(self.history) else dict.fromkeys(self.valid, 0.0)
+
     def check(self) -> None:
         """Raise `Diverged` where a loss was no number: a run of its own would have ended there, without a result."""
         epoch = len(self.finite_history)
