@@ -79,6 +79,7 @@ class ModelConfig:
     final_norm: Norm = "none"
     norm: Norm = "layer"
     norm_eps: float | None = None
+    residual: bool = True
     feed_forward: bool = True
     ffn_multiplier: int = 4
     diffusion: bool = True

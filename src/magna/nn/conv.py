@@ -70,7 +70,7 @@ class MAGNAConv(nn.Module):
         num_relations: number of edge types; None for a graph without types.
         relation_channels: width of a relation's embedding; None: `in_channels`.
         relation_embedding: own an embedding per relation. False: it comes with each call as `relation`.
-        relation_norm: norm on the relation embedding, "none", "layer" or "unbiased".
+        relation_norm: norm on the relation embedding, "none", "layer", "unbiased" or "batch".
         head_form: "split": heads of width out_channels / heads on a value projection; "full": the paper's heads, each
             the whole input without a value matrix.
         projection: "separate" matrices for source, target and value, or one "shared" by all.
