@@ -89,6 +89,7 @@ class ModelConfig:
     bias: bool = False
     tanh: bool = True
     negative_slope: float = 0.2
+    score_scale: float = 1.0
     hop_weights: HopWeights = "fixed"
     mode: Mode = "truncated"
     tolerance: float = 1e-6

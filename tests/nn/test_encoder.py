@@ -214,6 +214,7 @@ EVERY_OPTION: dict[str, Any] = DROPOUTS | {
     "projection": "shared",
     "tanh": False,
     "negative_slope": 0.6,
+    "score_scale": 0.5,
     "hop_weights": "alpha",
     "tolerance": 1e-3,
     "memory": "recompute",
