@@ -10,8 +10,7 @@ from torch.nn.functional import elu
 from torch_geometric.nn import GATConv
 
 from magna import Graph, MAGNABlock
-from magna.nn import UnbiasedLayerNorm
-from magna.nn.norm import BatchNorm
+from magna.nn import BatchNorm, UnbiasedLayerNorm
 from tests.laws import device_of, random_graph, uniform
 
 N, E, C, H = 12, 40, 8, 2

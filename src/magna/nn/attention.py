@@ -207,7 +207,7 @@ class EdgeAttention(nn.Module):
         return self._dot(projected, self.relation_vector)
 
     def _dot(self, projected: Tensor, vector: Tensor) -> Tensor:
-        # LeakyReLU behind the sum takes a positive factor through, so it may stand here, where there is the least of it.
+        # LeakyReLU behind the sum takes a positive factor through, so it may stand here, on the fewest numbers.
         if isinstance(self.score_scale, Tensor) or self.score_scale != 1:
             vector = vector * self.score_scale
         return head_scores(projected, vector, tanh=self.tanh, backend=self.backend)
