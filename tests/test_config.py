@@ -147,7 +147,7 @@ def test_true_stays_true_where_a_number_is_allowed_too() -> None:
         ("train.epochs=0", ["train.epochs is 0", "1 or more"]),
         ("train.lr=nan", ["train.lr", "finite"]),
         ("train.lr=-1", ["train.lr", "0 or more"]),
-        ("model.norm=batch", ["model.norm is 'batch'", "'unbiased'"]),
+        ("model.norm=group", ["model.norm is 'group'", "'unbiased'"]),
         ("model.feed_forward=1", ["model.feed_forward", "true or false"]),
         ("model.input_projection=wide", ["model.input_projection is 'wide'", "true or false or a whole number"]),
         ("model.top_k=None", ["model.top_k is 'None'", 'a whole number or "none"']),

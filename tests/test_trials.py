@@ -66,6 +66,17 @@ def test_the_weights_are_those_of_the_result(task: NodeClassification) -> None:
         assert task.evaluate(model, "test")["loss"] == pytest.approx(result.test["loss"], rel=1e-4)
 
 
+def test_batch_norm_takes_its_statistics_in_each_trial(task: NodeClassification, tmp_path: Path) -> None:
+    form = {"model__norm": "batch", "model__final_norm": "batch", "model__residual": False}
+    form |= {"model__input_projection": False, "model__feed_forward": False}
+    configs = [config(train__seed=s, train__lr=0.1, model__K=1 + s, **form) for s in range(2)]
+    for each, result in zip(configs, train_trials(configs, task), strict=True):
+        folder = tmp_path / str(each.train.seed)
+        train(each, run_dir=folder, device="cpu")
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert [row["loss"] for row in result.history] == pytest.approx([line["loss"] for line in lines], rel=1e-3)
+
+
 @pytest.mark.parametrize("model", ["magna", "gat"])
 def test_the_same_trials_give_the_same_numbers(task: NodeClassification, model: str) -> None:
     settings = {"model.name": model, "model.K": Config().model.K, "model.attention_dropout": 0.4}

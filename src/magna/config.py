@@ -79,6 +79,7 @@ class ModelConfig:
     final_norm: Norm = "none"
     norm: Norm = "layer"
     norm_eps: float | None = None
+    residual: bool = True
     feed_forward: bool = True
     ffn_multiplier: int = 4
     diffusion: bool = True
@@ -88,6 +89,7 @@ class ModelConfig:
     bias: bool = False
     tanh: bool = True
     negative_slope: float = 0.2
+    score_scale: float = 1.0
     hop_weights: HopWeights = "fixed"
     mode: Mode = "truncated"
     tolerance: float = 1e-6

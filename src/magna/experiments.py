@@ -128,11 +128,12 @@ SWITCHES = (
     ("ours", "model.node_dropout=0.0"),
     ("ours", "model.node_dropout=0.3"),
 )
-# What has an effect only beside something else.
+# What has an effect, or is a model, only beside something else.
 _IDLE: dict[str, Callable[[Config], bool]] = {
     "task.passes=4": lambda config: config.task.consistency == 0,
     "model.ffn_dropout=0.1": lambda config: not config.model.feed_forward,
     "model.ffn_output_dropout=0.3": lambda config: not config.model.feed_forward,
+    "model.head_form=full": lambda config: not config.model.out_projection,
     "model.norm_eps=1e-12": lambda config: config.model.norm == "none",
 }
 

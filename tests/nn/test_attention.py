@@ -37,6 +37,13 @@ def test_scores_are_eq_1(projection, tanh):
     torch.testing.assert_close(module(x, edges), by_the_paper(module, x, edges))
 
 
+def test_the_scale_is_a_factor_on_the_scores():
+    edges, x, types = random_graph(N, E).edge_index, uniform(N, C, seed=1), integers(R, E, seed=2)
+    module, scaled = (EdgeAttention(C, 4, heads=2, num_relations=R, score_scale=scale).double() for scale in (1.0, 0.1))
+    scaled.load_state_dict(module.state_dict())
+    torch.testing.assert_close(scaled(x, edges, types), 0.1 * module(x, edges, types))
+
+
 @pytest.mark.parametrize("relation_norm", ["none", "layer", "unbiased"])
 @pytest.mark.parametrize("external", [True, False])
 def test_typed_scores_are_eq_1(relation_norm, external):
@@ -120,6 +127,7 @@ def test_a_graph_of_other_relations_is_refused():
         ({"num_relations": 0}, "num_relations is 0; allowed"),
         ({"projection": "both"}, "projection is 'both'; allowed: 'separate', 'shared'"),
         ({"negative_slope": -0.1}, "negative_slope is -0.1; allowed: 0 and above"),
+        ({"score_scale": 0.0}, "score_scale is 0.0; allowed: above 0"),
         ({"init": "zeros"}, "init is 'zeros'; allowed"),
         ({"backend": "gpu"}, "backend is 'gpu'; allowed"),
     ],

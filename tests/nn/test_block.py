@@ -10,7 +10,7 @@ from torch.nn.functional import elu
 from torch_geometric.nn import GATConv
 
 from magna import Graph, MAGNABlock
-from magna.nn import UnbiasedLayerNorm
+from magna.nn import BatchNorm, UnbiasedLayerNorm
 from tests.laws import device_of, random_graph, uniform
 
 N, E, C, H = 12, 40, 8, 2
@@ -21,6 +21,7 @@ ABLATIONS = {
     "no diffusion": {"diffusion": False},
     "no feed-forward": {"feed_forward": False},
     "no layer norm, no feed-forward": {"norm": "none", "feed_forward": False},
+    "batch norm, no residual": {"norm": "batch", "residual": False},
 }
 
 
@@ -75,6 +76,18 @@ def test_without_its_three_parts_the_block_is_gat(graph):
         gat.att_src.copy_(block.conv.attention.source_vector[None])
         gat.att_dst.copy_(block.conv.attention.target_vector[None])
     torch.testing.assert_close(block(x, graph), elu(gat(x, graph.edge_index) + x))
+
+
+def test_without_residual_the_attention_is_alone(graph):
+    x, bare = uniform(N, C, seed=1), make(C, 2 * C, H, norm="batch", residual=False, feed_forward=False)
+    assert bare.residual is None and isinstance(bare.norm, BatchNorm)
+    torch.testing.assert_close(bare(x, graph), elu(bare.conv(bare.norm(x), graph)))
+    # The feed-forward network keeps its own.
+    block = make(C, 2 * C, H, residual=False)
+    attended = block.conv(block.norm(x), graph)
+    torch.testing.assert_close(block(x, graph), block.ffn(block.ffn_norm(attended)) + attended)
+    with pytest.raises(ValueError, match=r"residual_dropout is 0\.5; allowed: 0 for a block without residual"):
+        make(C, C, H, residual=False, residual_dropout=0.5)
 
 
 def test_the_switches_remove_what_they_name(graph):
@@ -147,7 +160,7 @@ def test_renaming_nodes_commutes_with_the_block(graph, norm):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"norm": "batch"}, "norm is 'batch'; allowed"),
+        ({"norm": "group"}, "norm is 'group'; allowed"),
         ({"ffn_multiplier": 0}, "ffn_multiplier is 0; allowed"),
         ({"residual_dropout": 1.5}, "residual_dropout is 1.5; allowed"),
         ({"alpha": -1.0}, "alpha is -1.0; allowed"),

@@ -60,7 +60,7 @@ def test_24_blocks_train_without_nan(x, graph, head_form, init):
     assert values[-1] < values[0]
 
 
-@pytest.mark.parametrize("final_norm", ["none", "layer"])
+@pytest.mark.parametrize("final_norm", ["none", "layer", "batch"])
 @pytest.mark.parametrize("input_projection", [True, False, 12])
 def test_gradients_reach_every_parameter(x, graph, final_norm, input_projection):
     types = integers(3, graph.num_edges, seed=2)
@@ -214,6 +214,7 @@ EVERY_OPTION: dict[str, Any] = DROPOUTS | {
     "projection": "shared",
     "tanh": False,
     "negative_slope": 0.6,
+    "score_scale": 0.5,
     "hop_weights": "alpha",
     "tolerance": 1e-3,
     "memory": "recompute",
@@ -272,7 +273,8 @@ def test_every_option_of_the_files_test_differs_from_its_default():
     defaults = MAGNA.defaults()
     unchanged = {name for name, value in EVERY_OPTION.items() if defaults[name] == value}
     # The rest would change the model into one that cannot have the others.
-    assert defaults.keys() - EVERY_OPTION.keys() == {"heads", "mode", "diffusion", "feed_forward", "out_projection"}
+    rest = {"heads", "mode", "diffusion", "feed_forward", "out_projection", "residual"}
+    assert defaults.keys() - EVERY_OPTION.keys() == rest
     assert not unchanged
 
 
@@ -282,7 +284,7 @@ def test_every_option_of_the_files_test_differs_from_its_default():
         ({"num_layers": 0}, "num_layers is 0; allowed: an int, 1 and above"),
         ({"out_channels": 0}, "out_channels is 0; allowed"),
         ({"input_projection": -3}, "input_projection is -3; allowed"),
-        ({"final_norm": True}, "final_norm is True; allowed: 'layer', 'unbiased', 'none'"),
+        ({"final_norm": True}, "final_norm is True; allowed: 'layer', 'unbiased', 'batch', 'none'"),
         ({"embed_dropout": 2}, "embed_dropout is 2; allowed"),
         ({"heads": 3}, "out_channels is 16, heads is 3; allowed: heads that divide out_channels"),
     ],

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from magna.nn.dropout import Dropout
-from magna.nn.norm import UnbiasedLayerNorm, add_norm, make_norm
+from magna.nn.norm import BatchNorm, UnbiasedLayerNorm, add_norm, make_norm
 
 
 def test_unbiased_norm_is_its_formula():
@@ -22,6 +22,24 @@ def test_a_constant_row_has_finite_gradients():
     x = torch.ones(2, 4, requires_grad=True)
     UnbiasedLayerNorm(4)(x).square().sum().backward()
     assert x.grad is not None and x.grad.isfinite().all()
+
+
+def test_batch_norm_is_torchs_in_training_and_in_evaluation():
+    x, norm, theirs = torch.randn(9, 5), BatchNorm(5), nn.BatchNorm1d(5)
+    nn.init.uniform_(norm.weight)
+    nn.init.uniform_(norm.bias)
+    theirs.load_state_dict(norm.state_dict(), strict=False)
+    torch.testing.assert_close(norm(x), theirs(x))
+    # All nodes are there in evaluation too: no running mean, nothing to save but gain and shift.
+    assert torch.equal(norm.eval()(x), norm.train()(x)) and norm.state_dict().keys() == {"weight", "bias"}
+
+
+def test_batch_norm_of_one_row_and_of_bfloat16():
+    norm = BatchNorm(3)
+    assert torch.equal(norm(torch.ones(1, 3)), torch.zeros(1, 3))
+    x = torch.randn(1000, 3).bfloat16() + 100  # the sum of all rows would not fit in 8 bits
+    assert norm(x).dtype == torch.bfloat16
+    torch.testing.assert_close(norm(x).float(), norm(x.float()), rtol=0.01, atol=0.01)
 
 
 def test_eps_of_the_standard_norm_shrinks_bags_of_words():
@@ -42,7 +60,7 @@ def test_autocast_does_not_widen_the_standard_norm():
     torch.testing.assert_close(narrow.float(), norm(x), rtol=0.02, atol=0.02)
 
 
-@pytest.mark.parametrize("name", ["layer", "unbiased", "none"])
+@pytest.mark.parametrize("name", ["layer", "unbiased", "batch", "none"])
 def test_dropout_of_a_norm_is_that_of_its_own(name):
     x, norm, dropout = torch.randn(5, 8), make_norm(name, 8), Dropout(0.5)
     torch.manual_seed(0)
@@ -57,12 +75,14 @@ def test_the_names():
     assert isinstance(make_norm("none", 4), nn.Identity)
     assert isinstance(make_norm("layer", 4), nn.LayerNorm)
     assert make_norm("unbiased", 4, 0.5).eps == 0.5
+    assert isinstance(make_norm("batch", 4), BatchNorm)
+    assert (make_norm("batch", 4).eps, make_norm("batch", 4, 0.5).eps) == (1e-5, 0.5)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("batch", 4), "norm is 'batch'; allowed: 'layer', 'unbiased', 'none'"),
+        (("group", 4), "norm is 'group'; allowed: 'layer', 'unbiased', 'batch', 'none'"),
         (("unbiased", 1), "channels is 1; allowed"),
         (("layer", 4, -1.0), "norm_eps is -1.0; allowed: 0 and above"),
     ],

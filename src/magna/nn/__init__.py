@@ -6,11 +6,12 @@ from magna.nn.conv import MAGNAConv, add_self_loops
 from magna.nn.dropout import Dropout
 from magna.nn.encoder import MAGNA
 from magna.nn.link_predictor import LinkPredictor
-from magna.nn.norm import UnbiasedLayerNorm
+from magna.nn.norm import BatchNorm, UnbiasedLayerNorm
 from magna.nn.sparse import SparseRows
 
 __all__ = [
     "MAGNA",
+    "BatchNorm",
     "Dropout",
     "EdgeAttention",
     "LinkPredictor",

@@ -70,6 +70,8 @@ class EdgeAttention(nn.Module):
         projection: "separate": W_h and W_t as in the paper; "shared": one matrix for both.
         tanh: False leaves the tanh out, as GAT does.
         negative_slope: slope of LeakyReLU below zero.
+        score_scale: factor on the scores. Below 1 the attention starts nearer to even weights and, where Adam moves all
+            weights at one rate, learns that much more slowly than the rest.
         init: starting values, "glorot" or "official".
 
     Shapes: x [N, in_channels], relation [R, relation_channels] → [E, H], in the caller's edge order.
@@ -79,7 +81,7 @@ class EdgeAttention(nn.Module):
     torch.Size([2, 2])
     """
 
-    PER_TRIAL = ("negative_slope",)
+    PER_TRIAL = ("negative_slope", "score_scale")
 
     def __init__(
         self,
@@ -94,6 +96,7 @@ class EdgeAttention(nn.Module):
         projection: Projection = "separate",
         tanh: bool = True,
         negative_slope: float = 0.2,
+        score_scale: float = 1.0,
         init: Init = "glorot",
         backend: Backend = "auto",
     ) -> None:
@@ -106,11 +109,14 @@ class EdgeAttention(nn.Module):
         one_of("backend", backend, Backend)
         if not negative_slope >= 0:
             raise ValueError(f"negative_slope is {negative_slope}; allowed: 0 and above")
+        if not score_scale > 0:
+            raise ValueError(f"score_scale is {score_scale}; allowed: above 0")
         self.in_channels, self.head_channels, self.heads = in_channels, head_channels, heads
         self.num_relations = num_relations
         self.projection: Projection = projection
         self.tanh = tanh
         self.negative_slope: float | Tensor = negative_slope
+        self.score_scale: float | Tensor = score_scale
         self.init: Init = init
         self.backend: Backend = backend
 
@@ -201,6 +207,9 @@ class EdgeAttention(nn.Module):
         return self._dot(projected, self.relation_vector)
 
     def _dot(self, projected: Tensor, vector: Tensor) -> Tensor:
+        # LeakyReLU behind the sum takes a positive factor through, so it may stand here, on the fewest numbers.
+        if isinstance(self.score_scale, Tensor) or self.score_scale != 1:
+            vector = vector * self.score_scale
         return head_scores(projected, vector, tanh=self.tanh, backend=self.backend)
 
     def extra_repr(self) -> str:

@@ -30,8 +30,9 @@ class MAGNABlock(nn.Module):
         in_channels: width of the node features.
         out_channels: width of the output; where it differs, a matrix takes the residual there.
         heads: number of attention heads.
-        norm: "layer", "unbiased" (the authors') or "none" (the ablation).
-        norm_eps: eps of the norms; None: 1e-5 for "layer", 1e-6 for "unbiased".
+        norm: "layer", "unbiased" (the authors'), "batch" (each channel over all nodes) or "none" (the ablation).
+        norm_eps: eps of the norms; None: 1e-6 for "unbiased", else 1e-5.
+        residual: False: the output of the attention alone, without H beside it.
         feed_forward: False: elu in its place (the ablation).
         ffn_multiplier: inner width of the feed-forward network over `out_channels`.
         diffusion: False: one hop of attention alone (the ablation).
@@ -58,6 +59,7 @@ class MAGNABlock(nn.Module):
         *,
         norm: Norm = "layer",
         norm_eps: float | None = None,
+        residual: bool = True,
         feed_forward: bool = True,
         ffn_multiplier: int = 4,
         diffusion: bool = True,
@@ -82,8 +84,12 @@ class MAGNABlock(nn.Module):
         self.input_dropout = dropout("input_dropout", input_dropout)
         self.output_dropout = dropout("output_dropout", output_dropout)
         self.residual_dropout = dropout("residual_dropout", residual_dropout)
-        same = in_channels == out_channels
-        self.residual = nn.Identity() if same else Linear(in_channels, out_channels, bias=False, backend=backend)
+        self.residual: nn.Module | None = None
+        if not residual and residual_dropout > 0:
+            raise ValueError(f"residual_dropout is {residual_dropout}; allowed: 0 for a block without residual")
+        if residual:
+            same = in_channels == out_channels
+            self.residual = nn.Identity() if same else Linear(in_channels, out_channels, bias=False, backend=backend)
         self.ffn_norm: NormLayer | None = None
         self.ffn: nn.Sequential | None = None
         if feed_forward:
@@ -129,8 +135,8 @@ class MAGNABlock(nn.Module):
         """The block on x + update, its own last addition left to whoever is next: a norm adds up in passing."""
         x, normed = add_norm(x, update, self.norm, self.input_dropout)
         attended = self.output_dropout(self.conv(normed, graph, **call))
-        kept = self.residual(self.residual_dropout(x))
+        kept = None if self.residual is None else self.residual(self.residual_dropout(x))
         if self.ffn is None or self.ffn_norm is None:
-            return elu(attended + kept), None
+            return elu(attended if kept is None else attended + kept), None
         h, normed = add_norm(attended, kept, self.ffn_norm)
         return h, self.ffn(normed)

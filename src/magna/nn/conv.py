@@ -70,12 +70,14 @@ class MAGNAConv(nn.Module):
         num_relations: number of edge types; None for a graph without types.
         relation_channels: width of a relation's embedding; None: `in_channels`.
         relation_embedding: own an embedding per relation. False: it comes with each call as `relation`.
-        relation_norm: norm on the relation embedding, "none", "layer" or "unbiased".
+        relation_norm: norm on the relation embedding, "none", "layer", "unbiased" or "batch".
         head_form: "split": heads of width out_channels / heads on a value projection; "full": the paper's heads, each
             the whole input without a value matrix.
         projection: "separate" matrices for source, target and value, or one "shared" by all.
         tanh: tanh inside the score (Eq. 1); GAT has none.
         negative_slope: slope of LeakyReLU below zero.
+        score_scale: factor on the scores. Below 1 the attention starts nearer to even weights and, where Adam moves all
+            weights at one rate, learns that much more slowly than the rest.
         hop_weights: "fixed": geometric with `alpha`; "alpha": geometric with a learnt alpha per head; "theta": free
             weights per head (Eq. 3), a softmax that starts from the geometric ones.
         mode: "truncated" (Eq. 5) or "exact", the whole series: another model, see `truncation_error`.
@@ -118,6 +120,7 @@ class MAGNAConv(nn.Module):
         projection: Projection = "separate",
         tanh: bool = True,
         negative_slope: float = 0.2,
+        score_scale: float = 1.0,
         hop_weights: HopWeights = "fixed",
         mode: Mode = "truncated",
         tolerance: float = 1e-6,
@@ -192,6 +195,7 @@ class MAGNAConv(nn.Module):
             projection=projection,
             tanh=tanh,
             negative_slope=negative_slope,
+            score_scale=score_scale,
             init=init,
             backend=backend,
         )

@@ -57,7 +57,7 @@ class MAGNA(
         heads: attention heads of each block.
         input_projection: True: a linear layer to `hidden_channels` first; a number: to that width; False: none, the
             first block takes the features as they are and projects its residual.
-        final_norm: norm on the last hidden states, "none", "layer" or "unbiased".
+        final_norm: norm on the last hidden states, "none", "layer", "unbiased" or "batch".
         node_dropout: of whole rows of the features, before anything else.
         embed_dropout: on the features, before the input projection.
         classifier_dropout: on the last hidden states, before the output head.
@@ -76,8 +76,8 @@ class MAGNA(
 
     # What may differ between models that are trained side by side (`magna.trials`).
     BATCHED = frozenset(
-        {"K", "alpha", "negative_slope", "attention_dropout", "feature_dropout", "edge_dropout", "node_dropout"}
-        | {"embed_dropout", "input_dropout", "output_dropout", "residual_dropout", "classifier_dropout"}
+        {"K", "alpha", "negative_slope", "score_scale", "attention_dropout", "feature_dropout", "edge_dropout"}
+        | {"node_dropout", "embed_dropout", "input_dropout", "output_dropout", "residual_dropout", "classifier_dropout"}
         | {"ffn_dropout", "ffn_output_dropout"}
     )
 
