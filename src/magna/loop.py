@@ -192,6 +192,8 @@ def _restore(
         return None
     try:
         return _put_back(*found, network, adam, best_weights, device)
+    except torch.OutOfMemoryError:
+        raise
     except (RuntimeError, KeyError, ValueError, TypeError) as error:
         raise ValueError(
             f"{run.checkpoint} is of another model, or damaged ({str(error).splitlines()[0]}); delete it and --resume "
