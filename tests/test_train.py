@@ -185,7 +185,9 @@ def test_seeds_have_folders_mean_and_deviation(tmp_path: Path) -> None:
 
 
 def test_patience_stops_the_run(tmp_path: Path) -> None:
-    config = Config.from_dict(SMALL).with_values(["train.epochs=60", "train.patience=3", "train.lr=0.0"])
+    config = Config.from_dict(SMALL).with_values(
+        ["train.epochs=60", "train.patience=3", "train.lr=0.0", "train.min_lr=0.0"]
+    )
     result = training.train(config, run_dir=tmp_path / "run", device="cpu")
     assert result["runs"][0]["epochs"] == 4  # the first epoch is the best, then three without a better one
 

@@ -49,3 +49,9 @@ def test_steps(knowledge: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert row["recipe"] == "families" and row["ms"] > 0
     # At least the four products of the loss.
     assert row["tflop"] * 1e12 > 8 * row["batch"] * 64 * knowledge.load_knowledge_graph("families").num_entities
+
+
+def test_the_authors_shapes_are_those_of_their_encoder(knowledge: Any) -> None:
+    for name, shape in knowledge.AUTHORS.items():
+        config = knowledge.load_recipe(name).with_values(shape)
+        assert (config.model.hidden_channels, config.model.skip_channels, config.model.decoder) == (512, 0, "distmult")
