@@ -15,6 +15,8 @@ from magna.nn.initial import FEED_FORWARD_GAIN, attention_gain, fill_linear
 from magna.nn.linear import Linear
 from magna.nn.norm import NormLayer, add_norm, make_norm
 from magna.nn.options import complete
+from magna.nn.plain import is_plain
+from magna.ops import feed_forward
 from magna.typing import Norm
 
 NO_DIFFUSION = {"K": 1, "alpha": 0.0, "hop_weights": "fixed", "mode": "truncated"}
@@ -139,4 +141,12 @@ class MAGNABlock(nn.Module):
         if self.ffn is None or self.ffn_norm is None:
             return elu(attended if kept is None else attended + kept), None
         h, normed = add_norm(attended, kept, self.ffn_norm)
-        return h, self.ffn(normed)
+        return h, self._feed_forward(normed)
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        assert self.ffn is not None
+        first, _, between, second, behind = self.ffn
+        layers = is_plain(self.ffn, nn.Sequential) and is_plain(first, Linear) and is_plain(second, Linear)
+        if not layers or not is_plain(between, Dropout) or between.drops:
+            return self.ffn(x)
+        return behind(feed_forward(x, first.weight, first.bias, second.weight, second.bias, backend=first.backend))

@@ -20,7 +20,7 @@ from magna.ops.answers import (
 )
 from magna.ops.backends import accumulator, as_they_come, choose, pack
 from magna.ops.checks import Rate
-from magna.ops.dense import add_norm, dropout, linear, linears, lookup
+from magna.ops.dense import add_norm, dropout, feed_forward, linear, linears, lookup
 from magna.ops.diffusion import diffuse_op
 from magna.ops.edges import (
     edge_scores_op,
@@ -51,6 +51,7 @@ __all__ = [
     "dropout",
     "edge_scores",
     "edge_softmax",
+    "feed_forward",
     "geometric_weights",
     "head_scores",
     "hops_for",

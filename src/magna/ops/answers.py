@@ -6,6 +6,7 @@ size, which a CUDA graph needs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -15,14 +16,24 @@ Answers = tuple[Tensor, Tensor]
 Own = tuple[Tensor, Tensor]  # one entity of each query, and what is added to its score
 
 
-class Block(NamedTuple):
-    """Products of all queries with the entities from `start` on; they may be written over."""
+class Factors(NamedTuple):
+    """What scores are made of: query @ entities.T + bias, and `own` on one entity of each query."""
 
-    scores: Tensor  # [B, width]
-    bias: Tensor  # [width]
+    query: Tensor  # [B, C]
+    entities: Tensor  # those from `start` on, [width, C]
+    bias: Tensor  # [width], or more of them: those of entities that are not there are -inf
     own: Own | None
-    start: int
-    where: Answers  # `entries` of all answers, of this block and of others
+    where: Answers  # `entries` of all answers, of these entities and of others
+    start: int = 0
+
+    def blocks(self, size: int) -> Iterator[Factors]:
+        """So many entities at a time, zeros where there are biases but no entities any more."""
+        for start in range(0, self.entities.size(0), size):
+            entities, bias = self.entities[start : start + size], self.bias[start : start + size]
+            missing = len(bias) - len(entities)
+            if missing:
+                entities = torch.nn.functional.pad(entities, (0, 0, 0, missing))
+            yield self._replace(entities=entities, bias=bias, start=start)
 
 
 def entries(answers: Answers) -> Answers:

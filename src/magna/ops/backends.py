@@ -54,6 +54,14 @@ def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     return exact if out is None else out.copy_(exact)
 
 
+def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a @ b to a total in the type that `product` gives."""
+    if a.dtype == torch.bfloat16 and a.is_cuda:
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+    else:
+        total += product(a, b)
+
+
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """The type that sums of a feature type are kept in."""
     return torch.float64 if dtype == torch.float64 else torch.float32

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from magna.ops.dense import layer_norm_op, linear_op, linears_op
+from magna.ops.dense import feed_forward_op, layer_norm_op, linear_op, linears_op
 from magna.ops.diffusion import diffuse_op
 from magna.ops.edges import (
     dropout_op,
@@ -87,11 +87,23 @@ def _(info, axes, *inputs):
 
 @linear_op.register_vmap
 def _(info, axes, x, weight, rounded, bias, relu):
-    # One product for all trials, torch's own.
-    out = _first(x, axes[0]) @ _first(weight, axes[1]).to(x.dtype).mT
+    return _linear(_first(x, axes[0]), weight, axes[1], bias, axes[3], relu), 0
+
+
+def _linear(
+    x: Tensor, weight: Tensor, weight_axis: int | None, bias: Tensor | None, bias_axis: int | None, relu: bool
+) -> Tensor:
+    """One product for all trials, torch's own; those of x come first."""
+    out = x @ _first(weight, weight_axis).to(x.dtype).mT
     if bias is not None:
-        out = out + (bias if axes[3] is None else bias.movedim(axes[3], 0)[:, None]).to(x.dtype)
-    return out.relu() if relu else out, 0
+        out = out + (bias if bias_axis is None else bias.movedim(bias_axis, 0)[:, None]).to(x.dtype)
+    return out.relu() if relu else out
+
+
+@feed_forward_op.register_vmap
+def _(info, axes, x, first, second, rounded_first, rounded_second, first_bias, second_bias):
+    hidden = _linear(_first(x, axes[0]), first, axes[1], first_bias, axes[5], relu=True)
+    return (_linear(hidden, second, axes[2], second_bias, axes[6], relu=False), hidden), (0, 0)
 
 
 @linears_op.register_vmap

@@ -1,21 +1,21 @@
 """The loss over all entities as a `torch.library` op that walks them in blocks: B × N scores are never stored.
 
 Matrix products are torch's own; what happens between them is in plain PyTorch in `kvsall_steps.py` and in one pass over
-a block in `triton_kvsall.py`. The backward pass computes the scores of each block again.
+a block in `triton_kvsall.py`. Of bfloat16 numbers, `triton_kvsall_products.py` makes the scores itself and never stores
+them. The backward pass computes the scores of each block again.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from magna.ops.answers import Block, Own, entries
-from magna.ops.backends import fused_op, product, why_not
+from magna.ops.answers import Own, Factors, entries
+from magna.ops.backends import add_product, fused_op, product, why_not
 
 LossBackend = Literal["auto", "reference", "blocked", "triton"]
 Precision = Literal["float32", "bfloat16"]
@@ -59,8 +59,8 @@ def kvsall_loss_op(
     precision: str,
     block: int,
     backend: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Σ_b share_b KL(t_b ‖ softmax(s_b)), the largest scores and Σ_j exp(s_j − largest), which the backward needs.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Σ_b share_b KL(t_b ‖ softmax(s_b)); what the backward needs: largest scores, Σ_j exp(s_j − largest), answers'.
 
     Not their logsumexp in one number: where scores are 20 and above, rounding it puts all probabilities off by 1e-6.
 
@@ -68,12 +68,9 @@ def kvsall_loss_op(
     sum is that over the answers and Σ_j s_j = q · Σ_j e_j + Σ_j b_j.
     """
     steps, where = _steps(backend), entries((ptr, index))
-    top = share.new_full(share.shape, -torch.inf)
-    total, picked = torch.zeros_like(share), share.new_zeros(index.shape)
     q, e, b = _operands(query, candidates, bias, precision, block, share.dtype)
     own = _own(entity, entity_bias, share.dtype)
-    for start, e_here, b_here in _blocks(e, b, block):
-        steps.accumulate(Block(product(q, e_here.T), b_here, own, start, where), top, total, picked)
+    top, total, picked = steps.scan(Factors(q, e, b, own, where), block)
     extra, elsewhere, negative_entropy = _targets(ptr, candidates.size(0), label_smoothing, share.dtype)
     all_scores = q.to(share.dtype) @ steps.column_sums(e, share.dtype)
     if bias is not None:
@@ -81,12 +78,12 @@ def kvsall_loss_op(
     if own is not None:
         all_scores += own[1]
     rest = (share * (top + total.log() - elsewhere * all_scores + negative_entropy)).sum()
-    return rest - ((share * extra)[where[0]] * picked).sum(), top, total
+    return rest - ((share * extra)[where[0]] * picked).sum(), top, total, picked
 
 
 @kvsall_loss_op.register_fake
 def _(query, candidates, bias, ptr, index, share, entity, entity_bias, label_smoothing, precision, block, backend):
-    return share.new_empty(()), torch.empty_like(share), torch.empty_like(share)
+    return share.new_empty(()), torch.empty_like(share), torch.empty_like(share), share.new_empty(index.shape)
 
 
 @fused_op("magna::kvsall_loss_backward")
@@ -102,6 +99,7 @@ def kvsall_loss_backward_op(
     entity_bias: Tensor | None,
     top: Tensor,
     total: Tensor,
+    picked: Tensor,
     label_smoothing: float,
     precision: str,
     block: int,
@@ -120,14 +118,15 @@ def kvsall_loss_backward_op(
     grad_b = torch.empty_like(b) if bias is not None else b.new_empty(0)
     own = _own(entity, entity_bias, share.dtype)
     grad_own = share.new_zeros(0 if own is None else len(share))
-    of_queries = top, total, share, elsewhere, extra, grad_own
-    for start, e_here, b_here in _blocks(e, b, block):
-        # A block's scores have no name, and its gradient none for long: neither is there when the next ones are made.
-        grad_s = steps.gradient(Block(product(q, e_here.T), b_here, own, start, where), *of_queries, q.dtype)
-        grad_q += product(grad_s, e_here)
-        product(grad_s.T, q, out=grad_e[start : start + block])
+    of_queries = top, total, picked, share, elsewhere, extra, grad_own
+    for part in Factors(q, e, b, own, where).blocks(block):
+        here = slice(part.start, part.start + block)
+        # The gradient of a block's scores has no name for long: it is not there when the next one is made.
+        grad_s = steps.gradient(part, *of_queries)
+        add_product(grad_q, grad_s, part.entities)
+        product(grad_s.T, q, out=grad_e[here])
         if bias is not None:
-            torch.sum(grad_s, 0, dtype=share.dtype, out=grad_b[start : start + block])
+            torch.sum(grad_s, 0, dtype=share.dtype, out=grad_b[here])
         del grad_s
     size = candidates.size(0)
     grad_b = grad_b[:size] if bias is None else grad_b[:size].to(bias.dtype)
@@ -135,7 +134,7 @@ def kvsall_loss_backward_op(
 
 
 @kvsall_loss_backward_op.register_fake
-def _(grad, query, candidates, bias, ptr, index, share, entity, entity_bias, top, total, *options):
+def _(grad, query, candidates, bias, ptr, index, share, entity, entity_bias, top, total, picked, *options):
     grad_bias = share.new_empty(0) if bias is None else torch.empty_like(bias)
     grad_own = share.new_empty(0 if entity is None else len(share))
     return torch.empty_like(query), candidates.new_empty(candidates.shape), grad_bias, grad_own
@@ -187,14 +186,6 @@ def _operands(
 
 def _own(entity: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Own | None:
     return None if entity is None or bias is None else (entity.contiguous(), bias.to(dtype).contiguous())
-
-
-def _blocks(e: Tensor, b: Tensor, block: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Of each block: where it starts, its candidates and biases, as many of them."""
-    for start in range(0, e.size(0), block):
-        e_here, b_here = e[start : start + block], b[start : start + block]
-        missing = len(b_here) - len(e_here)
-        yield start, torch.nn.functional.pad(e_here, (0, 0, 0, missing)) if missing else e_here, b_here
 
 
 def _steps(backend: str) -> ModuleType:

@@ -1,20 +1,25 @@
-"""What the blocked loss does to a block of scores between its matrix products, in plain PyTorch."""
+"""What the blocked loss does to a block of scores behind its matrix product, in plain PyTorch."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from magna.ops.answers import Block
+from magna.ops.answers import Factors
+from magna.ops.backends import product
+
+Accumulate = Callable[[Factors, Tensor, Tensor, Tensor, Tensor], None]
 
 
 def column_sums(e: Tensor, dtype: torch.dtype) -> Tensor:
     return e.sum(0, dtype=dtype)
 
 
-def accumulate(block: Block, top: Tensor, total: Tensor, picked: Tensor) -> None:
+def accumulate(block: Factors, scores: Tensor, top: Tensor, total: Tensor, picked: Tensor) -> None:
     """Take a block into the softmax's largest score and its sum, and note down the scores of the answers."""
-    scores, (query, entity, here) = _with_biases(block), _within(block)
+    scores, (query, entity, here) = _with_biases(block, scores), _within(block)
     picked += torch.where(here, scores[query, entity], 0)
     above = torch.maximum(top, scores.amax(1))
     total *= (top - above).exp()
@@ -22,18 +27,32 @@ def accumulate(block: Block, top: Tensor, total: Tensor, picked: Tensor) -> None
     top.copy_(above)
 
 
+def scan(given: Factors, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Over all entities: the largest score of each query, Σ_j exp(s_j − largest), and the scores of the answers."""
+    return scan_blocks(given, size, accumulate)
+
+
+def scan_blocks(given: Factors, size: int, accumulate: Accumulate) -> tuple[Tensor, Tensor, Tensor]:
+    top = given.bias.new_full(given.query.shape[:1], -torch.inf)
+    total, picked = torch.zeros_like(top), given.bias.new_zeros(given.where[0].shape)
+    for block in given.blocks(size):
+        accumulate(block, product(block.query, block.entities.T), top, total, picked)
+    return top, total, picked
+
+
 def gradient(
-    block: Block,
+    block: Factors,
     top: Tensor,
     total: Tensor,
+    picked: Tensor,
     share: Tensor,
     elsewhere: Tensor,
     extra: Tensor,
     grad_own: Tensor,
-    dtype: torch.dtype,
 ) -> Tensor:
     """share (softmax − target) of a block; what it is where `own` was added goes into `grad_own`, not rounded."""
-    softmax = _with_biases(block).sub_(top[:, None]).exp_().div_(total[:, None])
+    scores = _with_biases(block, product(block.query, block.entities.T))
+    softmax = scores.sub_(top[:, None]).exp_().div_(total[:, None])
     grad = softmax.sub_(elsewhere[:, None]).mul_(share[:, None])
     query, entity, here = _within(block)
     # A place gets one number at most, and beside it zeros: the order of the sum cannot be seen.
@@ -42,23 +61,23 @@ def gradient(
     if block.own is not None:
         column, here = _places(block.own[0], block)
         grad_own += torch.where(here, grad.gather(1, column[:, None]).squeeze(1), 0)
-    return grad.to(dtype)
+    return grad.to(block.query.dtype)
 
 
-def _with_biases(block: Block) -> Tensor:
-    scores = block.scores.add_(block.bias)
+def _with_biases(block: Factors, scores: Tensor) -> Tensor:
+    scores.add_(block.bias)
     if block.own is not None:
         column, here = _places(block.own[0], block)
         scores.scatter_add_(1, column[:, None], torch.where(here, block.own[1], 0)[:, None])
     return scores
 
 
-def _within(block: Block) -> tuple[Tensor, Tensor, Tensor]:
+def _within(block: Factors) -> tuple[Tensor, Tensor, Tensor]:
     """The answers' queries and their places in a block, 0 for those that are not in it, and which are."""
     return block.where[0], *_places(block.where[1], block)
 
 
-def _places(entity: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+def _places(entity: Tensor, block: Factors) -> tuple[Tensor, Tensor]:
     column = entity - block.start
-    here = (column >= 0) & (column < block.scores.size(1))
+    here = (column >= 0) & (column < len(block.bias))
     return torch.where(here, column, 0), here

@@ -14,6 +14,7 @@ from magna.ops import backends
 from magna.ops.random import DENSE_STREAM
 from magna.ops.triton_draw import bits, factor
 from magna.ops.triton_launch import bound
+from magna.ops.triton_products import masked_product
 from magna.ops.triton_sizes import accumulator, ceil_div, power_of_2
 
 _TILE = 2048  # entries of several rows that a program takes in one step
@@ -213,6 +214,12 @@ def bias_backward(grad: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
     if partial.numel():
         kernel = bound(_bias_backward_kernel, RELU=out is not None, C=width, **options)
         kernel[(programs, columns)](grad, out, masked, partial, rows, chunk)
+    return masked, sum_rows(partial[None])[0]
+
+
+def hidden_backward(grad: Tensor, weight: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient in front of ReLU, which gave `hidden`, from that behind the next weight [D, N]; its sum over rows."""
+    masked, partial = masked_product(grad, weight.t().contiguous(), hidden)
     return masked, sum_rows(partial[None])[0]
 
 

@@ -1,0 +1,144 @@
+"""The loss over all entities of bfloat16 numbers, on the GPU: a tile's scores are used up where they were multiplied."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from magna.ops.answers import Factors
+from magna.ops.triton_answers import ENTRIES, entries_here
+from magna.ops.triton_launch import bound
+from magna.ops.triton_products import LAUNCH, TILE, product_tile, tile_rows
+from magna.ops.triton_sizes import ceil_div
+
+_MERGED = {"BQ": 16, "BT": 64}  # queries of a program that merges the tiles, and tiles in one step
+
+
+@triton.jit
+def _tile_scores(
+    q_ptr, e_ptr, bias_ptr, entity_ptr, own_ptr, rows, entities, start,
+    OWN: tl.constexpr, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """Queries, entities and scores of a tile, -inf where there is no entity; tiles of an entity follow each other."""
+    m, m_read = tile_rows(tl.program_id(0), rows, BM)
+    n, n_read = tile_rows(tl.program_id(1), entities, BN)
+    scores = product_tile(q_ptr, e_ptr, m_read, n_read, C, BM, BN, BC)
+    scores += tl.load(bias_ptr + n, mask=n < entities, other=float("-inf"))[None, :]
+    if OWN:
+        place = tl.load(entity_ptr + m_read) - start
+        scores += tl.where(n[None, :] == place[:, None], tl.load(own_ptr + m_read)[:, None], 0.0)
+    return m, m_read, n, scores
+
+
+@triton.jit
+def _scan_kernel(
+    q_ptr, e_ptr, bias_ptr, entity_ptr, own_ptr, top_ptr, total_ptr, rows, entities,
+    OWN: tl.constexpr, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """`top` and `total` [tiles of entities, rows]: the softmax's largest score and its sum within each tile."""
+    m, _, _, scores = _tile_scores(
+        q_ptr, e_ptr, bias_ptr, entity_ptr, own_ptr, rows, entities, 0, OWN, C, BM, BN, BC
+    )  # fmt: skip
+    top = tl.max(scores, axis=1)
+    total = tl.sum(tl.exp(scores - top[:, None]), axis=1)
+    place = tl.program_id(1).to(tl.int64) * rows + m
+    tl.store(top_ptr + place, top, mask=m < rows)
+    tl.store(total_ptr + place, total, mask=m < rows)
+
+
+@triton.jit
+def _merge_kernel(
+    tops_ptr, totals_ptr, top_ptr, total_ptr, rows, tiles, BQ: tl.constexpr, BT: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * BQ + tl.arange(0, BQ)
+    top, total = tl.full([BQ], float("-inf"), tl.float32), tl.zeros([BQ], dtype=tl.float32)
+    for first in range(0, tiles, BT):
+        tile = first + tl.arange(0, BT)
+        live = (tile < tiles)[:, None] & (row < rows)[None, :]
+        place = tile.to(tl.int64)[:, None] * rows + row[None, :]
+        tops = tl.load(tops_ptr + place, mask=live, other=float("-inf"))
+        totals = tl.load(totals_ptr + place, mask=live, other=0.0)
+        above = tl.where(row < rows, tl.maximum(top, tl.max(tops, axis=0)), 0.0)
+        total = total * tl.exp(top - above) + tl.sum(totals * tl.exp(tops - above[None, :]), axis=0)
+        top = above
+    tl.store(top_ptr + row, top, mask=row < rows)
+    tl.store(total_ptr + row, total, mask=row < rows)
+
+
+@triton.jit
+def _pick_kernel(
+    q_ptr, e_ptr, bias_ptr, entity_ptr, own_ptr, row_ptr, column_ptr, picked_ptr, num_entries, entities,
+    OWN: tl.constexpr, C: tl.constexpr, BC: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    entry, row, column, here = entries_here(row_ptr, column_ptr, num_entries, 0, entities, BLOCK)
+    c, score = tl.arange(0, BC), tl.load(bias_ptr + column, mask=here, other=0.0)
+    for start in range(0, C, BC):
+        live = here[:, None] & (start + c < C)[None, :]
+        q = tl.load(q_ptr + row[:, None] * C + start + c[None, :], mask=live, other=0.0).to(tl.float32)
+        e = tl.load(e_ptr + column[:, None] * C + start + c[None, :], mask=live, other=0.0).to(tl.float32)
+        score += tl.sum(q * e, axis=1)
+    if OWN:
+        score += tl.where(column == tl.load(entity_ptr + row), tl.load(own_ptr + row), 0.0)
+    tl.store(picked_ptr + entry, score, mask=here)
+
+
+@triton.jit
+def _gradient_kernel(
+    q_ptr, e_ptr, bias_ptr, entity_ptr, own_ptr, top_ptr, total_ptr, share_ptr, elsewhere_ptr, grad_own_ptr, out_ptr,
+    rows, width, start, OWN: tl.constexpr, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    m, m_read, n, scores = _tile_scores(
+        q_ptr, e_ptr, bias_ptr, entity_ptr, own_ptr, rows, width, start, OWN, C, BM, BN, BC
+    )  # fmt: skip
+    share = tl.load(share_ptr + m_read)
+    scale, less = share / tl.load(total_ptr + m_read), share * tl.load(elsewhere_ptr + m_read)
+    grad = tl.exp(scores - tl.load(top_ptr + m_read)[:, None]) * scale[:, None] - less[:, None]
+    live = (m < rows)[:, None] & (n < width)[None, :]
+    tl.store(out_ptr + m_read[:, None] * width + n[None, :], grad.to(out_ptr.dtype.element_ty), mask=live)
+    if OWN:
+        place = tl.load(entity_ptr + m_read) - start
+        own = tl.sum(tl.where(n[None, :] == place[:, None], grad, 0.0), axis=1)
+        # In one tile of one block.
+        first = tl.program_id(1) * BN
+        here = (place >= first) & (place < tl.minimum(first + BN, width))
+        tl.store(grad_own_ptr + m, own, mask=(m < rows) & here)
+
+
+def takes(given: Factors) -> bool:
+    return given.query.dtype == torch.bfloat16
+
+
+def scan(given: Factors) -> tuple[Tensor, Tensor, Tensor]:
+    (rows, channels), entities = given.query.shape, given.entities.size(0)
+    top, total = given.bias.new_empty(rows), given.bias.new_empty(rows)
+    picked = given.bias.new_zeros(given.where[0].shape)
+    if rows == 0:
+        return top, total, picked
+    tensors, constants = _tensors(given), {"OWN": given.own is not None, "C": channels}
+    tiles = ceil_div(entities, TILE["BN"])
+    tops, totals = given.bias.new_empty(2, tiles, rows).unbind()
+    kernel = bound(_scan_kernel, **constants, **TILE, **LAUNCH)
+    kernel[ceil_div(rows, TILE["BM"]), tiles](*tensors, tops, totals, rows, entities)
+    bound(_merge_kernel, **_MERGED)[ceil_div(rows, _MERGED["BQ"]),](tops, totals, top, total, rows, tiles)
+    num_entries = picked.numel()
+    if num_entries:
+        kernel = bound(_pick_kernel, **constants, BC=TILE["BC"], BLOCK=ENTRIES)
+        kernel[ceil_div(num_entries, ENTRIES),](*tensors, *given.where, picked, num_entries, entities)
+    return top, total, picked
+
+
+def gradient(
+    block: Factors, top: Tensor, total: Tensor, share: Tensor, elsewhere: Tensor, grad_own: Tensor, out: Tensor
+) -> None:
+    """Write share (softmax − what all targets have) of a block of scores into `out`."""
+    rows, width = out.shape
+    kernel = bound(_gradient_kernel, OWN=block.own is not None, C=block.query.size(1), **TILE, **LAUNCH)
+    kernel[ceil_div(rows, TILE["BM"]), ceil_div(width, TILE["BN"])](
+        *_tensors(block), top, total, share, elsewhere, grad_own, out, rows, width, block.start
+    )
+
+
+def _tensors(given: Factors) -> tuple[Tensor | None, ...]:
+    return (given.query, given.entities, given.bias, *(given.own or (None, None)))
