@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from magna.ops.answers import Own, Factors, entries
+from magna.ops.answers import Factors, Own, entries
 from magna.ops.backends import add_product, fused_op, product, why_not
 
 LossBackend = Literal["auto", "reference", "blocked", "triton"]

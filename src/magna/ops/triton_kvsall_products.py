@@ -1,4 +1,4 @@
-"""The loss over all entities of bfloat16 numbers, on the GPU: a tile's scores are used up where they were multiplied."""
+"""The loss over all entities of bfloat16 numbers, on the GPU: scores are used up where they were multiplied."""
 
 from __future__ import annotations
 
