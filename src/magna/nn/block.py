@@ -146,7 +146,12 @@ class MAGNABlock(nn.Module):
     def _feed_forward(self, x: Tensor) -> Tensor:
         assert self.ffn is not None
         first, _, between, second, behind = self.ffn
-        layers = is_plain(self.ffn, nn.Sequential) and is_plain(first, Linear) and is_plain(second, Linear)
-        if not layers or not is_plain(between, Dropout) or between.drops:
-            return self.ffn(x)
-        return behind(feed_forward(x, first.weight, first.bias, second.weight, second.bias, backend=first.backend))
+        if (
+            is_plain(self.ffn, nn.Sequential)
+            and is_plain(first, Linear)
+            and is_plain(second, Linear)
+            and is_plain(between, Dropout)
+            and not between.drops
+        ):
+            return behind(feed_forward(x, first.weight, first.bias, second.weight, second.bias, backend=first.backend))
+        return self.ffn(x)

@@ -100,8 +100,16 @@ def _accumulate(block: Factors, scores: Tensor, top: Tensor, total: Tensor, pick
         kernel[ceil_div(num_entries, ENTRIES),](*given, *block.where, picked, num_entries, block.start, width)
 
 
-def gradient(block: Factors, *of_queries: Tensor) -> Tensor:
-    top, total, _, share, elsewhere, _, grad_own = of_queries
+def gradient(
+    block: Factors,
+    top: Tensor,
+    total: Tensor,
+    picked: Tensor,
+    share: Tensor,
+    elsewhere: Tensor,
+    extra: Tensor,
+    grad_own: Tensor,
+) -> Tensor:
     rows, width = len(block.query), len(block.bias)
     out = block.query.new_empty(rows, width)
     if rows == 0:
@@ -115,7 +123,7 @@ def gradient(block: Factors, *of_queries: Tensor) -> Tensor:
             *(scores, block.bias, *(block.own or (None, None)), top, total, share, elsewhere, out, grad_own),
             *(block.start, width),
         )
-    answer_gradient(block, *of_queries, out)
+    answer_gradient(block, top, total, picked, share, elsewhere, extra, grad_own, out)
     return out
 
 
