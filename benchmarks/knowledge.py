@@ -63,7 +63,7 @@ def loss(names: Iterable[str], device: torch.device, out: Path, stamped: Record)
             with measure.other_cores() as others:
                 timing = measure.interleaved({"": run}, device, budget_s=2.0, rounds=5)[""]
             if backend != "reference":
-                block = block or choose_block(QUERIES, ENTITIES[name], device)
+                block = block or choose_block(QUERIES, ENTITIES[name], device, getattr(torch, precision))
             row = {"graph": name, "backend": backend, "precision": precision, "block": block}
             row |= {"ms": timing.ms, "ms_spread": timing.spread, "peak_bytes": peak, "other_cores": others()}
             record["rows"].append(row)

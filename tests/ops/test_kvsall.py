@@ -141,8 +141,9 @@ def test_a_bias_of_its_own_for_one_entity_of_a_query(blocked: LossBackend, block
     torch.testing.assert_close(plain, expected["loss"])
 
 
-def test_rows_that_do_not_lie_side_by_side(blocked: LossBackend) -> None:
-    q = Queries.of([2, 1], 70, device=device_of(blocked))
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_rows_that_do_not_lie_side_by_side(blocked: LossBackend, dtype: torch.dtype) -> None:
+    q = Queries.of([2, 1], 70, device=device_of(blocked)).to(dtype)
     own = torch.tensor([[3, 9], [69, 9]], device=q.query.device)[:, 0], q.query[:, 0]
     expected = replace(q, own=own).loss(blocked, label_smoothing=0.1, block=64)
     apart = replace(q, query=q.query.T.contiguous().T, candidates=q.candidates.T.contiguous().T, own=own)
@@ -252,12 +253,18 @@ def test_peak_is_below_a_tenth_of_the_dense_one(blocked: LossBackend) -> None:
 
 
 def test_blocks_are_alike_and_small_beside_all_scores() -> None:
-    for device, bytes_ in (("cpu", 16 << 20), ("cuda", 64 << 20)):
+    wide, narrow = torch.float32, torch.bfloat16
+    for device, dtype, each, bytes_ in (
+        ("cpu", wide, 4, 16 << 20),
+        ("cpu", narrow, 4, 16 << 20),
+        ("cuda", wide, 4, 64 << 20),
+        ("cuda", narrow, 2, 64 << 20),
+    ):
         for entities in (1, 100, 14_541, 40_943, 2_500_000):
-            block = choose_block(4096, entities, torch.device(device))
+            block = choose_block(4096, entities, torch.device(device), dtype)
             assert block % 64 == 0
-            assert block == 64 or 4 * 4096 * block <= bytes_ + 64 * 4 * 4096
-            assert block <= (entities + 64 if 4 * 4096 * entities <= 4 << 20 else entities / 8 + 64)
+            assert block == 64 or each * 4096 * block <= bytes_ + 64 * each * 4096
+            assert block <= (entities + 64 if each * 4096 * entities <= 4 << 20 else entities / (2 * each) + 64)
 
 
 def test_which_implementation_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -365,7 +365,8 @@ def kvsall_loss(
     ptr, index = answers
     share = shares(ptr, weight, accumulator(query.dtype))
     if block is None:
-        block = choose_block(query.size(0), candidates.size(0), query.device)
+        multiplied = torch.bfloat16 if precision == "bfloat16" else query.dtype
+        block = choose_block(query.size(0), candidates.size(0), query.device, multiplied)
     entity, entity_bias = own or (None, None)
     options = float(label_smoothing), precision, block, chosen
     return kvsall_loss_op(query, candidates, bias, ptr, index, share, entity, entity_bias, *options)[0]

@@ -21,8 +21,8 @@ LossBackend = Literal["auto", "reference", "blocked", "triton"]
 Precision = Literal["float32", "bfloat16"]
 
 _STEPS = {"blocked": "magna.ops.kvsall_steps", "triton": "magna.ops.triton_kvsall"}
-_BLOCK_BYTES = {"cpu": 16 << 20, "cuda": 64 << 20}  # scores of a block
-_LEAST_BLOCKS = 8  # also where all scores would fit: a block is small beside them
+_BLOCK_BYTES = {"cpu": 16 << 20, "cuda": 64 << 20}  # scores of a block, or their gradient where that is all there is
+_LEAST_BLOCKS = 8  # of float32, also where all scores would fit: a block is small beside them
 _SMALL_BYTES = 4 << 20  # of all scores, that are not worth cutting
 
 
@@ -37,10 +37,14 @@ def choose_backend(backend: LossBackend, device: torch.device) -> str:
     return "blocked" if backend == "auto" else backend
 
 
-def choose_block(num_queries: int, num_entities: int, device: torch.device) -> int:
-    """How many entities to look at in one step, a multiple of 64, so that the blocks are about alike."""
-    fit = _BLOCK_BYTES.get(device.type, 16 << 20) // (4 * max(num_queries, 1))
-    least = 1 if 4 * num_queries * num_entities <= _SMALL_BYTES else _LEAST_BLOCKS
+def choose_block(num_queries: int, num_entities: int, device: torch.device, dtype: torch.dtype = torch.float32) -> int:
+    """How many entities to look at in one step, a multiple of 64, so that the blocks are about alike.
+
+    On the GPU all that is stored of a block of bfloat16 products is a gradient of that type.
+    """
+    each = 2 if dtype == torch.bfloat16 and device.type == "cuda" else 4
+    fit = _BLOCK_BYTES.get(device.type, 16 << 20) // (each * max(num_queries, 1))
+    least = 1 if each * num_queries * num_entities <= _SMALL_BYTES else _LEAST_BLOCKS * each // 4
     number = max(least, -(-num_entities // max(fit, 64)))
     return -(-num_entities // (64 * number)) * 64
 
@@ -181,7 +185,7 @@ def _operands(
     filled = size + -size % block if query.dtype == torch.bfloat16 else size
     b = torch.full((filled,), -torch.inf, dtype=dtype, device=query.device)
     b[:size] = 0 if bias is None else bias
-    return query, candidates.contiguous(), b
+    return query.contiguous(), candidates.contiguous(), b
 
 
 def _own(entity: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Own | None:
