@@ -21,6 +21,7 @@ from magna.ops.dense import (
     linear_op,
     linears_backward_op,
     linears_op,
+    lookup_backward_op,
     lookup_op,
 )
 from magna.ops.diffusion import diffuse_backward_op, diffuse_op
@@ -96,6 +97,8 @@ def op_samples(fused: Backend) -> Iterator[tuple[FusedOp, tuple]]:
     yield edge_scores_backward_op, (p.scores, p.scores, *packed, 0.2, fused)
     yield dropout_op, (*learn(p.x), rate[:1], seed, False, fused)
     yield lookup_op, (*learn(nodes), seed)
+    for beside in (nodes, None):
+        yield lookup_backward_op, (nodes[:1], seed, beside, len(nodes))
     if fused == "triton":
         yield from dense_samples(p.x)
     # Two queries among four entities.

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from magna.ops import add_norm, dropout, feed_forward, linear, linears, lookup, reference
+from magna.ops import add_norm, dropout, feed_forward, linear, linears, lookup, lookups, reference
 from magna.ops.backends import choose, why_not
 from magna.ops.checks import Rate
-from magna.ops.dense import layer_norm_op, linear_op, lookup_op
+from magna.ops.dense import _TableAndRows, layer_norm_op, linear_op, lookup_backward_op, lookup_op
 from magna.typing import Backend
 from tests.laws import Results, device_of, gradient, interpreted, same, same_bits, uniform, within_budget
 
@@ -281,6 +281,94 @@ def test_lookup(dtype: torch.dtype) -> None:
         assert torch.equal(found["out 0"], expected["out 0"])
         same(found, expected)
     assert with_grads(lambda table: lookup_op(table, index[:0]), table)["gradient 0"].abs().sum() == 0
+
+
+def _positions(kind: str, rows: int) -> Tensor:
+    number = torch.Generator().manual_seed(3)
+    chosen = {
+        "none": torch.empty(0, dtype=torch.long),
+        "one": torch.tensor([rows - 1]),
+        "each once, out of order": torch.randperm(rows, generator=number),
+        "a few often": torch.randint(3, (70,), generator=number) * (rows // 3),
+        "hubs among others": torch.cat([torch.randint(rows, (40,), generator=number), torch.full((300,), 5)]),
+        "as many as a tile": torch.tensor([4] * 4 + [1] * 36 + [2] * 37 + [0] * 5),
+    }[kind]
+    return chosen[torch.randperm(len(chosen), generator=number)].to(DEVICE)
+
+
+POSITIONS = ["none", "one", "each once, out of order", "a few often", "hubs among others", "as many as a tile"]
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["counted", "sorted"])
+@pytest.mark.parametrize("kind", POSITIONS)
+@pytest.mark.parametrize("width", [1, 5, 300])
+def test_the_gradient_of_rows(kind: str, width: int, counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from magna.ops import dense, triton_lookup
+
+    monkeypatch.setattr(dense, "_FEW_ROWS", 0)
+    if not counted:
+        monkeypatch.setattr(triton_lookup, "_COUNTED", 0)
+    index = _positions(kind, 31)
+    table, grad, beside = tensors((31, width), (len(index), width), (31, width))
+    expected = torch.zeros_like(table).index_put_((index,), grad, accumulate=True)
+    torch.testing.assert_close(lookup_backward_op(grad, index, None, 31), expected)
+    kept = beside.clone()
+    torch.testing.assert_close(lookup_backward_op(grad, index, beside, 31), expected + beside)
+    assert torch.equal(beside, kept)  # it may be somebody else's
+
+
+@pytest.mark.parametrize("few", [True, False], ids=["few rows", "many rows"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_table_and_rows_of_it(dtype: torch.dtype, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from magna.ops import dense
+
+    if not few:
+        monkeypatch.setattr(dense, "_FEW_ROWS", 0)
+    index = _positions("hubs among others", 31)
+    given = tensors((31, 7))
+
+    def ours(table: Tensor) -> tuple[Tensor, ...]:
+        table, rows = _TableAndRows.apply(table, index)
+        return table * 2, rows
+
+    def theirs(table: Tensor) -> tuple[Tensor, ...]:
+        return table * 2, table[index]
+
+    truth = with_grads(theirs, *given)
+    rounded = [one.to(dtype) for one in given]
+    found = with_grads(ours, *rounded)
+    if dtype == torch.float64:
+        same(found, truth)
+    else:
+        within_budget(found, with_grads(theirs, *rounded), with_grads(theirs, *(one.double() for one in rounded)))
+    same_bits(found, with_grads(ours, *rounded))
+
+
+@pytest.mark.parametrize("used", [0, 1], ids=["the table", "the rows"])
+def test_a_table_and_rows_of_which_one_is_used(used: int) -> None:
+    index = torch.tensor([2, 0, 2], device=DEVICE)
+    (table,) = tensors((5, 3))
+    found = with_grads(lambda table: _TableAndRows.apply(table, index)[used], table)
+    same(found, with_grads(lambda table: (table * 1, table[index])[used], table))
+
+
+def test_the_gradient_of_a_table_may_be_shared() -> None:
+    """A sum hands one gradient to both sides: what is added for the rows is not seen on the other one."""
+    index = torch.tensor([2, 0, 2], device=DEVICE)
+    given = tensors((5, 3), (5, 3))
+
+    def ours(table: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+        table, rows = _TableAndRows.apply(table, index)
+        return table + other, rows
+
+    same(with_grads(ours, *given), with_grads(lambda table, other: (table + other, table[index]), *given))
+
+
+def test_several_lookups() -> None:
+    first, second = torch.tensor([2, 0, 2], device=DEVICE), torch.tensor([4], device=DEVICE)
+    given = tensors((5, 3))
+    found = with_grads(lambda table: lookups(table * 1, first, second), *given)
+    same(found, with_grads(lambda table: (table * 1, table[first], table[second]), *given))
 
 
 @pytest.mark.parametrize("axes", [(0, 0, 0, 0), (None, None, 0, 0), (1, 0, None, None), (0, None, 0, None)])

@@ -17,7 +17,7 @@ from magna.nn.encoder import MAGNA
 from magna.nn.norm import make_norm
 from magna.nn.options import complete, defaults
 from magna.nn.saved import Saved
-from magna.ops import lookup
+from magna.ops import lookup, lookups
 from magna.ops.answers import Own
 from magna.ops.reference import with_own
 from magna.typing import DecoderName, Norm, RelationSource, one_of
@@ -43,12 +43,13 @@ class Scored(NamedTuple):
     states: Tensor  # [N, hidden_channels], the encoder's
     own: Own | None = None  # the head of each query [B], and what is added to its score [B]
     past: Scored | None = None  # the scores past the encoder, which are added; they have no `own`
+    triple: tuple[Tensor, Tensor, Tensor] | None = None  # rows of heads, relations and tails, where tails are given
 
     def part(self, queries: slice) -> Scored:
         """Some of the queries."""
         own = None if self.own is None else (self.own[0][queries], self.own[1][queries])
         past = None if self.past is None else self.past.part(queries)
-        return self._replace(query=self.query[queries], own=own, past=past)
+        return self._replace(query=self.query[queries], own=own, past=past, triple=None)
 
     def whole(self) -> Scored:
         """The same scores as one product, those past the encoder in it."""
@@ -106,7 +107,7 @@ class LinkPredictor(
             remember is still looked for in the graph. 0: none.
         options: every keyword option of :class:`MAGNA`, its blocks and layers, such as `K`, `top_k`, `final_norm`.
 
-    Shapes: edge_index [2, E], edge_type [E], head [B], relation [B] → :class:`Scored`.
+    Shapes: edge_index [2, E], edge_type [E], head [B], relation [B], tail [B] or None → :class:`Scored`.
 
     >>> model = LinkPredictor(3, 1, 16, num_layers=1, heads=4, K=2, final_norm="layer")
     >>> edges, types = torch.tensor([[0, 1, 0, 1, 2], [1, 0, 0, 1, 2]]), torch.tensor([0, 1, 2, 2, 2])
@@ -264,21 +265,25 @@ class LinkPredictor(
             return self.encoder(self.entity_table, edge_index, edge_mask=edge_mask)
         return self.encoder(self.entity_table, edge_index, edge_type, self.relations(), edge_mask=edge_mask)
 
-    def score(self, states: Tensor, head: Tensor, relation: Tensor) -> Scored:
-        """What the scores of queries (head, relation) with all entities are made of."""
-        past = None if self.skip is None else self.skip.score(self.skip.entity_table, head, relation)
-        query = self.decoder.query(lookup(states, head), lookup(self.relations(), relation))
-        own = None if self.loop_bias is None else (head, lookup(self.loop_bias[:, None], relation).squeeze(1))
-        return Scored(query, self.decoder.candidates(states), self.decoder.bias(), states, own, past)
+    def score(self, states: Tensor, head: Tensor, relation: Tensor, tail: Tensor | None = None) -> Scored:
+        """What the scores of queries (head, relation) with all entities are made of; with `tail` also its rows."""
+        past = None if self.skip is None else self.skip.score(self.skip.entity_table, head, relation, tail)
+        # All at once, as the gradients of several lookups would be several tables.
+        states, heads, *tails = lookups(states, head) if tail is None else lookups(states, head, tail)
+        relations = lookup(self.relations(), relation)
+        return Scored(
+            self.decoder.query(heads, relations),
+            self.decoder.candidates(states),
+            self.decoder.bias(),
+            states,
+            None if self.loop_bias is None else (head, lookup(self.loop_bias[:, None], relation).squeeze(1)),
+            past,
+            (heads, relations, tails[0]) if tails else None,
+        )
 
-    def relation_scores(self, states: Tensor, head: Tensor, tail: Tensor) -> Tensor:
-        """[B, 2R + 1]: the scores of pairs of head and tail with every relation, less those past the encoder."""
-        return self.decoder.relation_scores(*lookup_both(states, head, tail), self.relations())
-
-    def factors(self, states: Tensor, head: Tensor, relation: Tensor, tail: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[B, C] each: head, relation and tail as they enter the product of the states."""
-        heads, tails = lookup_both(states, head, tail)
-        return heads, self.decoder.relation(lookup(self.relations(), relation)), tails
+    def relation_scores(self, heads: Tensor, tails: Tensor) -> Tensor:
+        """[B, 2R + 1]: the scores of pairs of heads and tails with every relation, less those past the encoder."""
+        return self.decoder.relation_scores(heads, tails, self.relations())
 
     def forward(
         self,
@@ -286,13 +291,8 @@ class LinkPredictor(
         edge_type: Tensor | None,
         head: Tensor,
         relation: Tensor,
+        tail: Tensor | None = None,
         *,
         edge_mask: Tensor | None = None,
     ) -> Scored:
-        return self.score(self.encode(edge_index, edge_type, edge_mask=edge_mask), head, relation)
-
-
-def lookup_both(table: Tensor, head: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of heads and of tails, looked up together: the gradient of a lookup is as large as its table."""
-    heads, tails = lookup(table, torch.cat([head, tail])).chunk(2)
-    return heads, tails
+        return self.score(self.encode(edge_index, edge_type, edge_mask=edge_mask), head, relation, tail)

@@ -20,7 +20,7 @@ from magna.ops.answers import (
 )
 from magna.ops.backends import accumulator, as_they_come, choose, pack
 from magna.ops.checks import Rate
-from magna.ops.dense import add_norm, dropout, feed_forward, linear, linears, lookup
+from magna.ops.dense import add_norm, dropout, feed_forward, linear, linears, lookup, lookups
 from magna.ops.diffusion import diffuse_op
 from magna.ops.edges import (
     edge_scores_op,
@@ -59,6 +59,7 @@ __all__ = [
     "linear",
     "linears",
     "lookup",
+    "lookups",
     "rank_targets",
     "truncation_error",
 ]

@@ -185,7 +185,7 @@ class FusedOp:
         return type(outs[0])(stacked), type(outs[0])(0 for _ in stacked)
 
     def __call__(self, *args: Any) -> Any:
-        if not _is_plain(args):
+        if not is_plain(args):
             return self._by_library(args)
         return (self.learning if torch.is_grad_enabled() else self.function)(*args)
 
@@ -216,7 +216,7 @@ def takes_gradient() -> bool:
     return any(one.key() == torch._C._functorch.TransformType.Grad for one in stack)
 
 
-def _is_plain(args: Sequence[Any]) -> bool:
+def is_plain(args: Sequence[Any]) -> bool:
     """Whether nobody looks on: no compiler or tracer, no transform or mode, no tensor of another kind or device."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack():
         return False

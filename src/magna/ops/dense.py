@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from magna.ops import checks, reference
-from magna.ops.backends import accumulator, choose, fused_op, product, takes_gradient
+from magna.ops.backends import accumulator, choose, fused_op, is_plain, product, takes_gradient
 from magna.ops.checks import Rate
 from magna.ops.edges import dropout_op
 from magna.typing import Backend
@@ -140,15 +140,34 @@ def as_multiplied(x: Tensor) -> Tensor:
 
 
 def lookup(table: Tensor, index: Tensor) -> Tensor:
-    """table[index]; on the GPU the gradient of a small table is a product, as its rows would wait for one another.
+    """table[index], with a gradient that is quick on the GPU and the same bits every time.
 
     >>> lookup(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 1])).tolist()
     [[2.0], [2.0]]
     """
+    return lookups(table, index)[1]
+
+
+def lookups(table: Tensor, *indices: Tensor) -> tuple[Tensor, ...]:
+    """The table, for what is done with all of it, and its rows at each index: one pass adds up all their gradients.
+
+    A gradient is as large as its table, so several that meet elsewhere cost more than what they are of.
+
+    Shapes: table [N, C], indices [B] each → [N, C], [B, C] each.
+
+    >>> table, heads, tails = lookups(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 1]), torch.tensor([0]))
+    >>> table.tolist(), heads.tolist(), tails.tolist()
+    ([[1.0], [2.0]], [[2.0], [2.0]], [[1.0]])
+    """
+    index = indices[0] if len(indices) == 1 else torch.cat(indices)
     if not table.is_cuda:
         # Of table[index], threads add up the gradient in the order they come.
-        return table.index_select(0, index)
-    return lookup_op(table, index) if table.size(0) <= _FEW_ROWS else table[index]
+        rows = table.index_select(0, index)
+    elif is_plain((table, index)):
+        table, rows = _TableAndRows.apply(table, index)
+    else:
+        rows = lookup_op(table, index)
+    return table, *rows.split([part.numel() for part in indices])
 
 
 @fused_op("magna::layer_norm")
@@ -382,6 +401,24 @@ def _(table, index):
     return table.new_empty(*index.shape, *table.shape[1:])
 
 
+@fused_op("magna::lookup_backward")
+def lookup_backward_op(grad: Tensor, index: Tensor, beside: Tensor | None, size: int) -> Tensor:
+    """The gradient of a table of `size` rows, from that of the rows at `index` and, `beside` it, of the whole table."""
+    if size <= _FEW_ROWS:
+        # Nearly all positions would wait for a few rows.
+        taken = grad.new_empty(len(index), size)
+        torch.eq(index[:, None], torch.arange(size, device=index.device), out=taken)
+        return taken.t() @ grad if beside is None else torch.addmm(beside, taken.t(), grad)
+    out = grad.new_zeros(size, grad.size(1)) if beside is None else beside.clone(memory_format=torch.contiguous_format)
+    importlib.import_module("magna.ops.triton_lookup").add_rows(out, grad.contiguous(), index.contiguous())
+    return out
+
+
+@lookup_backward_op.register_fake
+def _(grad, index, beside, size):
+    return grad.new_empty(size, grad.size(1))
+
+
 def _lookup_save(ctx, inputs, output):
     table, index = inputs
     ctx.rows = table.size(0)
@@ -390,11 +427,25 @@ def _lookup_save(ctx, inputs, output):
 
 def _lookup_grad(ctx, grad):
     (index,) = ctx.saved_tensors
-    taken = index[:, None] == torch.arange(ctx.rows, device=index.device)  # [B, rows]
-    return taken.to(grad.dtype).t() @ grad, None
+    return lookup_backward_op(grad, index, None, ctx.rows), None
 
 
 lookup_op.register_autograd(_lookup_grad, setup_context=_lookup_save)
+
+
+class _TableAndRows(torch.autograd.Function):
+    """A table as it is and rows of it; no op of the library, whose results must be other tensors than its inputs."""
+
+    @staticmethod
+    def forward(ctx, table, index):
+        _lookup_save(ctx, (table, index), None)
+        ctx.set_materialize_grads(False)
+        return table, table[index]
+
+    @staticmethod
+    def backward(ctx, beside, grad):
+        (index,) = ctx.saved_tensors
+        return beside if grad is None else lookup_backward_op(grad, index, beside, ctx.rows), None
 
 
 def _kernels() -> ModuleType:

@@ -14,8 +14,8 @@ from magna.datasets import Answers, KnowledgeGraph, Ranking
 from magna.metrics import Ranks, TieRule
 from magna.models import LinkPredictor, make_link_predictor
 from magna.nn.decoder import LINEAR
-from magna.nn.link_predictor import Scored, lookup_both
-from magna.ops import kvsall_loss, rank_targets
+from magna.nn.link_predictor import Scored
+from magna.ops import kvsall_loss, lookups, rank_targets
 
 SIDES = ("head", "tail")
 _OTHER_TIES: tuple[TieRule, ...] = ("optimistic", "pessimistic")
@@ -51,7 +51,10 @@ class LinkPrediction:
         self.edge_index, self.edge_type = self.graph.edge_index, self.graph.edge_type if self.typed else None
         if config.data.control == "random-graph":
             self.edge_index = _shuffled(graph).to(device)
-        self._counts = self.graph.answers.counts
+        # Head, relation, number of answers and place of the first one; the last column is for -1, no query.
+        answers = self.graph.answers
+        asked = torch.cat([self.graph.queries.T, torch.stack([answers.counts, answers.ptr[:-1]])])
+        self._queries = nn.functional.pad(asked, (0, 1))
         self._rankings = {split: graph.ranking(split).to(device) for split in ("valid", "test")}
         self._take(config)
 
@@ -59,7 +62,7 @@ class LinkPrediction:
         self.settings, self.precision = config.task, config.train.precision
         self.batch_size = min(config.task.batch_size, self.graph.queries.size(0))
         # The most answers that a batch can have.
-        self._capacity = int(self._counts.topk(self.batch_size).values.sum())
+        self._capacity = int(self.graph.answers.counts.topk(self.batch_size).values.sum())
 
     def with_config(self, config: Config) -> LinkPrediction:
         """The task on the same data with the loss of another config."""
@@ -78,7 +81,7 @@ class LinkPrediction:
     def data_bytes(self) -> int:
         """What the data takes on the device; the edges are kept sorted by target and by source."""
         graph = self.graph
-        parts = [graph.edge_type, graph.edge_query, graph.reverse_query, graph.queries, *graph.answers]
+        parts = [graph.edge_type, graph.edge_query, graph.reverse_query, graph.queries, self._queries, *graph.answers]
         for ranking in self._rankings.values():
             parts += [ranking.queries, ranking.query, ranking.target, ranking.rel_type, *ranking.known]
         return 4 * self.edge_index.nbytes + sum(part.nbytes for part in parts)
@@ -134,43 +137,45 @@ class LinkPrediction:
         the other, which are added afterwards.
         """
         settings = self.settings
-        used = batch >= 0
-        query = batch.clamp(min=0)
-        head, relation = self.graph.queries[query].unbind(1)
-        count = torch.where(used, self._counts[query], 0)
-        scored = model(self.edge_index, self.edge_type, head, relation, edge_mask=self._not_told(batch))
-        weight = used if settings.query_weight == "uniform" else count
-        weight = weight.to(torch.float32)
-        answers = self._answers(query, count)
+        head, relation, count, first = self._queries[:, batch]
+        weight = (count if settings.query_weight == "answers" else count > 0).to(torch.float32)
+        # What is asked of a triple, by the encoder's scores and by those past it: two weights each.
+        asked = (settings.relation_prediction, settings.n3), (settings.skip_relation_prediction, settings.skip_n3)
+        tail = None
+        if any(max(pair) > 0 for pair in asked):
+            # One answer of each query, drawn at random, stands for all of them.
+            tail = self.graph.answers.index[first + (torch.rand_like(weight) * count).long()]
+        scored = model(self.edge_index, self.edge_type, head, relation, tail, edge_mask=self._not_told(batch))
+        answers = self._answers(first, count)
         loss = self._answer_loss(scored, answers, weight, settings.label_smoothing)
         if scored.past is not None:
             loss = loss + self._answer_loss(scored.past, answers, weight, label_smoothing=0.0)
-        # What is asked of a triple, by the encoder's scores and by those past it: the predictor and its two weights.
-        asked = [(model, scored, settings.relation_prediction, settings.n3)]
-        if scored.past is not None:
-            asked.append((model.skip, scored.past, settings.skip_relation_prediction, settings.skip_n3))
-        if not any(guessed or normed for _, _, guessed, normed in asked):
+        if tail is None:
             return loss
-        # One answer of each query, drawn at random, stands for all of them.
-        drawn = (torch.rand_like(weight) * count).long().clamp(max=(count - 1).clamp(min=0))
-        tail = self.graph.answers.index[self.graph.answers.ptr[query] + drawn]
         share = weight / weight.sum()
-        for predictor, part, guessed, normed in asked:
+        parts = [(model, scored)] if scored.past is None else [(model, scored), (model.skip, scored.past)]
+        for (predictor, part), (guessed, normed) in zip(parts, asked, strict=False):
+            heads, relations, tails = part.triple
             if guessed > 0:
-                guess = self._relation_loss(predictor, part.states, head, relation, tail)
-                loss = loss + guessed * (share * guess).sum()
+                if settings.relation_guess == "states":
+                    scores = predictor.relation_scores(heads, tails)
+                else:  # from the embeddings, as e_h ∘ e_t against each relation's
+                    _, h, t = lookups(predictor.entity_table, head, tail)
+                    scores = (h * t) @ predictor.relation_table.T
+                loss = loss + guessed * _cross_entropy(scores, relation, share)
             if normed > 0:
-                factors = predictor.factors(part.states, head, relation, tail)
+                factors = heads, predictor.decoder.relation(relations), tails
                 norms = sum(predictor.decoder.magnitude(factor.float()).pow(3).sum(1) for factor in factors)
                 loss = loss + normed * (share * norms).sum()
         return loss
 
-    def _answers(self, query: Tensor, count: Tensor) -> Answers:
+    def _answers(self, first: Tensor, count: Tensor) -> Answers:
         """The answers of a batch, so many of each query, in as many places as a batch can fill: shapes stay alike."""
-        ptr = torch.cat([count.new_zeros(1), count.cumsum(0)])
-        place = torch.arange(self._capacity, device=query.device)
-        row = torch.searchsorted(ptr, place, right=True).sub_(1).clamp_(max=len(query) - 1)
-        index = self.graph.answers.ptr[query][row] + place - ptr[row]
+        ptr = count.new_zeros(len(count) + 1)
+        torch.cumsum(count, 0, out=ptr[1:])
+        place = torch.arange(self._capacity, device=count.device)
+        row = torch.searchsorted(ptr[1:], place, right=True).clamp_(max=len(count) - 1)
+        index = (first - ptr[:-1])[row].add_(place)
         return Answers(ptr, self.graph.answers.index[index.clamp_(max=len(self.graph.answers.index) - 1)])
 
     def _answer_loss(self, scored: Any, answers: Answers, weight: Tensor, label_smoothing: float) -> Tensor:
@@ -188,27 +193,15 @@ class LinkPrediction:
             validate=False,
         )
 
-    def _relation_loss(self, model: Any, states: Tensor, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
-        """[B]: the relation guessed by the decoder; or from the embeddings, as e_h ∘ e_t against each relation's."""
-        if self.settings.relation_guess == "states":
-            scores = model.relation_scores(states, head, tail)
-        else:
-            heads, tails = lookup_both(model.entity_table, head, tail)
-            scores = (heads * tails) @ model.relation_table.T
-        return nn.functional.cross_entropy(
-            scores.float(), relation, reduction="none", label_smoothing=_RELATION_SMOOTHING
-        )
-
     def _not_told(self, batch: Tensor) -> Tensor | None:
         """[E]: the edges that say no answer of the batch; a self-loop says none."""
         if not self.settings.mask_answers:
             return None
-        size = self.graph.queries.size(0)
         # The last place is for -1: no query, of the batch or of a self-loop.
-        asked = torch.zeros(size + 1, dtype=torch.bool, device=batch.device)
-        asked.index_fill_(0, torch.where(batch < 0, size, batch), True)
-        asked[-1:].fill_(False)
-        return ~(asked[self.graph.edge_query] | asked[self.graph.reverse_query])
+        free = torch.ones(self.graph.queries.size(0) + 1, dtype=torch.bool, device=batch.device)
+        free.index_fill_(0, batch, False)
+        free[-1:].fill_(True)
+        return free[self.graph.edge_query] & free[self.graph.reverse_query]
 
     @torch.no_grad()
     def scored(self, model: nn.Module, split: str) -> Scored:
@@ -280,6 +273,17 @@ class LinkPrediction:
                 loss[i] -= float(probable.gather(1, target[part, None]).sum())
         loss = loss.nan_to_num(torch.inf)
         return {"temperature": _TEMPERATURES[int(loss.argmin())] if loss.isfinite().any() else math.nan}
+
+
+def _cross_entropy(scores: Tensor, relation: Tensor, share: Tensor) -> Tensor:
+    """Of the relation of each query among all, slightly smoothed; each query counts its share.
+
+    Torch's own takes three dozen passes for the smoothing and the shares, forth and back.
+    """
+    number = scores.size(1)
+    told = (share * (_RELATION_SMOOTHING / number))[:, None].repeat(1, number)
+    told.scatter_add_(1, relation[:, None], (share * (1 - _RELATION_SMOOTHING))[:, None])
+    return -(told * scores.float().log_softmax(1)).sum()
 
 
 def told_answers(known: Answers, part: slice, shape: torch.Size) -> Tensor:
