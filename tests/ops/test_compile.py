@@ -37,7 +37,7 @@ from magna.ops.edges import (
     top_k_mask_op,
 )
 from magna.ops.exact import solve_backward_op, solve_op
-from magna.ops.kvsall import kvsall_loss_backward_op, kvsall_loss_op
+from magna.ops.kvsall import kvsall_loss_backward_op, kvsall_loss_op, kvsall_targets_op
 from magna.typing import Backend
 from tests.laws import Problem, device_of, interpreted, random_graph
 
@@ -102,15 +102,20 @@ def op_samples(fused: Backend) -> Iterator[tuple[FusedOp, tuple]]:
     if fused == "triton":
         yield from dense_samples(p.x)
     # Two queries among four entities.
-    query, bias, share = nodes[:2], nodes[:, 0].contiguous(), rate
+    query, bias = nodes[:2], nodes[:, 0].contiguous()
     answers = torch.tensor([0, 2, 3]).to(p.x.device), torch.tensor([1, 3, 0, 0]).to(p.x.device)
-    options = (0.1, "float32", 3, "triton" if fused == "triton" else "blocked")
+    chosen = "triton" if fused == "triton" else "blocked"
+    for weight in (rate, None):
+        yield kvsall_targets_op, (*answers, weight, 4, 0.1, torch.float32, chosen)
+    targets = kvsall_targets_op(*answers, rate, 4, 0.1, nodes.dtype, chosen)
+    options = ("float32", 3, chosen)
     for given in (bias, None):
         learned = (*learn(query, nodes), None if given is None else learn(given)[0])
         entity = None if given is None else answers[1][:2]
         own = (entity, None if given is None else learn(rate)[0])
-        yield kvsall_loss_op, (*learned, *answers, share, *own, *options)
-        saved = (query, nodes, given, *answers, share, entity, None if given is None else rate, rate, rate)
+        yield kvsall_loss_op, (*learned, answers[0], *targets, *own, *options)
+        picked = torch.ones_like(targets[0], dtype=nodes.dtype)
+        saved = (query, nodes, given, *targets, entity, None if given is None else rate, rate, rate, picked)
         yield kvsall_loss_backward_op, (rate.sum(), *saved, *options)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from magna.ops import kvsall_loss, kvsall_steps, reference
 from magna.ops.answers import Answers
 from magna.ops.backends import why_not
-from magna.ops.kvsall import LossBackend, choose_backend, choose_block
+from magna.ops.kvsall import LossBackend, choose_backend, choose_block, kvsall_targets_op
 from tests.laws import Results, device_of, gradient, interpreted, peak_bytes, same, same_bits, uniform, within_budget
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -290,6 +290,20 @@ def test_each_implementation_runs_its_own_steps(blocked: LossBackend, monkeypatc
     monkeypatch.setattr(kvsall_steps, "accumulate", counted)
     Queries.of([2, 1], 7, device=device_of(blocked)).loss(blocked, block=7)
     assert ran == (["blocked"] if blocked == "blocked" else [])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("weighted", [True, False], ids=["weighted", "alike"])
+@pytest.mark.parametrize("counts", [[], [0], [3], [0, 2, 0, 0, 5, 0], [1] * 37 + [0, 150], [2] * 1100], ids=len)
+def test_what_is_known_of_the_answers(counts: list[int], weighted: bool, smoothing: float) -> None:
+    if reason := why_not("triton", device_of("triton")):
+        pytest.skip(reason)
+    q = Queries.of(counts, 160, padding=3, device=device_of("triton"))
+    ptr, index = (torch.stack([t, t], 1)[:, 0] for t in q.answers)  # rows that do not lie side by side
+    given = (q.weight if weighted else None, 160, smoothing, torch.float64)
+    ours, theirs = (kvsall_targets_op(ptr, index, *given, steps) for steps in ("triton", "blocked"))
+    assert torch.equal(ours[0], theirs[0]) and torch.equal(ours[1], theirs[1])
+    torch.testing.assert_close(ours[2], theirs[2])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

@@ -16,7 +16,6 @@ from magna.ops.answers import (
     check_own_values,
     check_products,
     check_values,
-    shares,
 )
 from magna.ops.backends import accumulator, as_they_come, choose, pack
 from magna.ops.checks import Rate
@@ -36,6 +35,7 @@ from magna.ops.kvsall import (
     choose_backend,
     choose_block,
     kvsall_loss_op,
+    kvsall_targets_op,
 )
 from magna.ops.pool import machine_memory
 from magna.ops.ranking import RankCounts, rank_targets
@@ -364,13 +364,16 @@ def kvsall_loss(
                 query, candidates, bias, answers, label_smoothing=label_smoothing, weight=weight, own=own
             )
     ptr, index = answers
-    share = shares(ptr, weight, accumulator(query.dtype))
+    weight = None if weight is None else weight.detach()
+    targets = kvsall_targets_op(
+        ptr, index, weight, candidates.size(0), float(label_smoothing), accumulator(query.dtype), chosen
+    )
     if block is None:
         multiplied = torch.bfloat16 if precision == "bfloat16" else query.dtype
         block = choose_block(query.size(0), candidates.size(0), query.device, multiplied)
     entity, entity_bias = own or (None, None)
-    options = float(label_smoothing), precision, block, chosen
-    return kvsall_loss_op(query, candidates, bias, ptr, index, share, entity, entity_bias, *options)[0]
+    options = precision, block, chosen
+    return kvsall_loss_op(query, candidates, bias, ptr, *targets, entity, entity_bias, *options)[0]
 
 
 def saves(states_bytes: int, device: torch.device) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from magna.ops.answers import Factors, Own, entries
+from magna.ops.answers import Factors, Own
 from magna.ops.backends import add_product, fused_op, product, why_not
 
 LossBackend = Literal["auto", "reference", "blocked", "triton"]
@@ -49,17 +49,42 @@ def choose_block(num_queries: int, num_entities: int, device: torch.device, dtyp
     return -(-num_entities // (64 * number)) * 64
 
 
+@fused_op("magna::kvsall_targets")
+def kvsall_targets_op(
+    ptr: Tensor,
+    index: Tensor,
+    weight: Tensor | None,
+    num_entities: int,
+    label_smoothing: float,
+    dtype: torch.dtype,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The answers' `entries`, and `targets` [4, B]: what is known of each query before any score.
+
+    These are its share, what an answer's target has above the others', the others' target, and Σ_j t_j log t_j.
+    """
+    steps = _steps(backend)
+    row, column = steps.entries(ptr, index)
+    return row, column, steps.targets(ptr, weight, num_entities, label_smoothing, dtype)
+
+
+@kvsall_targets_op.register_fake
+def _(ptr, index, weight, num_entities, label_smoothing, dtype, backend):
+    row, column = (index.new_empty(index.shape) for _ in range(2))
+    return row, column, ptr.new_empty(4, ptr.numel() - 1, dtype=dtype)
+
+
 @fused_op("magna::kvsall_loss")
 def kvsall_loss_op(
     query: Tensor,
     candidates: Tensor,
     bias: Tensor | None,
     ptr: Tensor,
-    index: Tensor,
-    share: Tensor,
+    row: Tensor,
+    column: Tensor,
+    targets: Tensor,
     entity: Tensor | None,
     entity_bias: Tensor | None,
-    label_smoothing: float,
     precision: str,
     block: int,
     backend: str,
@@ -71,23 +96,18 @@ def kvsall_loss_op(
     KL = Σ_j t_j log t_j + log Σ_j exp s_j − Σ_j t_j s_j, and since t is the same for all that are no answers, the last
     sum is that over the answers and Σ_j s_j = q · Σ_j e_j + Σ_j b_j.
     """
-    steps, where = _steps(backend), entries((ptr, index))
-    q, e, b = _operands(query, candidates, bias, precision, block, share.dtype)
-    own = _own(entity, entity_bias, share.dtype)
-    top, total, picked = steps.scan(Factors(q, e, b, own, where), block)
-    extra, elsewhere, negative_entropy = _targets(ptr, candidates.size(0), label_smoothing, share.dtype)
-    all_scores = q.to(share.dtype) @ steps.column_sums(e, share.dtype)
-    if bias is not None:
-        all_scores += bias.sum(dtype=share.dtype)
-    if own is not None:
-        all_scores += own[1]
-    rest = (share * (top + total.log() - elsewhere * all_scores + negative_entropy)).sum()
-    return rest - ((share * extra)[where[0]] * picked).sum(), top, total, picked
+    steps, dtype = _steps(backend), targets.dtype
+    q, e, b = _operands(query, candidates, bias, precision, block, dtype)
+    own = _own(entity, entity_bias, dtype)
+    top, total, picked = steps.scan(Factors(q, e, b, own, (row, column)), block)
+    sums = steps.column_sums(e, dtype)
+    return steps.loss(q, sums, bias, own, top, total, picked, ptr, row, targets), top, total, picked
 
 
 @kvsall_loss_op.register_fake
-def _(query, candidates, bias, ptr, index, share, entity, entity_bias, label_smoothing, precision, block, backend):
-    return share.new_empty(()), torch.empty_like(share), torch.empty_like(share), share.new_empty(index.shape)
+def _(query, candidates, bias, ptr, row, column, targets, entity, entity_bias, precision, block, backend):
+    sizes = (), len(query), len(query), len(row)
+    return tuple(targets.new_empty(size) for size in sizes)
 
 
 @fused_op("magna::kvsall_loss_backward")
@@ -96,15 +116,14 @@ def kvsall_loss_backward_op(
     query: Tensor,
     candidates: Tensor,
     bias: Tensor | None,
-    ptr: Tensor,
-    index: Tensor,
-    share: Tensor,
+    row: Tensor,
+    column: Tensor,
+    targets: Tensor,
     entity: Tensor | None,
     entity_bias: Tensor | None,
     top: Tensor,
     total: Tensor,
     picked: Tensor,
-    label_smoothing: float,
     precision: str,
     block: int,
     backend: str,
@@ -113,8 +132,8 @@ def kvsall_loss_backward_op(
 
     The gradient of a query's own bias is ∂s at that entity.
     """
-    steps, where = _steps(backend), entries((ptr, index))
-    extra, elsewhere, _ = _targets(ptr, candidates.size(0), label_smoothing, share.dtype)
+    steps, where = _steps(backend), (row, column)
+    share, extra, elsewhere, _ = targets
     share = grad * share
     q, e, b = _operands(query, candidates, bias, precision, block, share.dtype)
     grad_q = torch.zeros_like(q, dtype=share.dtype)
@@ -138,37 +157,27 @@ def kvsall_loss_backward_op(
 
 
 @kvsall_loss_backward_op.register_fake
-def _(grad, query, candidates, bias, ptr, index, share, entity, entity_bias, top, total, picked, *options):
-    grad_bias = share.new_empty(0) if bias is None else torch.empty_like(bias)
-    grad_own = share.new_empty(0 if entity is None else len(share))
+def _(grad, query, candidates, bias, row, column, targets, entity, entity_bias, top, total, picked, *options):
+    grad_bias = targets.new_empty(0) if bias is None else torch.empty_like(bias)
+    grad_own = targets.new_empty(0 if entity is None else len(query))
     return torch.empty_like(query), candidates.new_empty(candidates.shape), grad_bias, grad_own
 
 
 def _save(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
-    *tensors, ctx.smoothing, ctx.precision, ctx.block, ctx.backend = inputs
-    ctx.biased, ctx.owned = tensors[2] is not None, tensors[6] is not None
-    ctx.save_for_backward(*tensors, *output[1:])
+    query, candidates, bias, _, *tensors, ctx.precision, ctx.block, ctx.backend = inputs
+    ctx.biased, ctx.owned = bias is not None, tensors[-1] is not None
+    ctx.save_for_backward(query, candidates, bias, *tensors, *output[1:])
 
 
 def _grad(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    options = ctx.smoothing, ctx.precision, ctx.block, ctx.backend
-    query, candidates, bias, own = kvsall_loss_backward_op(grad, *ctx.saved_tensors, *options)
-    none = [None] * 4
-    return query, candidates, bias if ctx.biased else None, *none, own if ctx.owned else None, *none
+    query, candidates, bias, own = kvsall_loss_backward_op(
+        grad, *ctx.saved_tensors, ctx.precision, ctx.block, ctx.backend
+    )
+    none = [None] * 5
+    return query, candidates, bias if ctx.biased else None, *none, own if ctx.owned else None, *none[:3]
 
 
 kvsall_loss_op.register_autograd(_grad, setup_context=_save)
-
-
-def _targets(ptr: Tensor, num_entities: int, smoothing: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each query: what an answer's target has above the others', the others' target, and Σ_j t_j log t_j."""
-    # A query without answers has share 0; it only must not divide by 0.
-    count = ptr.diff().clamp_min(1).to(dtype)
-    whole = count * (1 - smoothing) + smoothing
-    extra, elsewhere = (1 - smoothing) / whole, smoothing / num_entities / whole
-    answer = extra + elsewhere
-    entropy = count * torch.xlogy(answer, answer) + (num_entities - count) * torch.xlogy(elsewhere, elsewhere)
-    return extra, elsewhere, entropy
 
 
 def _operands(

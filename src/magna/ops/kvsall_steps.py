@@ -7,10 +7,26 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from magna.ops.answers import Factors
+from magna.ops import answers
+from magna.ops.answers import Factors, Own
 from magna.ops.backends import product
 
 Accumulate = Callable[[Factors, Tensor, Tensor, Tensor, Tensor], None]
+
+
+def entries(ptr: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    return answers.entries((ptr, index))
+
+
+def targets(ptr: Tensor, weight: Tensor | None, num_entities: int, smoothing: float, dtype: torch.dtype) -> Tensor:
+    """[4, B] as `kvsall_targets_op` has them."""
+    # A query without answers has share 0; it only must not divide by 0.
+    count = ptr.diff().clamp_min(1).to(dtype)
+    whole = count * (1 - smoothing) + smoothing
+    extra, elsewhere = (1 - smoothing) / whole, smoothing / num_entities / whole
+    answer = extra + elsewhere
+    entropy = count * torch.xlogy(answer, answer) + (num_entities - count) * torch.xlogy(elsewhere, elsewhere)
+    return torch.stack([answers.shares(ptr, weight, dtype), extra, elsewhere, entropy])
 
 
 def column_sums(e: Tensor, dtype: torch.dtype) -> Tensor:
@@ -38,6 +54,29 @@ def scan_blocks(given: Factors, size: int, accumulate: Accumulate) -> tuple[Tens
     for block in given.blocks(size):
         accumulate(block, product(block.query, block.entities.T), top, total, picked)
     return top, total, picked
+
+
+def loss(
+    query: Tensor,
+    sums: Tensor,
+    bias: Tensor | None,
+    own: Own | None,
+    top: Tensor,
+    total: Tensor,
+    picked: Tensor,
+    ptr: Tensor,
+    row: Tensor,
+    targets: Tensor,
+) -> Tensor:
+    """The loss, once all blocks are accumulated; `sums` is that of all candidates."""
+    share, extra, elsewhere, entropy = targets
+    scores = query.to(sums.dtype) @ sums
+    if bias is not None:
+        scores += bias.sum(dtype=sums.dtype)
+    if own is not None:
+        scores += own[1]
+    rest = (share * (top + total.log() - elsewhere * scores + entropy)).sum()
+    return rest - ((share * extra)[row] * picked).sum()
 
 
 def gradient(

@@ -14,6 +14,9 @@ from magna.ops.triton_answers import ENTRIES, answer_gradient, entries_here
 from magna.ops.triton_dense import bias_backward
 from magna.ops.triton_launch import bound
 from magna.ops.triton_sizes import ceil_div, power_of_2
+from magna.ops.triton_targets import entries, loss, targets
+
+__all__ = ["column_sums", "entries", "gradient", "loss", "scan", "targets"]
 
 _COLUMNS = 1024  # scores that a program looks at in one step
 
