@@ -29,7 +29,7 @@ def _inputs(relation_channels: int = RELATION_CHANNELS) -> tuple[Tensor, Tensor,
 
 
 def _scores(decoder: Decoder, head: Tensor, relation: Tensor, states: Tensor) -> Tensor:
-    scores = decoder.query(head, relation) @ decoder.candidates(states).T
+    scores = decoder.query(head, decoder.relation(relation)) @ decoder.candidates(states).T
     bias = decoder.bias()
     return scores if bias is None else scores + bias
 
@@ -69,7 +69,7 @@ def test_all_relations_of_a_pair_have_the_scores_of_the_formula(name: str, relat
     decoder = _decoder(name, relation_channels).eval()
     head, relations, states = _inputs(relation_channels)
     tail = states[:BATCH]
-    scores = decoder.relation_scores(head, tail, relations)
+    scores = decoder.relation_scores(head, tail, decoder.relation(relations))
     expected = [_formula(decoder, h, r, t) for h, t in zip(head, tail, strict=True) for r in relations]
     torch.testing.assert_close(scores, torch.stack(expected).view(BATCH, len(relations)))
 
@@ -120,6 +120,7 @@ def test_scores_start_with_a_deviation_of_one(name: str, relation_channels: int,
 def test_head_and_relation_are_dropped_in_training_and_candidates_are_not(name: str) -> None:
     decoder = _decoder(name, dropout=0.5)
     head, relation, states = _inputs()
+    relation = decoder.relation(relation)
     assert not torch.equal(decoder.query(head, relation), decoder.query(head, relation))
     assert torch.equal(decoder.candidates(states), states)
     decoder.eval()

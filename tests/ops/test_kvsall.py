@@ -299,9 +299,9 @@ def test_what_is_known_of_the_answers(counts: list[int], weighted: bool, smoothi
     if reason := why_not("triton", device_of("triton")):
         pytest.skip(reason)
     q = Queries.of(counts, 160, padding=3, device=device_of("triton"))
-    ptr, index = (torch.stack([t, t], 1)[:, 0] for t in q.answers)  # rows that do not lie side by side
+    apart = (torch.stack([t, t], 1)[:, 0] for t in q.answers)  # numbers that do not lie side by side
     given = (q.weight if weighted else None, 160, smoothing, torch.float64)
-    ours, theirs = (kvsall_targets_op(ptr, index, *given, steps) for steps in ("triton", "blocked"))
+    ours, theirs = kvsall_targets_op(*apart, *given, "triton"), kvsall_targets_op(*q.answers, *given, "blocked")
     assert torch.equal(ours[0], theirs[0]) and torch.equal(ours[1], theirs[1])
     torch.testing.assert_close(ours[2], theirs[2])
 

@@ -24,7 +24,8 @@ class Decoder(nn.Module):
 
     .. math:: s(h, r, t) = \mathrm{query}(h, r) \cdot \mathrm{candidates}(t) + \mathrm{bias}(t)
 
-    Where relations are narrower or wider than the states, a matrix without bias takes them there (W r).
+    Where relations are narrower or wider than the states, a matrix without bias takes them there (W r): `relation`
+    does, once for all rows of their table, and everything else takes rows of what it gives.
 
     The starting values are such that the scores have a deviation of about 1 where the entries of the states have one:
     the loss over N candidates starts near log N, whatever the widths. `init="official"` is the authors' instead.
@@ -39,8 +40,8 @@ class Decoder(nn.Module):
         init: starting values, "glorot" or "official".
         fill: False: whoever builds the decoder calls `reset_parameters` when it is its turn to draw.
 
-    Shapes: head [B, channels], relation [B, relation_channels], states [N, channels] → query [B, C], candidates [N, C],
-    bias [N] or None.
+    Shapes: head [B, channels], relation [B, C_r], states [N, channels] → query [B, C], candidates [N, C], bias [N] or
+    None, with relation_channels of TuckER and channels of the others for C_r.
     """
 
     PROJECTS = True  # a matrix takes relations to the width of the states
@@ -91,20 +92,20 @@ class Decoder(nn.Module):
         return 1 / math.sqrt(cls.TERMS * channels)
 
     def relation(self, relation: Tensor) -> Tensor:
-        """The relation as it enters the product, at the width of the states."""
+        """Rows of relations [..., relation_channels] as they enter the product, at the width of the states."""
         return relation if self.project is None else self.project(relation)
 
     def query(self, head: Tensor, relation: Tensor) -> Tensor:
         """What is multiplied with every candidate."""
-        return self.join(self.dropout(head), self.dropout(self.relation(relation)))
+        return self.join(self.dropout(head), self.dropout(relation))
 
     def join(self, head: Tensor, relation: Tensor) -> Tensor:
         """How a head and a relation become a query: each decoder's own."""
         raise NotImplementedError
 
     def relation_scores(self, head: Tensor, tail: Tensor, relations: Tensor) -> Tensor:
-        """[B, R]: the scores of pairs of head and tail with each row of a table of relations, without the bias."""
-        return self.pair(head, tail) @ self.relation(relations).T
+        """[B, R]: the scores of pairs of head and tail with each of all relations, without the bias."""
+        return self.pair(head, tail) @ relations.T
 
     def pair(self, head: Tensor, tail: Tensor) -> Tensor:
         """What the relation is multiplied with in the score of head and tail, for a decoder of `LINEAR`."""

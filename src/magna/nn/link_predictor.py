@@ -34,6 +34,15 @@ A MAGNA link predictor (multi-hop attention graph neural network, {{ paper_url }
 """
 
 
+class Triples(NamedTuple):
+    """Triples as they enter the product of a score, and all relations beside those that they have."""
+
+    heads: Tensor  # [B, C]
+    relation: Tensor  # [B, C]
+    tails: Tensor  # [B, C]
+    relations: Tensor  # [2R + 1, C]
+
+
 class Scored(NamedTuple):
     """What the scores of some queries with all entities are made of: query @ candidates.T + bias, and `own`."""
 
@@ -43,13 +52,13 @@ class Scored(NamedTuple):
     states: Tensor  # [N, hidden_channels], the encoder's
     own: Own | None = None  # the head of each query [B], and what is added to its score [B]
     past: Scored | None = None  # the scores past the encoder, which are added; they have no `own`
-    triple: tuple[Tensor, Tensor, Tensor] | None = None  # rows of heads, relations and tails, where tails are given
+    triples: Triples | None = None  # where tails are given
 
     def part(self, queries: slice) -> Scored:
         """Some of the queries."""
         own = None if self.own is None else (self.own[0][queries], self.own[1][queries])
         past = None if self.past is None else self.past.part(queries)
-        return self._replace(query=self.query[queries], own=own, past=past, triple=None)
+        return self._replace(query=self.query[queries], own=own, past=past, triples=None)
 
     def whole(self) -> Scored:
         """The same scores as one product, those past the encoder in it."""
@@ -266,24 +275,20 @@ class LinkPredictor(
         return self.encoder(self.entity_table, edge_index, edge_type, self.relations(), edge_mask=edge_mask)
 
     def score(self, states: Tensor, head: Tensor, relation: Tensor, tail: Tensor | None = None) -> Scored:
-        """What the scores of queries (head, relation) with all entities are made of; with `tail` also its rows."""
+        """What the scores of queries (head, relation) with all entities are made of; triples where tails are given."""
         past = None if self.skip is None else self.skip.score(self.skip.entity_table, head, relation, tail)
         # All at once, as the gradients of several lookups would be several tables.
         states, heads, *tails = lookups(states, head) if tail is None else lookups(states, head, tail)
-        relations = lookup(self.relations(), relation)
+        relations, rows = lookups(self.decoder.relation(self.relations()), relation)
         return Scored(
-            self.decoder.query(heads, relations),
+            self.decoder.query(heads, rows),
             self.decoder.candidates(states),
             self.decoder.bias(),
             states,
             None if self.loop_bias is None else (head, lookup(self.loop_bias[:, None], relation).squeeze(1)),
             past,
-            (heads, relations, tails[0]) if tails else None,
+            Triples(heads, rows, tails[0], relations) if tails else None,
         )
-
-    def relation_scores(self, heads: Tensor, tails: Tensor) -> Tensor:
-        """[B, 2R + 1]: the scores of pairs of heads and tails with every relation, less those past the encoder."""
-        return self.decoder.relation_scores(heads, tails, self.relations())
 
     def forward(
         self,

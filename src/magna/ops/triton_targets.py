@@ -1,4 +1,4 @@
-"""What the loss over all entities knows of its answers before the first product, and what it is in the end, in Triton."""
+"""What the loss over all entities knows of its answers before the first product, and what it adds up to, in Triton."""
 
 from __future__ import annotations
 

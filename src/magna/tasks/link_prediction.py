@@ -155,17 +155,18 @@ class LinkPrediction:
         share = weight / weight.sum()
         parts = [(model, scored)] if scored.past is None else [(model, scored), (model.skip, scored.past)]
         for (predictor, part), (guessed, normed) in zip(parts, asked, strict=False):
-            heads, relations, tails = part.triple
+            heads, rows, tails, relations = part.triples
             if guessed > 0:
                 if settings.relation_guess == "states":
-                    scores = predictor.relation_scores(heads, tails)
+                    scores = predictor.decoder.relation_scores(heads, tails, relations)
                 else:  # from the embeddings, as e_h ∘ e_t against each relation's
                     _, h, t = lookups(predictor.entity_table, head, tail)
                     scores = (h * t) @ predictor.relation_table.T
                 loss = loss + guessed * _cross_entropy(scores, relation, share)
             if normed > 0:
-                factors = heads, predictor.decoder.relation(relations), tails
-                norms = sum(predictor.decoder.magnitude(factor.float()).pow(3).sum(1) for factor in factors)
+                norms = sum(
+                    predictor.decoder.magnitude(factor.float()).pow(3).sum(1) for factor in (heads, rows, tails)
+                )
                 loss = loss + normed * (share * norms).sum()
         return loss
 
