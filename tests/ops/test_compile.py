@@ -21,8 +21,6 @@ from magna.ops.dense import (
     linear_op,
     linears_backward_op,
     linears_op,
-    lookup_backward_op,
-    lookup_op,
 )
 from magna.ops.diffusion import diffuse_backward_op, diffuse_op
 from magna.ops.edges import (
@@ -38,6 +36,7 @@ from magna.ops.edges import (
 )
 from magna.ops.exact import solve_backward_op, solve_op
 from magna.ops.kvsall import kvsall_loss_backward_op, kvsall_loss_op, kvsall_targets_op
+from magna.ops.table import lookup_backward_op, lookup_op
 from magna.typing import Backend
 from tests.laws import Problem, device_of, interpreted, random_graph
 

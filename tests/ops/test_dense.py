@@ -12,7 +12,8 @@ from torch import Tensor
 from magna.ops import add_norm, dropout, feed_forward, linear, linears, lookup, lookups, reference
 from magna.ops.backends import choose, why_not
 from magna.ops.checks import Rate
-from magna.ops.dense import _TableAndRows, layer_norm_op, linear_op, lookup_backward_op, lookup_op
+from magna.ops.dense import layer_norm_op, linear_op
+from magna.ops.table import _TableAndRows, lookup_backward_op, lookup_op
 from magna.typing import Backend
 from tests.laws import Results, device_of, gradient, interpreted, same, same_bits, uniform, within_budget
 
@@ -303,11 +304,11 @@ POSITIONS = ["none", "one", "each once, out of order", "a few often", "hubs amon
 @pytest.mark.parametrize("kind", POSITIONS)
 @pytest.mark.parametrize("width", [1, 5, 300])
 def test_the_gradient_of_rows(kind: str, width: int, counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from magna.ops import dense, triton_lookup
+    from magna.ops import triton_table
 
-    monkeypatch.setattr(dense, "_FEW_ROWS", 0)
+    monkeypatch.setattr("magna.ops.table._FEW_ROWS", 0)
     if not counted:
-        monkeypatch.setattr(triton_lookup, "_COUNTED", 0)
+        monkeypatch.setattr(triton_table, "_COUNTED", 0)
     index = _positions(kind, 31)
     table, grad, beside = tensors((31, width), (len(index), width), (31, width))
     expected = torch.zeros_like(table).index_put_((index,), grad, accumulate=True)
@@ -320,10 +321,8 @@ def test_the_gradient_of_rows(kind: str, width: int, counted: bool, monkeypatch:
 @pytest.mark.parametrize("few", [True, False], ids=["few rows", "many rows"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_a_table_and_rows_of_it(dtype: torch.dtype, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from magna.ops import dense
-
     if not few:
-        monkeypatch.setattr(dense, "_FEW_ROWS", 0)
+        monkeypatch.setattr("magna.ops.table._FEW_ROWS", 0)
     index = _positions("hubs among others", 31)
     given = tensors((31, 7))
 

@@ -19,7 +19,7 @@ from magna.ops.answers import (
 )
 from magna.ops.backends import accumulator, as_they_come, choose, pack
 from magna.ops.checks import Rate
-from magna.ops.dense import add_norm, dropout, feed_forward, linear, linears, lookup, lookups
+from magna.ops.dense import add_norm, dropout, feed_forward, linear, linears
 from magna.ops.diffusion import diffuse_op
 from magna.ops.edges import (
     edge_scores_op,
@@ -39,6 +39,7 @@ from magna.ops.kvsall import (
 )
 from magna.ops.pool import machine_memory
 from magna.ops.ranking import RankCounts, rank_targets
+from magna.ops.table import lookup, lookups
 from magna.ops.weights import geometric_weights, hops_for, truncation_error
 from magna.typing import Backend, Memory, Mode, one_of
 
