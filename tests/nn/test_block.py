@@ -143,6 +143,21 @@ def test_each_dropout_is_in_its_place(graph, place):
     torch.testing.assert_close(block.eval()(x, graph), make(C, 2 * C, H)(x, graph))
 
 
+def test_dropout_in_passing_changes_no_bit(graph):
+    """Every place at once: of modules that are watched, each does its own pass."""
+    options = dict.fromkeys(PLACES, 0.3)
+    block, x, results = make(C, 2 * C, H, **options), uniform(N, C, seed=1), []
+    for watched in (False, True):
+        if watched:
+            for module in (block.output_dropout, block.ffn, block.norm, block.ffn_norm):
+                module.register_forward_hook(lambda *_: None)
+        torch.manual_seed(3)
+        out = block(x, graph)
+        results.append([out, *torch.autograd.grad(out.square().sum(), list(block.parameters()))])
+    for found, expected in zip(*results, strict=True):
+        assert torch.equal(found, expected)
+
+
 def test_two_dropouts_of_a_block_draw_different_masks():
     block, x = make(C, C, H, input_dropout=0.5, residual_dropout=0.5), torch.ones(64, C, dtype=torch.float64)
     assert not torch.equal(block.input_dropout(x), block.residual_dropout(x))

@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from magna.nn.dropout import Dropout
+from magna.nn.dropout import Dropout, done, hold
 from magna.nn.norm import BatchNorm, UnbiasedLayerNorm, add_norm, make_norm
+from magna.ops.backends import why_not
+from tests.laws import device_of
 
 
 def test_unbiased_norm_is_its_formula():
@@ -69,6 +71,33 @@ def test_dropout_of_a_norm_is_that_of_its_own(name):
     torch.testing.assert_close(found, dropout(norm(x + x)))
     assert torch.equal(total, x + x) and (found == 0).any()
     torch.testing.assert_close(add_norm(x, x, norm, dropout.eval())[1], norm(x + x))
+
+
+@pytest.mark.parametrize("backend", ["reference", "auto", "triton"])
+@pytest.mark.parametrize("name", ["layer", "unbiased", "batch", "none"])
+def test_dropout_before_a_norm_is_that_of_its_own(name, backend):
+    device = device_of(backend)
+    if backend == "triton" and why_not(backend, device) is not None:
+        pytest.skip(str(why_not(backend, device)))
+    x, norm = torch.randn(5, 8, device=device), make_norm(name, 8, backend=backend).to(device)
+    before, after = (Dropout(p, backend=backend) for p in (0.5, 0.3))
+    for beside in (None, x.flip(0)):
+        torch.manual_seed(0)
+        total, found = add_norm(hold(x, before), beside, norm, after)
+        torch.manual_seed(0)
+        dropped = before(x)
+        assert torch.equal(done(hold(x, before.eval())), x)
+        assert torch.equal(total, dropped if beside is None else dropped + beside) and (dropped == 0).any()
+        torch.testing.assert_close(found, after(norm(total)))
+        before.train()
+
+
+def test_what_is_no_plain_dropout_is_not_held():
+    x, rows = torch.ones(50, 3), Dropout(0.5, rows=True)
+    assert all(len(set(row)) == 1 for row in done(hold(x, rows)).tolist())
+    watched, seen = Dropout(0.5), []
+    watched.register_forward_hook(lambda *_: seen.append(1))
+    assert isinstance(hold(x, watched), torch.Tensor) and seen == [1]
 
 
 def test_the_names():

@@ -28,7 +28,9 @@ def _x() -> Tensor:
 
 
 PARTS = ["blocks.1", "final_norm"]
-PARTS += [f"blocks.1.{name}" for name in ("norm", "ffn_norm", "input_dropout", "conv.value")]
+PARTS += [
+    f"blocks.1.{name}" for name in ("norm", "ffn_norm", "input_dropout", "output_dropout", "ffn", "ffn.4", "conv.value")
+]
 PARTS += [f"blocks.1.conv.attention{name}" for name in ("", ".source", ".target")]
 
 

@@ -64,9 +64,11 @@ def dense_samples(x: Tensor) -> Iterator[tuple[FusedOp, tuple]]:
     yield linears_backward_op, (low, [grad, grad], [own, own], [low, low])
     rate, seed = torch.full((len(x),), 0.3, device=x.device), torch.tensor([3], device=x.device)
     for adds in (True, False):
-        drawn = (rate, seed) if adds else (None, None)
-        yield layer_norm_op, (*learn(x), learn(x)[0] if adds else None, *learn(own, own), *drawn, 1e-5, adds)
-        yield layer_norm_backward_op, (x, x if adds else None, x, own, x[:, :, 0], x[:, :, 1], *drawn, 1e-5, adds)
+        for drawn in ((rate, seed, None, None), (None, None, rate, seed), (None, None, None, None)):
+            given = *learn(x), learn(x)[0] if adds else None, *learn(own, own)
+            yield layer_norm_op, (*given, *drawn, 1e-5, adds)
+            saved = x, x if adds else None, x, own, x[:, :, 0], x[:, :, 1]
+            yield layer_norm_backward_op, (*saved, *drawn, 1e-5, adds)
         yield linear_op, (*learn(low, own), low, learn(own[:, 0])[0] if adds else None, adds)
         yield linear_backward_op, (grad, low, own, low, grad if adds else None, adds, adds)
 

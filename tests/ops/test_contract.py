@@ -270,6 +270,16 @@ def test_top_k_of_rows_of_every_length(fused: Backend, dtype: torch.dtype) -> No
     assert torch.equal(kernels(fused).top_k_mask(scores, 15, graph), reference.top_k_mask(scores, 15, graph))
 
 
+@pytest.mark.parametrize("k", [1, 5, 64, 200])
+def test_top_k_of_more_rows_than_programs(fused: Backend, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if fused == "triton":
+        monkeypatch.setattr("magna.ops.triton_top_k._PROGRAMS", 3)
+    target = torch.arange(12).repeat_interleave(torch.tensor([0, 9, 2, 70, 64, 6, 5, 130, 1, 20, 63, 7]))
+    graph = Graph.from_edge_index(torch.stack([target % 3, target]), 12).to(device_of(fused))
+    scores = uniform(graph.num_edges, 9, seed=0).float().to(graph.device)
+    assert torch.equal(kernels(fused).top_k_mask(scores, k, graph), reference.top_k_mask(scores, k, graph))
+
+
 @pytest.mark.parametrize("shape", [(12,), (12, 2)])
 def test_mask_and_targets_with_nothing_left(backend: Backend, shape: tuple[int, ...]) -> None:
     problem = Problem.of(random_graph(6, 12), device=device_of(backend))
@@ -348,6 +358,15 @@ def test_edge_scores(fused: Backend, calls: Counter, typed: bool, slope: float) 
         same(found, scores_with_grads("reference", graph, 3, typed, slope))
 
 
+@pytest.mark.parametrize("heads", [1, 8, 40])
+def test_sums_of_rows_of_every_length(fused: Backend, heads: int) -> None:
+    degree = torch.tensor([0, 1, 3, 8, 9, 20, 64, 65, 200, *[2] * 20])
+    target = torch.arange(len(degree)).repeat_interleave(degree)
+    order = (torch.arange(len(target)) * 7 + 3) % len(target)  # not by target; 7 divides no such number of edges
+    graph = Graph.from_edge_index(torch.stack([target % 5, target])[:, order], len(degree)).to(device_of(fused))
+    same(scores_with_grads(fused, graph, heads, False, 0.2), scores_with_grads("reference", graph, heads, False, 0.2))
+
+
 def node_scores_with_grads(backend: Backend, x: Tensor, vector: Tensor, tanh: bool) -> Results:
     leaves = {"x": x.clone().requires_grad_(), "vector": vector.clone().requires_grad_()}
     out = head_scores(*leaves.values(), tanh=tanh, backend=backend)
@@ -383,14 +402,16 @@ def test_node_scores_of_extreme_features(fused: Backend) -> None:
     x = torch.tensor([-torch.inf, -1e30, -100.0, 0.0, 1e-6, 100.0, torch.inf, torch.nan]).to(device_of(fused))
     out = head_scores(x.view(-1, 1, 1), torch.ones(1, 1, device=x.device), backend=fused).flatten()
     torch.testing.assert_close(out, x.tanh(), equal_nan=True, rtol=0, atol=2e-7)
+    low = head_scores(x.bfloat16().view(-1, 1, 1), torch.ones(1, 1, device=x.device), backend=fused).flatten()
+    torch.testing.assert_close(low, x.bfloat16().float().tanh(), equal_nan=True, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("pairs", ["pairs", "edges", "numbers"])
+@pytest.mark.parametrize("pairs", ["pairs", "edges", "numbers", "large numbers"])
 def test_the_same_edges_are_left_out(fused: Backend, calls: Counter, pairs: str) -> None:
     for graph in odd_graphs(70 if interpreted(fused) else 5000).values():
         graph = graph.to(device_of(fused))
         number = torch.arange(graph.num_edges, device=graph.device) // 3
-        given = {"pairs": True, "edges": False, "numbers": number}[pairs]
+        given = {"pairs": True, "edges": False, "numbers": number, "large numbers": number * (2**31 + 5)}[pairs]
         options: Options = {"edge_dropout": torch.tensor([0.2, 0.7]), "edge_pairs": given, "seed": 11}
         scores = torch.zeros(graph.num_edges, 2, device=graph.device)
         calls.clear()

@@ -86,8 +86,73 @@ def test_norm_under_dropout(shape: tuple[int, ...], adds: bool) -> None:
     same({"norm": ours["out 1"]}, {"norm": kept * with_grads(norm_of("triton", adds=adds), *given)["out 1"]})
 
 
+def norm_of_dropped(backend: Backend, together: bool, p: Rate = 0.0, unbiased: bool = False) -> Callable[..., Any]:
+    """The norm of dropout(x), or of that and what is added, as one call or as two."""
+
+    def function(x: Tensor, *rest: Tensor, x_p: Rate = 0.4) -> tuple[Tensor, ...]:
+        *added, weight, bias = rest
+        if not together:
+            x, x_p = dropout(x, x_p, 5, backend=backend, validate=False), 0.0
+        given = x, added[0] if added else None, weight, bias, 1e-3
+        drawn: dict[str, Any] = {"x_p": x_p, "x_seed": 5, "p": p, "seed": 7}
+        both = add_norm(*given, unbiased=unbiased, backend=backend, validate=False, **drawn)
+        # Of x alone the sum is x: apart, its gradients meet outside, with a rounding of their own.
+        return both if added else both[1:]
+
+    return function
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("adds", [True, False], ids=["added", "alone"])
+@pytest.mark.parametrize("shape", [(0, 3), (1, 5), (37, 130), (2, 3, 4)])
+def test_norm_of_what_dropout_leaves(shape: tuple[int, ...], adds: bool, dtype: torch.dtype) -> None:
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    features = tensors(*([shape] * (1 + adds)), dtype=dtype)
+    given = *features, *tensors(shape[-1:], shape[-1:], dtype=wide)
+    backends: tuple[Backend, ...] = ("triton", "reference")
+    for backend in backends:
+        for p, unbiased in ((0.0, False), (0.3, True)):
+            apart, together = (norm_of_dropped(backend, t, p, unbiased) for t in (False, True))
+            same_bits(with_grads(together, *given), with_grads(apart, *given))
+
+
+def test_norm_of_what_dropout_leaves_in_mixed_types() -> None:
+    x, added, weight, bias = tensors((9, 6), (9, 6), (6,), (6,), dtype=torch.float32)
+    given = x.bfloat16(), added, weight, bias
+    same_bits(*(with_grads(norm_of_dropped("triton", together), *given) for together in (True, False)))
+
+
+@pytest.mark.parametrize("axes", [(0, 0, 0, None, 0), (None, 1, None, 0, 0), (0, None, 0, None, None)])
+def test_norm_of_what_the_dropout_of_each_trial_leaves(axes: tuple[int | None, ...]) -> None:
+    p: Rate = torch.tensor([0.1, 0.5, 0.8], device=DEVICE) if axes[0] == 0 else 0.5
+    given = [
+        t if axis is None else torch.stack([t, t + 1, t.flip(0)], axis)
+        for t, axis in zip(tensors((7, 4), (7, 4), (4,), (4,)), axes[1:], strict=True)
+    ]
+
+    def trials(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *inputs: torch.vmap(lambda p, *own: function(*own, x_p=p), in_dims=axes)(p, *inputs)
+
+    same_bits(*(with_grads(trials(norm_of_dropped("triton", together)), *given) for together in (True, False)))
+
+
+def test_draws_of_more_entries_than_32_bits_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    import triton.language as tl
+
+    from magna.ops import triton_dense, triton_draw
+
+    given = tensors((37, 130), (37, 130), (130,), (130,), dtype=torch.float32)
+    expected = [with_grads(norm_of_dropped("triton", together, p=0.3), *given) for together in (True, False)]
+    for module in (triton_dense, triton_draw):
+        monkeypatch.setattr(module, "index_type", lambda size: tl.int64)
+    for together, same_as in zip((True, False), expected, strict=True):
+        same_bits(with_grads(norm_of_dropped("triton", together, p=0.3), *given), same_as)
+
+
 def test_the_seed_of_a_norm_under_dropout_is_asked_for() -> None:
     x, weight, bias = tensors((2, 3), (3,), (3,))
+    with pytest.raises(ValueError, match="seed is missing: x_p is above 0"):
+        add_norm(x, None, weight, bias, x_p=0.5, backend="triton")
     with pytest.raises(ValueError, match="seed is missing: p is above 0"):
         add_norm(x, None, weight, bias, p=0.5, backend="triton")
     with pytest.raises(ValueError, match="allowed: 0 up to, but not including, 1"):
@@ -107,18 +172,22 @@ def test_norm_of_more_rows_than_programs(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(triton_dense, "_CHUNKS", 3)
     monkeypatch.setattr(triton_dense, "_TILE", 8)
+    monkeypatch.setattr(triton_dense, "_NORM_BACK", (8, 3))
     given = tensors((29, 3), (29, 3), (3,), (3,))
     same(with_grads(norm_of("triton", adds=True), *given), with_grads(norm_of("reference", adds=True), *given))
     given = tensors((29, 3), (20, 3), (20,))
     same(with_grads(linear_of("triton", relu=True), *given), with_grads(linear_of("reference", relu=True), *given))
 
 
+@pytest.mark.parametrize("drops", [True, False], ids=["dropout", "plain"])
 @pytest.mark.parametrize("used", [0, 1], ids=["the sum", "the norm"])
-def test_norm_of_which_one_result_is_used(used: int) -> None:
+def test_norm_of_which_one_result_is_used(used: int, drops: bool) -> None:
     given = tensors((5, 6), (5, 6), (6,), (6,))
     found, expected = ([leaf.clone().requires_grad_() for leaf in given] for _ in range(2))
-    norm_of("triton", adds=True)(*found)[used].square().sum().backward()
-    norm_of("reference", adds=True)(*expected)[used].square().sum().backward()
+    runs: list[tuple[Backend, list[Tensor]]] = [("triton", found), ("reference", expected)]
+    for backend, leaves in runs:
+        function = norm_of_dropped(backend, True) if drops else norm_of(backend, adds=True)
+        function(*leaves)[used].square().sum().backward()
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad)
 
@@ -261,6 +330,7 @@ def test_gradcheck() -> None:
     torch.autograd.gradcheck(norm_of("triton", adds=True), (x, added, weight, bias))
     torch.autograd.gradcheck(norm_of("triton", adds=False), (x, weight, bias))
     torch.autograd.gradcheck(norm_of("triton", adds=True, p=0.3), (x, added, weight, bias))
+    torch.autograd.gradcheck(norm_of_dropped("triton", True, p=0.3), (x, added, weight, bias))
     matrix, shift = (uniform(*shape, seed=7).to(DEVICE).requires_grad_() for shape in ((5, 4), (5,)))
     torch.autograd.gradcheck(linear_of("triton", relu=True), (x, matrix, shift))
     index = torch.tensor([2, 0, 0, 2], device=DEVICE)

@@ -10,10 +10,10 @@ from torch.nn.functional import elu
 from magna.graph import Graph
 from magna.nn.attention import check_size, graph_at_door
 from magna.nn.conv import MAGNAConv
-from magna.nn.dropout import Dropout
+from magna.nn.dropout import Dropout, Held, hold
 from magna.nn.initial import FEED_FORWARD_GAIN, attention_gain, fill_linear
 from magna.nn.linear import Linear
-from magna.nn.norm import NormLayer, add_norm, make_norm
+from magna.nn.norm import NormLayer, add, add_norm, make_norm
 from magna.nn.options import complete
 from magna.nn.plain import is_plain
 from magna.ops import feed_forward
@@ -130,28 +130,28 @@ class MAGNABlock(nn.Module):
     ) -> Tensor:
         """The block's output; the arguments are those of :meth:`MAGNAConv.forward`."""
         graph = graph_at_door(x, edge_index, edge_type, self.conv.in_channels, self.conv.num_relations)
-        h, update = self.step(x, None, graph, relation=relation, edge_mask=edge_mask, edge_seed=edge_seed)
-        return h if update is None else h + update
+        return add(*self.step(x, None, graph, relation=relation, edge_mask=edge_mask, edge_seed=edge_seed))
 
-    def step(self, x: Tensor, update: Tensor | None, graph: Graph, **call: Any) -> tuple[Tensor, Tensor | None]:
-        """The block on x + update, its own last addition left to whoever is next: a norm adds up in passing."""
-        x, normed = add_norm(x, update, self.norm, self.input_dropout)
-        attended = self.output_dropout(self.conv(normed, graph, **call))
+    def step(
+        self, x: Tensor | Held, beside: Tensor | None, graph: Graph, **call: Any
+    ) -> tuple[Tensor | Held, Tensor | None]:
+        """The block on x + beside; its own last addition, and dropout, are left to whoever is next, as two such."""
+        x, normed = add_norm(x, beside, self.norm, self.input_dropout)
+        attended = hold(self.conv(normed, graph, **call), self.output_dropout)
         kept = None if self.residual is None else self.residual(self.residual_dropout(x))
         if self.ffn is None or self.ffn_norm is None:
-            return elu(attended if kept is None else attended + kept), None
+            return elu(add(attended, kept)), None
         h, normed = add_norm(attended, kept, self.ffn_norm)
-        return h, self._feed_forward(normed)
+        return self._feed_forward(normed), h
 
-    def _feed_forward(self, x: Tensor) -> Tensor:
+    def _feed_forward(self, x: Tensor) -> Tensor | Held:
         assert self.ffn is not None
-        first, _, between, second, behind = self.ffn
-        if (
-            is_plain(self.ffn, nn.Sequential)
-            and is_plain(first, Linear)
-            and is_plain(second, Linear)
-            and is_plain(between, Dropout)
-            and not between.drops
-        ):
-            return behind(feed_forward(x, first.weight, first.bias, second.weight, second.bias, backend=first.backend))
-        return self.ffn(x)
+        if not is_plain(self.ffn, nn.Sequential):
+            return self.ffn(x)
+        first, same, between, second, last = self.ffn
+        drops = not is_plain(between, Dropout) or between.drops
+        if is_plain(first, Linear) and is_plain(second, Linear) and not drops:
+            x = feed_forward(x, first.weight, first.bias, second.weight, second.bias, backend=first.backend)
+        else:
+            x = second(between(same(first(x))))
+        return hold(x, last)

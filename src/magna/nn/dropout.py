@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from magna.nn.plain import is_plain
 from magna.nn.sparse import SparseRows
 from magna.ops import checks, dropout
 from magna.ops.checks import Rate
@@ -64,6 +65,27 @@ class Dropout(nn.Module):
 
     def extra_repr(self) -> str:
         return f"p={self.p}" + (", rows=True" if self.rows else "")
+
+
+class Held(NamedTuple):
+    """A tensor whose dropout is drawn, and left to whoever reads it: a norm does it in passing."""
+
+    x: Tensor
+    p: Rate
+    seed: Tensor
+    backend: Backend
+
+
+def hold(x: Tensor, dropout: nn.Module) -> Tensor | Held:
+    """What a module gives; where that is dropout and nothing else, it is left to whoever is next."""
+    if is_plain(dropout, Dropout) and dropout.drops and not dropout.rows:
+        return Held(x, dropout.p, draw_seed(x.device), dropout.backend)
+    return dropout(x)
+
+
+def done(x: Tensor | Held) -> Tensor:
+    """What was held, under its dropout."""
+    return dropout(x.x, x.p, x.seed, backend=x.backend, validate=False) if isinstance(x, Held) else x
 
 
 def is_zero(rate: Rate) -> bool:

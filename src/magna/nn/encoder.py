@@ -14,7 +14,7 @@ from magna.nn.conv import MAGNAConv
 from magna.nn.dropout import Dropout, draw_seed
 from magna.nn.initial import fill_linear, fill_matrix
 from magna.nn.linear import Linear
-from magna.nn.norm import NormLayer, add_norm, make_norm
+from magna.nn.norm import NormLayer, add, add_norm, make_norm
 from magna.nn.options import complete, defaults
 from magna.nn.plain import is_plain
 from magna.nn.saved import Saved
@@ -187,14 +187,14 @@ class MAGNA(
         seed = draw_seed(x.device) if self.training and self.edge_dropout_shared else None
         features = self.embed_dropout(self.node_dropout(x))
         h = as_dense(features) if self.input_projection is None else self.input_projection(features)
-        update = None
+        beside = None
         for block in self.blocks:
             call = {"relation": relation, "edge_mask": edge_mask, "edge_seed": seed}
             if is_plain(block, MAGNABlock):
-                h, update = block.step(h, update, graph, **call)
+                h, beside = block.step(h, beside, graph, **call)
             else:
-                h, update = block(h if update is None else h + update, graph, **call), None
-        _, h = add_norm(h, update, self.final_norm)
+                h, beside = block(add(h, beside), graph, **call), None
+        _, h = add_norm(h, beside, self.final_norm)
         return h if self.classifier is None else self.classifier(self.classifier_dropout(h))
 
 

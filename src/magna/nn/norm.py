@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from magna import ops
-from magna.nn.dropout import Dropout, draw_seed
+from magna.nn.dropout import Dropout, Held, done, draw_seed
 from magna.nn.plain import is_plain
 from magna.typing import Backend, Norm, one_of
 
 
 class _OnePass(nn.Module):
-    """A norm that is taken in one pass with the sum before it and the dropout behind it."""
+    """A norm that is taken in one pass with the sum before it and the dropout on either side."""
 
     UNBIASED: bool
     weight: nn.Parameter
@@ -25,13 +25,15 @@ class _OnePass(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.added(x, None)[1]
 
-    def added(self, x: Tensor, update: Tensor | None, dropout: Dropout | None = None) -> tuple[Tensor, Tensor]:
-        """x + update and its norm under dropout."""
-        own = x, update, self.weight, self.bias, self.eps
-        how: dict[str, Any] = {"unbiased": self.UNBIASED, "backend": self.backend}
+    def added(self, x: Tensor | Held, beside: Tensor | None, dropout: Dropout | None = None) -> tuple[Tensor, Tensor]:
+        """x + beside and its norm under dropout."""
+        how: dict[str, Any] = {"unbiased": self.UNBIASED, "backend": self.backend, "validate": False}
+        if isinstance(x, Held):
+            how |= {"x_p": x.p, "x_seed": x.seed}
+            x = x.x
         if dropout is not None and dropout.drops:
-            how |= {"p": dropout.p, "seed": draw_seed(x.device), "validate": False}
-        return ops.add_norm(*own, **how)
+            how |= {"p": dropout.p, "seed": draw_seed(x.device)}
+        return ops.add_norm(x, beside, self.weight, self.bias, self.eps, **how)
 
 
 class LayerNorm(_OnePass, nn.LayerNorm):
@@ -129,13 +131,18 @@ class BatchNorm(nn.Module):
 NormLayer = LayerNorm | UnbiasedLayerNorm | BatchNorm | nn.Identity
 
 
+def add(x: Tensor | Held, beside: Tensor | None) -> Tensor:
+    """x + beside."""
+    return done(x) if beside is None else done(x) + beside
+
+
 def add_norm(
-    x: Tensor, update: Tensor | None, norm: NormLayer, dropout: Dropout | None = None
+    x: Tensor | Held, beside: Tensor | None, norm: NormLayer, dropout: Dropout | None = None
 ) -> tuple[Tensor, Tensor]:
-    """x + update and its norm, of whatever kind, under dropout of its entries."""
+    """x + beside and its norm, of whatever kind, under dropout of its entries."""
     if is_plain(norm, LayerNorm, UnbiasedLayerNorm) and (dropout is None or is_plain(dropout, Dropout)):
-        return norm.added(x, update, dropout)
-    total = x if update is None else x + update
+        return norm.added(x, beside, dropout)
+    total = add(x, beside)
     return total, norm(total) if dropout is None else dropout(norm(total))
 
 

@@ -42,6 +42,8 @@ def add_norm(
     eps: float = 1e-5,
     *,
     unbiased: bool = False,
+    x_p: Rate = 0.0,
+    x_seed: int | Tensor | None = None,
     p: Rate = 0.0,
     seed: int | Tensor | None = None,
     backend: Backend = "auto",
@@ -51,7 +53,7 @@ def add_norm(
 
     `unbiased` divides by the unbiased deviation plus eps, as the authors' norm does, and not by the root of variance
     plus eps. Means, deviations and sums are float32 at least; the norm has the type of the sum, under autocast as well.
-    With `p` it comes out as `dropout` would leave it, in the same pass.
+    With `x_p` x is what `dropout` would leave of it, with `p` the norm, in the same pass.
 
     Shapes: x and added [..., C], weight [C], bias [C] → [..., C] twice.
 
@@ -64,19 +66,25 @@ def add_norm(
     if not weight.shape == bias.shape == x.shape[-1:]:
         shapes = f"weight has shape {list(weight.shape)}, bias {list(bias.shape)}"
         raise ValueError(f"{shapes}; allowed: [{x.size(-1)}], the width of x")
-    drops = checks.active("p", p, 1, validate)
-    drawn = checks.seed(seed, "p", x.device) if drops else None
-    if choose(backend, x.device) != "triton":
+    x_drawn = checks.seed(x_seed, "x_p", x.device) if checks.active("x_p", x_p, 1, validate) else None
+    drawn = checks.seed(seed, "p", x.device) if checks.active("p", p, 1, validate) else None
+    dtype, fused = x.dtype, choose(backend, x.device) == "triton"
+    if added is not None:
+        dtype = torch.promote_types(x.dtype, added.dtype)
+    if x_drawn is not None and not (fused and x.dtype == dtype):
+        # Dropout rounds to the type that x has, not to that of the sum.
+        x, x_drawn = dropout(x, x_p, x_drawn, backend=backend, validate=False), None
+    if not fused:
         total, normed = reference.add_norm(x, added, weight, bias, eps, unbiased)
         return total, normed if drawn is None else dropout(normed, p, drawn, backend=backend, validate=False)
     if added is not None:
-        dtype = torch.promote_types(x.dtype, added.dtype)
         x, added = x.to(dtype), added.to(dtype).reshape(1, -1, x.size(-1))
     weight, bias = (own.to(accumulator(x.dtype))[None] for own in (weight, bias))
-    rate = checks.rates(p, 1, x.device) if drops else None
+    x_rate = None if x_drawn is None else checks.rates(x_p, 1, x.device)
+    rate = None if drawn is None else checks.rates(p, 1, x.device)
     rows = x.reshape(1, -1, x.size(-1))
-    total, normed, _, _ = layer_norm_op(rows, added, weight, bias, rate, drawn, eps, unbiased)
-    return x if added is None else total.view(x.shape), normed.view(x.shape)
+    total, normed, _, _ = layer_norm_op(rows, added, weight, bias, x_rate, x_drawn, rate, drawn, eps, unbiased)
+    return x if added is None and x_rate is None else total.view(x.shape), normed.view(x.shape)
 
 
 def linear(
@@ -144,6 +152,8 @@ def layer_norm_op(
     added: Tensor | None,
     weight: Tensor,
     bias: Tensor,
+    x_rate: Tensor | None,
+    x_seed: Tensor | None,
     rate: Tensor | None,
     seed: Tensor | None,
     eps: float,
@@ -151,15 +161,15 @@ def layer_norm_op(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The sum of x and `added` [G, N, C], its norm with the weight and bias [G, C], mean and scale [G, N] of its rows.
 
-    Where nothing is added there is no sum: [G, 0]. The norm is under dropout where there is a rate [G].
+    Where there is a rate [G], x or the norm is under dropout. Where x is the sum, nothing is written of it: [G, 0].
     """
-    tensors = (None if tensor is None else tensor.contiguous() for tensor in (x, added, weight, bias, rate, seed))
-    return _kernels().layer_norm(*tensors, eps, unbiased)
+    given = x, added, weight, bias, x_rate, x_seed, rate, seed
+    return _kernels().layer_norm(*(None if t is None else t.contiguous() for t in given), eps, unbiased)
 
 
 @layer_norm_op.register_fake
-def _(x, added, weight, bias, rate, seed, eps, unbiased):
-    total = x.new_empty(x.size(0), 0) if added is None else x.new_empty(x.shape)
+def _(x, added, weight, bias, x_rate, x_seed, rate, seed, eps, unbiased):
+    total = x.new_empty(x.size(0), 0) if added is None and x_rate is None else x.new_empty(x.shape)
     return total, x.new_empty(x.shape), weight.new_empty(x.shape[:2]), weight.new_empty(x.shape[:2])
 
 
@@ -167,38 +177,51 @@ def _(x, added, weight, bias, rate, seed, eps, unbiased):
 def layer_norm_backward_op(
     grad: Tensor,
     beside: Tensor | None,
-    x: Tensor,
+    total: Tensor,
     weight: Tensor,
     mean: Tensor,
     scale: Tensor,
+    x_rate: Tensor | None,
+    x_seed: Tensor | None,
     rate: Tensor | None,
     seed: Tensor | None,
     eps: float,
     unbiased: bool,
-) -> tuple[Tensor, Tensor]:
-    """The gradients of x and of weight and bias [G, 2, C], from those of the norm and, `beside` it, of x itself."""
-    tensors = (None if t is None else t.contiguous() for t in (grad, beside, x, weight, mean, scale, rate, seed))
-    return _kernels().layer_norm_backward(*tensors, eps, unbiased)
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of the sum, of x, of weight and bias [G, 2, C], from those of the norm and, `beside` it, the sum.
+
+    Without a rate of its own x has that of the sum, and its own is [G, 0].
+    """
+    given = grad, beside, total, weight, mean, scale, x_rate, x_seed, rate, seed
+    return _kernels().layer_norm_backward(*(None if t is None else t.contiguous() for t in given), eps, unbiased)
 
 
 @layer_norm_backward_op.register_fake
-def _(grad, beside, x, weight, mean, scale, rate, seed, eps, unbiased):
-    return x.new_empty(x.shape), weight.new_empty(weight.size(0), 2, weight.size(1))
+def _(grad, beside, total, weight, mean, scale, x_rate, x_seed, rate, seed, eps, unbiased):
+    by_x = total.new_empty(total.size(0), 0) if x_rate is None else total.new_empty(total.shape)
+    return total.new_empty(total.shape), by_x, weight.new_empty(weight.size(0), 2, weight.size(1))
 
 
 def _layer_norm_save(ctx, inputs, output):
-    x, added, weight, _, rate, seed, *ctx.kind = inputs
+    x, added, weight, _, *drawn, eps, unbiased = inputs
     total, _, mean, scale = output
-    ctx.adds = added is not None
+    ctx.adds, ctx.drops, ctx.kind = added is not None, drawn[0] is not None, (eps, unbiased)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(total if ctx.adds else x, weight, mean, scale, rate, seed)
+    ctx.save_for_backward(total if ctx.adds or ctx.drops else x, weight, mean, scale, *drawn)
 
 
 def _layer_norm_grad(ctx, beside, grad, *_):
+    by_weight = by_bias = None
     if grad is None:
-        return beside, beside if ctx.adds else None, *[None] * 6
-    grad_x, own = layer_norm_backward_op(grad, beside if ctx.adds else None, *ctx.saved_tensors, *ctx.kind)
-    return grad_x, grad_x if ctx.adds else None, *own.unbind(1), *[None] * 4
+        by_total = by_x = beside
+        if ctx.drops and beside is not None:
+            by_x = dropout_op(beside, *ctx.saved_tensors[4:6], False, "triton")
+    else:
+        beside = beside if ctx.adds or ctx.drops else None
+        by_total, by_x, own = layer_norm_backward_op(grad, beside, *ctx.saved_tensors, *ctx.kind)
+        by_x = by_x if ctx.drops else by_total
+        by_weight, by_bias = own.unbind(1)
+    return by_x, by_total if ctx.adds else None, by_weight, by_bias, *[None] * 6
 
 
 layer_norm_op.register_autograd(_layer_norm_grad, setup_context=_layer_norm_save)

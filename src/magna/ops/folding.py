@@ -79,9 +79,12 @@ def _(info, axes, x, vector, *rest):
 
 @layer_norm_op.register_vmap
 def _(info, axes, *inputs):
-    *tensors, seed, eps, unbiased = inputs
-    seed = None if seed is None else _one(seed, axes[5], info)
-    out = layer_norm_op(*_grouped(tensors, axes[:5], info.batch_size), seed, eps, unbiased)
+    *tensors, x_rate, x_seed, rate, seed, eps, unbiased = inputs
+    x, added, weight, bias, x_rate, rate = _grouped((*tensors, x_rate, rate), (*axes[:5], axes[6]), info.batch_size)
+    x_seed, seed = (
+        None if own is None else _one(own, axis, info) for own, axis in ((x_seed, axes[5]), (seed, axes[7]))
+    )
+    out = layer_norm_op(x, added, weight, bias, x_rate, x_seed, rate, seed, eps, unbiased)
     return tuple(_unfold(part, info.batch_size, 0) for part in out), (0, 0, 0, 0)
 
 

@@ -12,31 +12,41 @@ from torch import Tensor
 
 from magna.ops import backends
 from magna.ops.random import DENSE_STREAM
-from magna.ops.triton_draw import bits, factor
+from magna.ops.triton_draw import bits, factor, keys
 from magna.ops.triton_launch import bound
 from magna.ops.triton_products import masked_product
-from magna.ops.triton_sizes import accumulator, ceil_div, power_of_2
+from magna.ops.triton_sizes import accumulator, ceil_div, index_type, power_of_2
 
 _TILE = 2048  # entries of several rows that a program takes in one step
 _COLUMNS = 512  # of a program that need not hold whole rows
 _CHUNKS = 512  # programs that share the rows where there are sums over them
+_NORM_BACK = (
+    1024,
+    1024,
+)  # the same two of the norm's way back, whose sums are in registers: less in a step, more programs
 _STRIP = 512, 16  # of what these leave, rows in one step of a program and all of its columns
 
 
 @triton.jit
-def _tile(start, end, rows, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr):
+def _tile(start, end, rows, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, INDEX: tl.constexpr):
     """BN rows of a group: their numbers among those of all groups, which there are, the same of their entries."""
     n, c = start + tl.arange(0, BN), tl.arange(0, CB)
-    row = tl.program_id(1).to(tl.int64) * rows + n
+    row = tl.program_id(1).to(INDEX) * rows + n
     there = n < end
     return row, there, row[:, None] * C + c[None, :], there[:, None] & (c < C)[None, :]
 
 
 @triton.jit
-def _dropped(x, rate_ptr, seed_ptr, place, STREAM: tl.constexpr, ACC: tl.constexpr):
-    """Dropout as `dropout` draws it: a rate for each group, all groups numbered through."""
-    drawn = bits(seed_ptr, tl.full([], STREAM, tl.int32), place)
-    return x * factor(drawn, tl.load(rate_ptr + tl.program_id(1)), ACC)
+def _chance(rate_ptr, seed_ptr, STREAM: tl.constexpr):
+    """What a group's draws share: both keys and the rate."""
+    key0, key1 = keys(seed_ptr, tl.full([], STREAM, tl.int32))
+    return key0, key1, tl.load(rate_ptr + tl.program_id(1))
+
+
+@triton.jit
+def _dropped(x, place, key0, key1, rate, ACC: tl.constexpr):
+    """Dropout as `dropout` draws it, all groups numbered through, in the type of x."""
+    return (x.to(ACC) * factor(bits(key0, key1, place), rate, ACC)).to(x.dtype)
 
 
 @triton.jit
@@ -47,14 +57,20 @@ def _like_sums(number: tl.constexpr, BN: tl.constexpr, ACC: tl.constexpr):
 
 @triton.jit
 def _layer_norm_kernel(
-    x_ptr, added_ptr, weight_ptr, bias_ptr, rate_ptr, seed_ptr, total_ptr, out_ptr, mean_ptr, scale_ptr, rows,
-    EPS: tl.constexpr, UNBIASED: tl.constexpr, ADDS: tl.constexpr, DROPS: tl.constexpr, STREAM: tl.constexpr,
-    C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, ACC: tl.constexpr,
+    x_ptr, added_ptr, weight_ptr, bias_ptr, x_rate_ptr, x_seed_ptr, rate_ptr, seed_ptr,
+    total_ptr, out_ptr, mean_ptr, scale_ptr, rows,
+    EPS: tl.constexpr, UNBIASED: tl.constexpr, ADDS: tl.constexpr, X_DROPS: tl.constexpr, DROPS: tl.constexpr,
+    STREAM: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, INDEX: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    row, there, place, live = _tile(tl.program_id(0) * BN, rows, rows, C, BN, CB)
-    x = tl.load(x_ptr + place, mask=live, other=0.0).to(ACC)
+    row, there, place, live = _tile(tl.program_id(0) * BN, rows, rows, C, BN, CB, INDEX)
+    given = tl.load(x_ptr + place, mask=live, other=0.0)
+    if X_DROPS:
+        key0, key1, rate = _chance(x_rate_ptr, x_seed_ptr, STREAM)
+        given = _dropped(given, place, key0, key1, rate, ACC)
+    x = given.to(ACC)
     if ADDS:
         x += tl.load(added_ptr + place, mask=live, other=0.0).to(ACC)
+    if ADDS or X_DROPS:
         # What is normed is what the others will read.
         rounded = x.to(total_ptr.dtype.element_ty)
         tl.store(total_ptr + place, rounded, mask=live)
@@ -69,7 +85,8 @@ def _layer_norm_kernel(
     bias = tl.load(bias_ptr + own, mask=c < C, other=0.0).to(ACC)
     out = centred * scale[:, None] * weight[None, :] + bias[None, :]
     if DROPS:
-        out = _dropped(out, rate_ptr, seed_ptr, place, STREAM, ACC)
+        key0, key1, rate = _chance(rate_ptr, seed_ptr, STREAM)
+        out = _dropped(out, place, key0, key1, rate, ACC)
     tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), mask=live)
     tl.store(mean_ptr + row, mean, mask=there)
     tl.store(scale_ptr + row, scale, mask=there)
@@ -77,25 +94,34 @@ def _layer_norm_kernel(
 
 @triton.jit
 def _layer_norm_backward_kernel(
-    grad_ptr, beside_ptr, x_ptr, weight_ptr, mean_ptr, scale_ptr, rate_ptr, seed_ptr, grad_x_ptr, partial_ptr, rows,
-    chunk, EPS: tl.constexpr, UNBIASED: tl.constexpr, ADDS: tl.constexpr, DROPS: tl.constexpr, STREAM: tl.constexpr,
-    C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, ACC: tl.constexpr,
+    grad_ptr, beside_ptr, total_ptr, weight_ptr, mean_ptr, scale_ptr, x_rate_ptr, x_seed_ptr, rate_ptr, seed_ptr,
+    by_total_ptr, by_x_ptr, partial_ptr, rows, chunk,
+    EPS: tl.constexpr, UNBIASED: tl.constexpr, ADDS: tl.constexpr, X_DROPS: tl.constexpr, DROPS: tl.constexpr,
+    STREAM: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, INDEX: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """`partial` [G, programs, 2, C]: the gradients of weight and bias by each chunk of rows."""
     first = tl.program_id(0) * chunk
     end = tl.minimum(first + chunk, rows)
     c, group = tl.arange(0, CB), tl.program_id(1).to(tl.int64)
     weight = tl.load(weight_ptr + group * C + c, mask=c < C, other=0.0).to(ACC)
+    if X_DROPS:
+        x_key0, x_key1, x_rate = _chance(x_rate_ptr, x_seed_ptr, STREAM)
+    if DROPS:
+        key0, key1, rate = _chance(rate_ptr, seed_ptr, STREAM)
     by_weight = tl.zeros([BN, CB], dtype=ACC)
     by_bias = tl.zeros([BN, CB], dtype=ACC)
     for start in range(first, end, BN):
-        row, there, place, live = _tile(start, end, rows, C, BN, CB)
+        row, there, place, live = _tile(start, end, rows, C, BN, CB, INDEX)
         grad = tl.load(grad_ptr + place, mask=live, other=0.0).to(ACC)
+        total = tl.load(total_ptr + place, mask=live, other=0.0).to(ACC)
+        if ADDS:
+            # Here and not where it is added: no load passes the sums over a row.
+            beside = tl.load(beside_ptr + place, mask=live, other=0.0).to(ACC)
         if DROPS:
-            grad = _dropped(grad, rate_ptr, seed_ptr, place, STREAM, ACC)
+            grad = _dropped(grad, place, key0, key1, rate, ACC)
         mean = tl.load(mean_ptr + row, mask=there, other=0.0)
         scale = tl.load(scale_ptr + row, mask=there, other=0.0)
-        normed = (tl.load(x_ptr + place, mask=live, other=0.0).to(ACC) - mean[:, None]) * scale[:, None]
+        normed = (total - mean[:, None]) * scale[:, None]
         by_weight += grad * normed
         by_bias += grad
         slope = grad * weight[None, :]
@@ -108,8 +134,11 @@ def _layer_norm_backward_kernel(
             along /= C
         slope = (slope - (tl.sum(slope, axis=1) / C)[:, None] - normed * along[:, None]) * scale[:, None]
         if ADDS:
-            slope += tl.load(beside_ptr + place, mask=live, other=0.0).to(ACC)
-        tl.store(grad_x_ptr + place, slope.to(grad_x_ptr.dtype.element_ty), mask=live)
+            slope += beside
+        rounded = slope.to(by_total_ptr.dtype.element_ty)
+        tl.store(by_total_ptr + place, rounded, mask=live)
+        if X_DROPS:
+            tl.store(by_x_ptr + place, _dropped(rounded, place, x_key0, x_key1, x_rate, ACC), mask=live)
     own = (group * tl.num_programs(0) + tl.program_id(0)) * 2 * C + c
     tl.store(partial_ptr + own, tl.sum(by_weight, axis=0), mask=c < C)
     tl.store(partial_ptr + own + C, tl.sum(by_bias, axis=0), mask=c < C)
@@ -162,20 +191,21 @@ def layer_norm(
     added: Tensor | None,
     weight: Tensor,
     bias: Tensor,
+    x_rate: Tensor | None,
+    x_seed: Tensor | None,
     rate: Tensor | None,
     seed: Tensor | None,
     eps: float,
     unbiased: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     groups, rows, width = x.shape
-    total = x.new_empty(groups, 0) if added is None else torch.empty_like(x)
-    out, options = torch.empty_like(x), _options(x, width)
+    total = x.new_empty(groups, 0) if added is None and x_rate is None else torch.empty_like(x)
+    out, options = torch.empty_like(x), _options(x, width, _TILE)
     mean, scale = (weight.new_empty(groups, rows) for _ in range(2))
     if out.numel():
-        has = {"UNBIASED": unbiased, "ADDS": added is not None, "DROPS": rate is not None}
-        kernel = bound(_layer_norm_kernel, EPS=eps, STREAM=DENSE_STREAM, C=width, **has, **options)
+        kernel = bound(_layer_norm_kernel, **_norm_options(x, eps, unbiased, added, x_rate, rate), **options)
         kernel[(ceil_div(rows, options["BN"]), groups)](
-            x, added, weight, bias, rate, seed, total, out, mean, scale, rows
+            x, added, weight, bias, x_rate, x_seed, rate, seed, total, out, mean, scale, rows
         )
     return total, out, mean, scale
 
@@ -183,30 +213,44 @@ def layer_norm(
 def layer_norm_backward(
     grad: Tensor,
     beside: Tensor | None,
-    x: Tensor,
+    total: Tensor,
     weight: Tensor,
     mean: Tensor,
     scale: Tensor,
+    x_rate: Tensor | None,
+    x_seed: Tensor | None,
     rate: Tensor | None,
     seed: Tensor | None,
     eps: float,
     unbiased: bool,
-) -> tuple[Tensor, Tensor]:
-    groups, rows, width = x.shape
-    grad_x, options = torch.empty_like(x), _options(x, width)
-    chunk, programs = _chunks(rows, options["BN"], _CHUNKS)
+) -> tuple[Tensor, Tensor, Tensor]:
+    groups, rows, width = total.shape
+    tile, most = _NORM_BACK
+    by_total, options = torch.empty_like(total), _options(total, width, tile)
+    by_x = total.new_empty(groups, 0) if x_rate is None else torch.empty_like(total)
+    chunk, programs = _chunks(rows, options["BN"], most)
     partial = mean.new_empty(groups, programs, 2, width)
     if partial.numel():
-        has = {"UNBIASED": unbiased, "ADDS": beside is not None, "DROPS": rate is not None}
-        kernel = bound(_layer_norm_backward_kernel, EPS=eps, STREAM=DENSE_STREAM, C=width, **has, **options)
-        kernel[(programs, groups)](grad, beside, x, weight, mean, scale, rate, seed, grad_x, partial, rows, chunk)
-    return grad_x, sum_rows(partial.flatten(2)).view(groups, 2, width)
+        has = _norm_options(total, eps, unbiased, beside, x_rate, rate)
+        kernel = bound(_layer_norm_backward_kernel, **has, **options)
+        kernel[(programs, groups)](
+            grad, beside, total, weight, mean, scale, x_rate, x_seed, rate, seed, by_total, by_x, partial, rows, chunk
+        )
+    return by_total, by_x, sum_rows(partial.flatten(2)).view(groups, 2, width)
+
+
+def _norm_options(
+    x: Tensor, eps: float, unbiased: bool, added: Tensor | None, x_rate: Tensor | None, rate: Tensor | None
+) -> dict:
+    has = {"ADDS": added is not None, "X_DROPS": x_rate is not None, "DROPS": rate is not None}
+    sizes = {"C": x.size(2), "INDEX": index_type(x.numel())}
+    return {"EPS": eps, "UNBIASED": unbiased, "STREAM": DENSE_STREAM, **has, **sizes}
 
 
 def bias_backward(grad: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
     """The gradient in front of ReLU, where `out` is what came out of it, and its sum over the rows."""
     rows, width = grad.shape
-    options = _options(grad, min(width, _COLUMNS))
+    options = _options(grad, min(width, _COLUMNS), _TILE)
     columns = ceil_div(width, options["CB"])
     chunk, programs = _chunks(rows, options["BN"], max(1, _CHUNKS // max(columns, 1)))
     masked = grad if out is None else torch.empty_like(grad)
@@ -223,10 +267,10 @@ def hidden_backward(grad: Tensor, weight: Tensor, hidden: Tensor) -> tuple[Tenso
     return masked, sum_rows(partial[None])[0]
 
 
-def _options(x: Tensor, width: int) -> dict:
+def _options(x: Tensor, width: int, tile: int) -> dict:
     columns = power_of_2(max(width, 1))
     return {
-        "BN": max(1, _TILE // columns),
+        "BN": max(1, tile // columns),
         "CB": columns,
         "ACC": accumulator(x.dtype),
         "num_warps": min(16, max(4, columns // 512)),

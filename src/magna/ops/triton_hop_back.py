@@ -11,7 +11,7 @@ from torch import Tensor
 
 from magna.graph import Segments
 from magna.ops.backends import Draw
-from magna.ops.triton_draw import bits, factor
+from magna.ops.triton_draw import bits, factor, keys
 from magna.ops.triton_edges import take_rows
 from magna.ops.triton_launch import Bound, bound
 from magna.ops.triton_rows import (
@@ -194,7 +194,8 @@ def _hop_dropout_kernel(
     entry = ((i // (H * D)) * all_heads + first_head + head) * all_width + first_column + i % D
     rate = tl.load(rate_ptr + head, mask=live, other=0.0)
     grad = tl.load(grad_ptr + i, mask=live, other=0.0).to(ACC)
-    kept = grad * factor(bits(seed_ptr, 2 * number + 1, entry), rate, ACC)
+    key0, key1 = keys(seed_ptr, 2 * number + 1)
+    kept = grad * factor(bits(key0, key1, entry), rate, ACC)
     tl.store(out_ptr + i, kept.to(out_ptr.dtype.element_ty), mask=live)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from magna.graph import Segments
 from magna.ops.backends import Draw
-from magna.ops.triton_draw import bits, factor
+from magna.ops.triton_draw import bits, factor, keys
 from magna.ops.triton_sizes import accumulator, ceil_div, power_of_2
 
 # The arguments that change from graph to graph, hop to hop or slice to slice must not compile a kernel anew.
@@ -80,7 +80,8 @@ def feature_factor(
     H: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     row = node.to(tl.int64)[:, None, None] * all_heads + first_head + h[None, :, None]
-    drawn = bits(seed_ptr, stream, row * all_width + first_column + d[None, None, :])
+    key0, key1 = keys(seed_ptr, stream)
+    drawn = bits(key0, key1, row * all_width + first_column + d[None, None, :])
     return factor(drawn, per_head(rate_ptr, h, H), ACC)
 
 

@@ -19,5 +19,10 @@ def power_of_2(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
+def index_type(size: int) -> tl.dtype:
+    """Of places among so many entries and a block beyond them: a draw for one of 64 bits takes more instructions."""
+    return tl.int32 if size < 2**30 else tl.int64
+
+
 def accumulator(dtype: torch.dtype) -> tl.dtype:
     return tl.float64 if dtype == torch.float64 else tl.float32

@@ -14,32 +14,12 @@ import triton.language as tl
 from torch import Tensor
 
 from magna.graph import Graph
-from magna.ops.triton_edges import blocks, callers, edge_entries, sum_hubs
+from magna.ops.triton_edges import blocks, edge_entries, next_rows, row_entries, sum_hubs
 from magna.ops.triton_launch import Bound
 from magna.ops.triton_sizes import accumulator, ceil_div
 
 _ROWS = 4  # short rows that a program takes at once
 _ROW_EDGES = 8  # edges of each in one step
-
-
-@triton.jit
-def _rows(pieces_ptr, num_pieces, R: tl.constexpr):
-    """The next R pieces: their begins, ends and slots, and the length of the longest."""
-    piece = tl.program_id(0) * R + tl.arange(0, R)
-    there = piece < num_pieces
-    begin = tl.load(pieces_ptr + piece * 4 + 1, mask=there, other=0)
-    end = tl.load(pieces_ptr + piece * 4 + 2, mask=there, other=0)
-    slot = tl.load(pieces_ptr + piece * 4 + 3, mask=there, other=-1)
-    return begin, end, slot, tl.max(end - begin, axis=0)
-
-
-@triton.jit
-def _row_entries(order_ptr, start, end, h, H: tl.constexpr, BE: tl.constexpr, IN_ORDER: tl.constexpr):
-    """As `edge_entries`, for one row of starts and ends: [R, BE, HB]."""
-    p = start[:, None] + tl.arange(0, BE)[None, :]
-    live = p < end[:, None]
-    edge = callers(order_ptr, p, live, IN_ORDER)
-    return edge[:, :, None] * H + h[None, None, :], live[:, :, None] & (h < H)[None, None, :]
 
 
 @triton.jit
@@ -62,18 +42,18 @@ def _softmax_kernel(
     R: tl.constexpr, H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, IN_ORDER: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     h = tl.program_id(1) * HB + tl.arange(0, HB)
-    begin, end, slot, longest = _rows(pieces_ptr, num_pieces, R)
+    _, begin, end, slot, longest = next_rows(pieces_ptr, tl.program_id(0) * R, num_pieces, R)
     # Most rows fit into the first block, which stays in registers.
-    where, live = _row_entries(order_ptr, begin, end, h, H, BE, IN_ORDER)
+    where, live = row_entries(order_ptr, begin, end, h, H, BE, IN_ORDER)
     score = tl.load(scores_ptr + where, mask=live, other=float("-inf"))
     top, total = _add_scores(tl.full([R, HB], float("-inf"), dtype=ACC), tl.zeros([R, HB], dtype=ACC), score)
     for step in range(BE, longest, BE):
-        later, later_live = _row_entries(order_ptr, begin + step, end, h, H, BE, IN_ORDER)
+        later, later_live = row_entries(order_ptr, begin + step, end, h, H, BE, IN_ORDER)
         top, total = _add_scores(top, total, tl.load(scores_ptr + later, mask=later_live, other=float("-inf")))
     alone = (slot < 0)[:, None, None]
     tl.store(out_ptr + where, _divide(score, top, total), mask=live & alone)
     for step in range(BE, longest, BE):
-        later, later_live = _row_entries(order_ptr, begin + step, end, h, H, BE, IN_ORDER)
+        later, later_live = row_entries(order_ptr, begin + step, end, h, H, BE, IN_ORDER)
         score = tl.load(scores_ptr + later, mask=later_live & alone, other=float("-inf"))
         tl.store(out_ptr + later, _divide(score, top, total), mask=later_live & alone)
     there = slot.to(tl.int64)[:, None] * (2 * H) + h[None, :]
@@ -142,19 +122,19 @@ def _softmax_backward_kernel(
     R: tl.constexpr, H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, IN_ORDER: tl.constexpr,
 ):  # fmt: skip
     h = tl.program_id(1) * HB + tl.arange(0, HB)
-    begin, end, slot, longest = _rows(pieces_ptr, num_pieces, R)
-    where, live = _row_entries(order_ptr, begin, end, h, H, BE, IN_ORDER)
+    _, begin, end, slot, longest = next_rows(pieces_ptr, tl.program_id(0) * R, num_pieces, R)
+    where, live = row_entries(order_ptr, begin, end, h, H, BE, IN_ORDER)
     grad = tl.load(grad_ptr + where, mask=live, other=0.0)
     attention = tl.load(attention_ptr + where, mask=live, other=0.0)
     mean = tl.sum(grad * attention, axis=1)
     for step in range(BE, longest, BE):
-        later, later_live = _row_entries(order_ptr, begin + step, end, h, H, BE, IN_ORDER)
+        later, later_live = row_entries(order_ptr, begin + step, end, h, H, BE, IN_ORDER)
         later_grad = tl.load(grad_ptr + later, mask=later_live, other=0.0)
         mean += tl.sum(later_grad * tl.load(attention_ptr + later, mask=later_live, other=0.0), axis=1)
     alone = (slot < 0)[:, None, None]
     tl.store(out_ptr + where, attention * (grad - mean[:, None, :]), mask=live & alone)
     for step in range(BE, longest, BE):
-        later, later_live = _row_entries(order_ptr, begin + step, end, h, H, BE, IN_ORDER)
+        later, later_live = row_entries(order_ptr, begin + step, end, h, H, BE, IN_ORDER)
         grad = tl.load(grad_ptr + later, mask=later_live & alone, other=0.0)
         attention = tl.load(attention_ptr + later, mask=later_live & alone, other=0.0)
         tl.store(out_ptr + later, attention * (grad - mean[:, None, :]), mask=later_live & alone)
