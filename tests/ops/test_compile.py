@@ -15,6 +15,8 @@ from magna.graph import Graph
 from magna.ops import attention_diffusion, dropout, edge_scores, edge_softmax
 from magna.ops.backends import FusedOp, Packed, pack
 from magna.ops.dense import (
+    feed_forward_backward_op,
+    feed_forward_op,
     layer_norm_backward_op,
     layer_norm_op,
     linear_backward_op,
@@ -62,6 +64,9 @@ def dense_samples(x: Tensor) -> Iterator[tuple[FusedOp, tuple]]:
     grad = low @ low.T
     yield linears_op, (*learn(low), list(learn(own, own)), [low, low])
     yield linears_backward_op, (low, [grad, grad], [own, own], [low, low])
+    bias = own[:, 0]
+    yield feed_forward_op, (*learn(low, own, own.T), low, low.T, *learn(bias, own[0]))
+    yield feed_forward_backward_op, (low, low, grad, own, own.T, low, low.T)
     rate, seed = torch.full((len(x),), 0.3, device=x.device), torch.tensor([3], device=x.device)
     for adds in (True, False):
         for drawn in ((rate, seed, None, None), (None, None, rate, seed), (None, None, None, None)):
