@@ -20,10 +20,7 @@ from magna.ops.triton_sizes import accumulator, ceil_div, index_type, power_of_2
 _TILE = 2048  # entries of several rows that a program takes in one step
 _COLUMNS = 512  # of a program that need not hold whole rows
 _CHUNKS = 512  # programs that share the rows where there are sums over them
-_NORM_BACK = (
-    1024,
-    1024,
-)  # the same two of the norm's way back, whose sums are in registers: less in a step, more programs
+_NORM_BACK = 1024, 1024  # the same two of the norm's way back, whose sums fill the registers: less in a step
 _STRIP = 512, 16  # of what these leave, rows in one step of a program and all of its columns
 
 

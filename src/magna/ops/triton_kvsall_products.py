@@ -8,11 +8,12 @@ import triton.language as tl
 from torch import Tensor
 
 from magna.ops.answers import Factors
-from magna.ops.triton_answers import ENTRIES, entries_here
+from magna.ops.triton_answers import entries_here
 from magna.ops.triton_launch import bound
 from magna.ops.triton_products import LAUNCH, TILE, product_tile, tile_rows
 from magna.ops.triton_sizes import ceil_div
 
+_PICKED = {"BLOCK": 8, "BC": 512}  # answers of a program that multiplies those alone, and channels in one step
 _MERGED = {"BQ": 16, "BT": 64}  # queries of a program that merges the tiles, and tiles in one step
 
 
@@ -124,8 +125,8 @@ def scan(given: Factors) -> tuple[Tensor, Tensor, Tensor]:
     bound(_merge_kernel, **_MERGED)[ceil_div(rows, _MERGED["BQ"]),](tops, totals, top, total, rows, tiles)
     num_entries = picked.numel()
     if num_entries:
-        kernel = bound(_pick_kernel, **constants, BC=TILE["BC"], BLOCK=ENTRIES)
-        kernel[ceil_div(num_entries, ENTRIES),](*tensors, *given.where, picked, num_entries, entities)
+        kernel = bound(_pick_kernel, **constants, **_PICKED)
+        kernel[ceil_div(num_entries, _PICKED["BLOCK"]),](*tensors, *given.where, picked, num_entries, entities)
     return top, total, picked
 
 

@@ -17,7 +17,7 @@ from magna.ops.triton_sizes import accumulator, ceil_div, power_of_2
 _COUNTED = 2**14  # positions, at most, whose order is found by comparing all with all: a sort takes a dozen kernels
 _PART, _OTHERS = 16, 256  # positions of a program of that kernel, and with how many it compares them in one step
 _COLUMNS = 256  # of a program that adds up rows
-_SHORT, _LONG = 4, 32  # rows that it takes at first, and in each step where there are more
+_SHORT, _LONG = 4, 8  # rows that it takes at first, and in each step where there are more: they lie in registers
 
 
 @triton.jit
