@@ -199,7 +199,7 @@ def test_model_settings_are_those_of_the_model() -> None:
 
     defaults = MAGNA.defaults() | LinkPredictor.defaults()
     settings = asdict(ModelConfig())
-    for name in ("name", "hidden_channels", "num_layers", "out_heads"):
+    for name in ("name", "members", "hidden_channels", "num_layers", "out_heads"):
         del settings[name]
     assert settings == {name: defaults[name] for name in settings}
     # The task decides about relations, and self-loops and what is told of types are a matter of the data.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -10,7 +11,7 @@ import torch
 
 from magna.config import Config, ModelConfig
 from magna.datasets import load_digits
-from magna.models import MODELS, make_link_predictor, make_model
+from magna.models import MODELS, Ensemble, make_link_predictor, make_model
 from magna.run import RunFolder
 from magna.tasks import NodeClassification
 from magna.trials import train_trials
@@ -27,16 +28,47 @@ def test_every_name_has_a_model() -> None:
     assert set(get_args(get_type_hints(ModelConfig)["name"])) == set(MODELS) == set(SMALL)
 
 
+@pytest.mark.parametrize("members", [1, 2])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_has_the_settings_of_its_config(name: str, tmp_path: Path) -> None:
-    model = make_model(SMALL[name], 5, 3).eval()
-    assert type(model) is MODELS[name]
+def test_a_model_has_the_settings_of_its_config(name: str, members: int, tmp_path: Path) -> None:
+    config = replace(SMALL[name], members=members)
+    model = make_model(config, 5, 3).eval()
+    assert type(model) is (MODELS[name] if members == 1 else Ensemble)
     x, edge_index = torch.randn(3, 5), torch.tensor([[0, 1, 2], [1, 2, 0]])
     out = model(x, edge_index)
     assert out.shape == (3, 3)
-    run = RunFolder.create(tmp_path / "run", Config(model=SMALL[name]), torch.device("cpu"))
+    run = RunFolder.create(tmp_path / "run", Config(model=config), torch.device("cpu"))
     run.finish(model, SUMMARY)
     assert torch.equal(run.load_model().eval()(x, edge_index), out)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_probabilities_of_an_ensemble_are_the_mean_of_its_members(name: str) -> None:
+    torch.manual_seed(4)
+    ensemble = make_model(replace(SMALL[name], members=3), 5, 3)
+    assert isinstance(ensemble, Ensemble)
+    torch.manual_seed(4)
+    alone = make_model(SMALL[name], 5, 3)
+    x, edge_index = torch.randn(3, 5), torch.tensor([[0, 1, 2], [1, 2, 0]])
+    each = ensemble(x, edge_index)  # without dropout, but in training mode
+    assert torch.equal(each[0], alone(x, edge_index)) and not torch.equal(each[0], each[1])
+    torch.testing.assert_close(ensemble.eval()(x, edge_index).softmax(-1), each.softmax(-1).mean(0))
+
+
+def test_members_that_are_sure_of_other_classes_leave_no_infinite_loss() -> None:
+    ensemble = make_model(replace(SMALL["magna"], members=2), 5, 3)
+    assert isinstance(ensemble, Ensemble)
+    with torch.no_grad():
+        for parameter in ensemble.parameters():
+            parameter.mul_(100)
+    assert ensemble.eval()(torch.randn(3, 5), torch.tensor([[0, 1, 2], [1, 2, 0]])).isfinite().all()
+
+
+def test_members_are_one_or_more_and_classify_nodes() -> None:
+    with pytest.raises(ValueError, match=r"^model.members is 0; allowed: an int, 1 and above$"):
+        make_model(ModelConfig(members=0), 5, 3)
+    with pytest.raises(ValueError, match=r"^model.members is 2, but a link predictor has no such setting; allowed: "):
+        make_link_predictor(ModelConfig(members=2), 5, 3)
 
 
 @pytest.mark.parametrize("name", MODELS)

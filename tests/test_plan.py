@@ -45,6 +45,7 @@ def _data_of(task: NodeClassification, config: Config) -> list[torch.Tensor]:
         WIDE,
         [*WIDE, "model.memory=recompute"],
         [*WIDE, "model.feed_forward=false", "task.consistency=1.0"],
+        [*WIDE, "model.members=2"],
         ["model.name=gat", "model.hidden_channels=1024", "model.num_layers=3", "model.attention_dropout=0.5"],
         ["model.name=diff-gcn", "model.hidden_channels=1024", "model.num_layers=3", "model.top_k=16"],
     ],

@@ -16,7 +16,7 @@ from magna import train as training
 from magna.answer import Query, predict_links
 from magna.cli import app
 from magna.config import Config, load_recipe
-from magna.datasets import load_digits, load_own
+from magna.datasets import load_digits, load_own, prepare
 from magna.predict import Predictions, evaluate, predict, read_ids
 from magna.run import RunFolder
 
@@ -83,6 +83,18 @@ def test_predictions_agree_with_the_score_of_the_run(digits: Path) -> None:
     test = load_digits().test.tolist()
     right = sum(found.labels[node] == found.truth[node] for node in test)
     assert right / len(test) == pytest.approx(again["metrics"]["accuracy"], abs=1e-6)
+
+
+def test_an_ensemble_is_a_run_like_any_other(tmp_path: Path) -> None:
+    config = Config().with_values([*SETTINGS, "model.members=2", "train.epochs=3"])
+    training.train(config, run_dir=tmp_path, seeds=2, together=True, device="cpu")
+    for seed in (0, 1):
+        run = tmp_path / f"seed-{seed}"
+        summary, found = RunFolder.open(run).summary, predict(run, device="cpu")
+        assert summary is not None and evaluate(run, device="cpu")["metrics"] == pytest.approx(summary["test"])
+        model, data = RunFolder.open(run).load_model(), prepare(load_digits(), config.data)
+        members = [member.eval()(data.x, data.edge_index).softmax(1) for member in model.members]  # type: ignore[union-attr]
+        torch.testing.assert_close(found.probabilities.float(), torch.stack(members).mean(0))
 
 
 def test_some_nodes_are_the_rows_of_all_nodes(own: tuple[Path, Path]) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from magna.config import Config, Range, load_recipe, recipe_names
+from magna.experiments import same_training
 from magna.models import Model, make_link_predictor, make_model
 
 # Features and classes.
@@ -36,6 +37,13 @@ def test_every_corner_of_the_space_is_a_model(name: str) -> None:
             for key, space in config.search.items()
         }
         _model(config.with_settings(corner))
+
+
+@pytest.mark.parametrize("name", ["cora", "citeseer", "pubmed"])
+def test_an_ensemble_is_the_tuned_recipe_several_times(name: str) -> None:
+    ensemble = load_recipe(f"{name}-ensemble")
+    assert ensemble.model.members > 1
+    assert same_training(ensemble.with_values(["model.members=1"]), load_recipe(name))
 
 
 @pytest.mark.parametrize(("name", "millions"), [("cora", 16.97), ("citeseer", 25.19), ("pubmed", 16.01)])

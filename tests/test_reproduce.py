@@ -121,7 +121,7 @@ def test_an_unknown_table_or_data_set_is_named() -> None:
         cells("table1", ["digits"])
     with pytest.raises(ValueError, match="data set is 'cora'; allowed for table3: wn18rr, fb15k-237, families"):
         cells("table3", ["cora"])
-    with pytest.raises(ValueError, match="row is 'gat'; allowed for table1 on cora: MAGNA, tuned; MAGNA, paper;"):
+    with pytest.raises(ValueError, match="row is 'gat'; allowed for table1 on cora: MAGNA, tuned; MAGNA, ensemble;"):
         cells("table1", ["cora"], ["gat"])
 
 
@@ -271,7 +271,7 @@ def test_figures_of_other_settings_are_none_of_the_table(
     alpha, fails = 0.1, False
 
     def two(dataset: str) -> Iterator[Cell]:
-        for row in ("MAGNA, tuned", "MAGNA, paper") if dataset == "cora" else ():
+        for row in ("MAGNA, tuned", "MAGNA, ensemble") if dataset == "cora" else ():
             yield Cell("table1", dataset, row, load_recipe("digits").with_values([f"model.alpha={alpha}"]))
 
     def train_trials(configs: Sequence[Config], task: Any, *, on_results: Any, **options: Any) -> None:
@@ -290,7 +290,7 @@ def test_figures_of_other_settings_are_none_of_the_table(
     assert accuracies()[0] == ["80.1 ± 0.1"] * 2
     alpha = 0.2
     arguments += ["--row", "MAGNA, tuned"]
-    changed = "left out, because their recipes have changed since: table1/cora/magna-paper.json"
+    changed = "left out, because their recipes have changed since: table1/cora/magna-ensemble.json"
     assert accuracies() == (["80.1 ± 0.1", "—"], changed)
     alpha, fails = 0.3, True
     assert accuracies()[0] == ["—", "—"], "it diverged, and what is there has another alpha"

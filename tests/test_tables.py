@@ -51,7 +51,7 @@ def test_table_1_has_ours_and_theirs(tmp_path: Path) -> None:
     put(tmp_path, "table1/cora/a.json", "MAGNA, tuned", [0.80, 0.82, 0.84])
     rows = tables.make_table("table1", tmp_path).rows
     assert rows[0] == ["MAGNA, tuned (ours)", "82.0 ± 2.0", "—", "—", "ours, 3 seeds, cpu"]
-    assert rows[1] == ["MAGNA, paper (ours)", "—", "—", "—", "not yet measured"]
+    assert rows[1] == ["MAGNA, ensemble (ours)", "—", "—", "—", "not yet measured"]
     assert rows[-1] == ["MAGNA, the paper", "85.4 ± 0.6", "73.7 ± 0.5", "81.4 ± 0.2", "MAGNA paper, Table 1"]
 
 

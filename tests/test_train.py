@@ -107,13 +107,13 @@ def test_the_test_split_is_read_once_and_last(tmp_path: Path, monkeypatch: pytes
     assert seen.count("test") == 1 and seen[-1] == "test"
 
 
-@pytest.mark.parametrize("stop", [1, 7])
+@pytest.mark.parametrize(("stop", "members"), [(1, 1), (7, 1), (7, 3)])
 def test_a_stopped_run_ends_as_if_it_had_never_stopped(
-    finished: tuple[Path, dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int, members: int
 ) -> None:
-    whole, _ = finished
+    whole, config = tmp_path / "whole", Config.from_dict(SMALL).with_values([f"model.members={members}"])
+    training.train(config, run_dir=whole, device="cpu")
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
-    config = Config.from_dict(SMALL)
     with pytest.raises(Killed):
         training.train(config, run_dir=tmp_path / "run", device="cpu", on_epoch=_killed_after(stop))
     torch.manual_seed(123)  # a new process would have another state

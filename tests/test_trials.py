@@ -16,6 +16,7 @@ import torch
 from magna import MAGNAConv
 from magna.config import Config, ModelConfig, TaskConfig, TrainConfig, keys, load_recipe
 from magna.loop import Diverged
+from magna.models import Ensemble
 from magna.run import RunFolder
 from magna.tasks import NodeClassification
 from magna.train import train
@@ -39,12 +40,14 @@ def task() -> NodeClassification:
     return node_task(config(), None, torch.device("cpu"))
 
 
-def test_without_chance_a_batch_is_the_ordinary_loop(task: NodeClassification, tmp_path: Path) -> None:
+@pytest.mark.parametrize("members", [1, 2])
+def test_without_chance_a_batch_is_the_ordinary_loop(task: NodeClassification, tmp_path: Path, members: int) -> None:
     configs = [
         config(train__seed=1, train__lr=0.02, model__K=1, model__alpha=0.3),
         config(train__seed=2, train__lr=0.005, model__K=4, train__weight_decay=0.1, train__clip=0.01),
         config(train__seed=3, model__negative_slope=0.6),
     ]
+    configs = [each.with_settings({"model.members": members}) for each in configs]
     together = train_trials(configs, task, read_test=True)
     for number, (each, result) in enumerate(zip(configs, together, strict=True)):
         alone = train(each, run_dir=tmp_path / str(number), device="cpu")["runs"][0]
@@ -75,6 +78,38 @@ def test_batch_norm_takes_its_statistics_in_each_trial(task: NodeClassification,
         train(each, run_dir=folder, device="cpu")
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         assert [row["loss"] for row in result.history] == pytest.approx([line["loss"] for line in lines], rel=1e-3)
+
+
+def test_a_member_of_an_ensemble_trains_as_it_would_alone(task: NodeClassification) -> None:
+    # With a small bound on the gradient and much decay: what members had in common would show in their steps.
+    one = config(train__clip=0.01, train__weight_decay=0.1, task__consistency=1.0)
+    two = one.with_values(["model.members=2"])
+    (alone,), (ensemble,) = (train_trials([each], task, keep_weights=True) for each in (one, two))
+    assert alone.weights is not None and ensemble.weights is not None
+    # At its own best epoch, whatever the other one's is.
+    for name, value in alone.weights.items():
+        torch.testing.assert_close(ensemble.weights[f"members.0.{name}"], value, rtol=1e-3, atol=1e-5)
+    assert len(ensemble.weights) == 2 * len(alone.weights)
+
+
+def test_every_member_keeps_its_own_best_epoch(task: NodeClassification, tmp_path: Path) -> None:
+    two = config(model__members=2, model__input_dropout=0.3, train__lr=0.1, train__epochs=12)
+    seen: list[list[float]] = [[], []]
+    measured = NodeClassification.evaluate
+    with pytest.MonkeyPatch.context() as patch:
+
+        def evaluate(self: NodeClassification, model: torch.nn.Module, split: str) -> dict[str, float]:
+            found = measured(self, model, split)
+            if not isinstance(model, Ensemble):
+                min(seen, key=len).append(found["accuracy"])
+            return found
+
+        patch.setattr(NodeClassification, "evaluate", evaluate)
+        train(two, run_dir=tmp_path / "run", device="cpu")
+    model = RunFolder(tmp_path / "run").load_model()
+    assert isinstance(model, Ensemble) and all(len(accuracies) == 12 for accuracies in seen)
+    own = [measured(task, member, "valid")["accuracy"] for member in model.members]
+    assert own == [max(accuracies) for accuracies in seen]
 
 
 @pytest.mark.parametrize("model", ["magna", "gat"])
@@ -121,8 +156,9 @@ def test_several_structures_come_back_in_order(task: NodeClassification) -> None
     assert all(batch[index] is results[index] for batch in batches for index in batch)
 
 
-def test_stopped_trials_stop_and_the_others_go_on(task: NodeClassification) -> None:
-    configs = [config(train__seed=s, model__input_dropout=0.1) for s in range(4)]
+@pytest.mark.parametrize("members", [1, 2])
+def test_stopped_trials_stop_and_the_others_go_on(task: NodeClassification, members: int) -> None:
+    configs = [config(train__seed=s, model__input_dropout=0.1, model__members=members) for s in range(4)]
     seen: list[tuple[int, list[int]]] = []
 
     def stop(epoch: int, running: list[int], scores: list[float]) -> list[int]:

@@ -69,6 +69,7 @@ class ModelConfig:
     """
 
     name: Literal["magna", "gat", "diff-gcn"] = "magna"  # of node classification; the others are baselines
+    members: int = 1  # of node classification: models trained side by side, whose probabilities are averaged
     hidden_channels: int = 64
     num_layers: int = 2
     heads: int = 8

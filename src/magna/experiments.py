@@ -35,6 +35,7 @@ class Cell:
 # Row → the recipe of a data set.
 TABLE_1 = {
     "MAGNA, tuned": "{}",
+    "MAGNA, ensemble": "{}-ensemble",
     "MAGNA, paper": "{}-paper",
     "MAGNA, official": "{}-official",
     "GAT": "{}-gat",

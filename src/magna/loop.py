@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from magna.capture import captured, step_precision
 from magna.config import Config, TrainConfig
-from magna.models import Model
+from magna.models import Model, members_of
 from magna.run import RunFolder
 from magna.tasks import Task
 
@@ -50,7 +51,9 @@ class Progress:
     epoch: int = 0
     best_epoch: int = -1
     seconds: float = 0.0
-    best: dict[str, float] | None = None
+    best: dict[str, float] | None = None  # of an ensemble the mean over its members, and above the last of their epochs
+    best_epochs: list[int] = field(default_factory=list)  # of each member
+    bests: list[dict[str, float] | None] = field(default_factory=list)
 
 
 def fit(
@@ -61,7 +64,9 @@ def fit(
     on_epoch: Callable[[Epoch], None],
     run: RunFolder | None = None,
 ) -> Progress:
-    """Train a network, going on from the checkpoint of its run; it ends with the weights that validation chose."""
+    """Train a network, going on from the checkpoint of its run; it ends with the weights that validation chose, of an
+    ensemble for each member by itself.
+    """
     on_gpu = fabric.device.type == "cuda"
     adam = torch.optim.Adam(
         _groups(network, config.train, fabric.device),
@@ -77,6 +82,9 @@ def fit(
         progress = _restore(run, network, adam, best_weights, fabric.device) or progress
         run.keep_metrics(progress.epoch)
 
+    members = members_of(network)
+    if not progress.bests:
+        progress.bests, progress.best_epochs = [progress.best] * len(members), [progress.best_epoch] * len(members)
     epoch = torch.tensor(progress.epoch, device=fabric.device)
 
     def step(batch: Tensor) -> Tensor:
@@ -109,11 +117,16 @@ def fit(
         valid = None
         row: dict[str, Any] = {"epoch": progress.epoch, "loss": train_loss}
         if (progress.epoch + 1) % config.train.eval_every == 0 or progress.epoch + 1 == config.train.epochs:
-            row["valid"] = valid = task.evaluate(model, "valid")
+            each = [task.evaluate(member, "valid") for member in members]
+            row["valid"] = valid = _mean(each)
             check_loss(valid.get("loss", train_loss), progress.epoch)  # the step after the last loss may have diverged
-            if progress.best is None or task.score(valid) > task.score(progress.best):
-                progress.best, progress.best_epoch = valid, progress.epoch
-                best_weights = _copy(network)
+            for number, found in enumerate(each):
+                best, waited = progress.bests[number], progress.epoch - progress.best_epochs[number]
+                if waited <= config.train.patience and (best is None or task.score(found) > task.score(best)):
+                    progress.bests[number], progress.best_epochs[number] = found, progress.epoch
+                    part = "" if len(members) == 1 else f"members.{number}."
+                    best_weights |= {name: value for name, value in _copy(network).items() if name.startswith(part)}
+            progress.best, progress.best_epoch = _mean(progress.bests), max(progress.best_epochs)
         if run is not None:
             run.log(row)
         progress.epoch += 1
@@ -137,12 +150,22 @@ def cosine_lr(lr: float, config: TrainConfig, epoch: float) -> float:
     return config.min_lr + (lr - config.min_lr) * (1 + math.cos(math.pi * epoch / config.epochs)) / 2
 
 
+def _mean(each: Sequence[dict[str, float] | None]) -> dict[str, float]:
+    """The mean over the members of an ensemble; of one alone what it has."""
+    found = [metrics for metrics in each if metrics is not None]
+    return found[0] if len(found) == 1 else {name: fmean(one[name] for one in found) for name in found[0]}
+
+
 def _groups(network: nn.Module, config: TrainConfig, device: torch.device) -> list[dict[str, Any]]:
-    """What Adam trains and the rates it starts from: the network, and embeddings past its encoder by themselves."""
+    """What Adam trains and the rates it starts from: the network, or each member of an ensemble, and embeddings past
+    its encoder by themselves.
+    """
     skip = getattr(network, "skip", None)
     past = [] if skip is None else list(skip.parameters())
-    rest = [parameter for parameter in network.parameters() if all(parameter is not other for other in past)]
-    groups = [{"params": rest, "start": config.lr}]
+    groups: list[dict[str, Any]] = []
+    for part in members_of(network):
+        rest = [parameter for parameter in part.parameters() if all(parameter is not other for other in past)]
+        groups.append({"params": rest, "start": config.lr})
     if past:
         groups.append({"params": past, "start": config.lr if config.skip_lr is None else config.skip_lr})
     for group in groups:

@@ -1,31 +1,96 @@
-"""The model that a config names."""
+"""The model that a config names, alone or as an ensemble."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from magna.baselines import GAT, DiffGCN
 from magna.config import Config, ModelConfig
 from magna.nn import MAGNA, LinkPredictor
+from magna.nn.attention import check_size
+from magna.nn.saved import Saved
 
-Model = MAGNA | GAT | DiffGCN | LinkPredictor
-MODELS: dict[str, type[MAGNA] | type[GAT] | type[DiffGCN]] = {"magna": MAGNA, "gat": GAT, "diff-gcn": DiffGCN}
+Single = MAGNA | GAT | DiffGCN
+MODELS: dict[str, type[Single]] = {"magna": MAGNA, "gat": GAT, "diff-gcn": DiffGCN}
+
+_CARD = """---
+{{ card_data }}
+---
+
+Models of the same settings whose probabilities are averaged, written by magna. Load it with
+`magna.models.Ensemble.from_pretrained(folder)`; `config.json` holds every setting.
+"""
+
+
+class Ensemble(nn.Module, Saved, library_name="magna", license="mit", model_card_template=_CARD):
+    r"""Models of the same settings, each with starting weights of its own, whose probabilities are averaged.
+
+    .. math:: \mathrm{out} = \log \frac{1}{M} \sum_m \mathrm{softmax}(\mathrm{out}_m)
+
+    In training mode the scores of every member come out, as each has a loss of its own. The first member starts as a
+    single model with the same seed does.
+
+    Args:
+        name: which model the members are, "magna", "gat" or "diff-gcn".
+        members: how many.
+        settings: the arguments of each.
+
+    Shapes: what a member takes → [N, C]; in training mode [M, N, C].
+
+    >>> model = Ensemble("magna", 2, in_channels=16, hidden_channels=32, num_layers=1, out_channels=3).eval()
+    >>> model(torch.randn(3, 16), torch.tensor([[0, 1, 2], [1, 2, 0]])).shape
+    torch.Size([3, 3])
+    """
+
+    def __init__(self, name: str, members: int, **settings: Any) -> None:
+        super().__init__()
+        check_size("members", members)
+        made = [MODELS[name](**settings) for _ in range(members)]
+        self.members = nn.ModuleList(made)
+        self.in_channels, self.out_channels = made[0].in_channels, made[0].out_channels
+        self._hub_mixin_config = {"name": name, "members": members, **made[0].defaults(), **settings}
+
+    def forward(self, *inputs: Any) -> Tensor:
+        """Scores of the classes whose softmax is the mean of the members'; in training mode those of each member."""
+        scores = torch.stack([member(*inputs) for member in self.members])  # [M, N, C]
+        return scores if self.training else averaged(scores)
+
+
+Model = Single | Ensemble | LinkPredictor
+
+
+def averaged(scores: Tensor) -> Tensor:
+    """Scores whose softmax is the mean of the members'; those of one member are its own.
+
+    Shapes: scores [M, N, C] → [N, C].
+    """
+    return scores[0] if len(scores) == 1 else scores.log_softmax(-1).logsumexp(0) - math.log(len(scores))
+
+
+def members_of(model: nn.Module) -> list[nn.Module]:
+    """The models that are trained as if each were alone: the members of an ensemble, else the model itself."""
+    return list(model.members) if isinstance(model, Ensemble) else [model]
 
 
 def make_model(config: ModelConfig, in_channels: int, out_channels: int, **more: Any) -> Model:
-    """A fresh model; a setting that it does not have must stay at its default.
+    """A fresh model, or an ensemble of them; a setting that it does not have must stay at its default.
 
     >>> make_model(ModelConfig(name="gat", K=3), 16, 7)
     Traceback (most recent call last):
     ValueError: model.K is 3, but gat has no such setting; allowed: hidden_channels, num_layers, heads, ...
     """
     kind = MODELS[config.name]
-    settings = _settings(config, kind, config.name)
-    with _named_as_settings(settings):
-        return kind(in_channels, out_channels=out_channels, **settings, **more)
+    members, settings = config.members, _settings(replace(config, members=1), kind, config.name)
+    with _named_as_settings({**settings, "members": members}):
+        settings |= {"in_channels": in_channels, "out_channels": out_channels, **more}
+        return kind(**settings) if members == 1 else Ensemble(config.name, members, **settings)
 
 
 def make_link_predictor(
@@ -45,10 +110,12 @@ def make_link_predictor(
 
 def model_class(config: Config) -> type[Model]:
     """What a run of this config saves."""
-    return LinkPredictor if config.task.name == "link_prediction" else MODELS[config.model.name]
+    if config.task.name == "link_prediction":
+        return LinkPredictor
+    return MODELS[config.model.name] if config.model.members == 1 else Ensemble
 
 
-def _settings(config: ModelConfig, kind: type[Model], name: str) -> dict[str, Any]:
+def _settings(config: ModelConfig, kind: type[Single | LinkPredictor], name: str) -> dict[str, Any]:
     """The settings that a model takes; another one must stay at its default."""
     settings = asdict(config)
     del settings["name"]

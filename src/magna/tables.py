@@ -68,7 +68,7 @@ def make_table(name: str, results: Path, without: Collection[str] = ()) -> Table
 
 
 def table1(read: Read) -> Table:
-    """Public split: our three kinds of recipe, then what was published."""
+    """Public split: our recipes, then what was published."""
     ours = read("table1")
     rows = []
     for row in TABLE_1:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from statistics import fmean
 from types import SimpleNamespace
 
 import torch
@@ -16,7 +17,9 @@ from torch.func import functional_call
 from magna.capture import TRIAL_RUNS, captured, step_precision
 from magna.config import Config
 from magna.loop import check_loss
+from magna.models import averaged, members_of
 from magna.tasks import NodeClassification
+from magna.tasks.node_classification import scored
 
 OnReport = Callable[[int, list[int], list[float]], Collection[int]]
 
@@ -75,16 +78,22 @@ def batch_size_for(trials: int) -> int:
 
 
 class Batch:
-    """S trainings of one structure, their parameters side by side in `weights` [S, P]."""
+    """S trainings of one structure, their parameters side by side in `weights` [S, P].
+
+    An ensemble is as many of them as it has members, under one number.
+    """
 
     def __init__(self, configs: list[Config], numbers: list[int], task: NodeClassification) -> None:
         self.task, self.device = task, task.device
         self.since, self.seconds = time.perf_counter(), 0.0  # of a trial, up to `since`
-        models = []
+        models: list[nn.Module] = []
         for config in configs:
             torch.manual_seed(config.train.seed)
             with self.device:
-                models.append(task.make_model(config.model))
+                models += members_of(task.make_model(config.model))
+        members = len(models) // len(configs)
+        configs = [config for config in configs for _ in range(members)]
+        numbers = [number for number in numbers for _ in range(members)]
         # The model that runs for all: the one with most hops, its other settings replaced by one value per trial.
         self.network = max(models, key=_most_hops)
         self.names, self.shapes = zip(*((name, p.shape) for name, p in self.network.named_parameters()), strict=True)
@@ -239,11 +248,11 @@ class Batch:
             if number % report_every:
                 continue
             waited = (self.state["epoch"] - self.state["best_epoch"] > self.train_settings["patience"]).tolist()
-            stopped |= {n for n, over in zip(self.numbers, waited, strict=True) if over}
+            stopped |= {n for n, rows in self._rows.items() if all(waited[i] for i in rows)}
             if on_report is not None:
-                best = dict(zip(self.numbers, self.state["best_accuracy"].tolist(), strict=True))
-                running = [n for n in self.numbers if n not in stopped]
-                stopped |= set(on_report(number, running, [best[n] for n in running]))
+                best = self.state["best_accuracy"].tolist()
+                running = [n for n in self._rows if n not in stopped]
+                stopped |= set(on_report(number, running, [fmean(best[i] for i in self._rows[n]) for n in running]))
             left = [n not in stopped for n in self.numbers]
             if not any(left):
                 break
@@ -253,6 +262,15 @@ class Batch:
                 self._keep(left)
                 step, look = self._captured()
         on_results(self._results([True] * len(self.numbers), read_test, keep_weights))
+
+    @property
+    def _rows(self) -> dict[int, list[int]]:
+        """The rows of each trial: one, or one for each member of an ensemble."""
+        rows: dict[int, list[int]] = {}
+        for row, number in enumerate(self.numbers):
+            if number != FILLER:
+                rows.setdefault(number, []).append(row)
+        return rows
 
     def _captured(self) -> list[Callable[[], object]]:
         """`step` and `look`, each a CUDA graph of its own, as a batch may step more often than it looks."""
@@ -282,43 +300,64 @@ class Batch:
 
     def _results(self, chosen: list[bool], read_test: bool, keep_weights: bool) -> dict[int, TrialResult]:
         s = self.state
-        tests: dict[str, Tensor] = {}
-        if read_test:
-            nodes = torch.stack([self._nodes_of(config, "test") for config in self.configs])
-            tests = self._measure(s["best"], nodes)
+        ensembles = self.configs[0].model.members > 1
+        scores = self._scores_of_best() if read_test or ensembles else None
         now = time.perf_counter()
-        self.seconds += (now - self.since) / sum(number != FILLER for number in self.numbers)
+        self.seconds += (now - self.since) / len(self._rows)
         self.since = now
         record = s["record"][1:].cpu()
         results = {}
-        for i, (number, config, take) in enumerate(zip(self.numbers, self.configs, chosen, strict=True)):
-            if not take or number == FILLER:
+        for number, rows in self._rows.items():
+            if not chosen[rows[0]]:
                 continue
-            epochs = int(s["epochs"][i])
+            config, epochs = self.configs[rows[0]], int(s["epochs"][rows].max())
+            kept = record[:epochs, rows]
+            # The loss of an ensemble is the sum over its members, as in a run of its own.
+            kept = torch.cat([kept[:, :, :1].sum(1), kept[:, :, 1:].mean(1)], dim=1)
             history = [
                 dict(zip(("loss", "valid_accuracy", "valid_loss"), row if self._looks(e) else row[:1], strict=False))
-                for e, row in enumerate(record[:epochs, i].tolist())
+                for e, row in enumerate(kept.tolist())
             ]
             finite = all(map(_is_finite, history))
-            parts = s["best"][i].split(self.sizes)
+            valid = {"accuracy": float(s["best_accuracy"][rows[0]]), "loss": float(s["best_loss"][rows[0]])}
+            if ensembles:
+                valid = self._score_of(rows, scores, "valid")
             results[number] = TrialResult(
                 config=config,
                 epochs=epochs,
-                best_epoch=int(s["best_epoch"][i]),
+                best_epoch=int(s["best_epoch"][rows].max()),
                 seconds=self.seconds,
                 # Below 0 where nothing was looked at. A run of its own that diverges leaves no result, whatever it had
                 # reached before.
-                valid={"accuracy": max(0.0, float(s["best_accuracy"][i])) * finite, "loss": float(s["best_loss"][i])},
-                test={name: float(value[i]) for name, value in tests.items()} if read_test else None,
+                valid=valid | {"accuracy": max(0.0, valid["accuracy"]) * finite},
+                test=self._score_of(rows, scores, "test") if read_test else None,
                 history=history,
-                weights={
-                    name: part.view(shape).clone()
-                    for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
-                }
-                if keep_weights
-                else None,
+                weights=self._weights_of(rows) if keep_weights else None,
             )
         return results
+
+    @torch.no_grad()
+    def _scores_of_best(self) -> Tensor:
+        """What each row says of all nodes at its best epoch, [S, N, C]."""
+        self.network.eval()
+        values = tuple(value for _, _, value in self.settings)
+        return torch.vmap(lambda row, values: self.task.scores(self._scorer(row, values)))(self.state["best"], values)
+
+    def _score_of(self, rows: list[int], scores: Tensor | None, split: str) -> dict[str, float]:
+        """Accuracy and loss of a trial at its best epoch; of an ensemble those of its members together."""
+        assert scores is not None
+        nodes = self._nodes_of(self.configs[rows[0]], split)
+        found = scored(averaged(scores[rows])[nodes], self.task.labels(nodes))
+        return {name: float(value) for name, value in found.items()}
+
+    def _weights_of(self, rows: list[int]) -> dict[str, Tensor]:
+        """The state dict of a trial at its best epoch."""
+        weights: dict[str, Tensor] = {}
+        for member, row in enumerate(rows):
+            prefix = f"members.{member}." if len(rows) > 1 else ""
+            parts = zip(self.names, self.state["best"][row].split(self.sizes), self.shapes, strict=True)
+            weights |= {prefix + name: part.view(shape).clone() for name, part, shape in parts}
+        return weights
 
 
 def _alike(configs: list[Config]) -> dict[tuple[float, float, float], list[int]]:

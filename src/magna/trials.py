@@ -163,7 +163,8 @@ def _batch_size(config: Config, task: NodeClassification) -> int:
     if task.device.type == "cuda" and task.num_nodes * _state_width(config.model) >= _FILLS_GPU:
         return 1
     free = torch.cuda.mem_get_info(task.device)[0] if task.device.type == "cuda" else machine_memory() // 4
-    return max(1, min(_MOST_TRIALS, 2 * free // 3 // _bytes_per_trial(config.model, config.task, task)))
+    fit = 2 * free // 3 // _bytes_per_trial(config.model, config.task, task)
+    return max(1, min(_MOST_TRIALS // config.model.members, fit))
 
 
 def _state_width(model: ModelConfig) -> int:
@@ -180,4 +181,4 @@ def _bytes_per_trial(model: ModelConfig, settings: TaskConfig, task: NodeClassif
     per_edge = 8 * layers * model.heads
     passes = settings.passes if settings.consistency > 0 else 1
     weights = width * (task.in_channels + layers * (states + width * (3 + 2 * (ffn // 3))))
-    return 4 * (passes * (task.num_nodes * per_node + task.num_edges * per_edge) + 8 * weights)
+    return 4 * model.members * (passes * (task.num_nodes * per_node + task.num_edges * per_edge) + 8 * weights)

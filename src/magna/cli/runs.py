@@ -159,6 +159,8 @@ def _describe(config: Config, task: Any, device: Any) -> str:
         kind += f", {model.decoder}"
         if model.skip_channels:
             kind += f", {model.skip_channels} channels past the encoder"
+    if model.members > 1:
+        kind += f", an ensemble of {model.members}"
     return (
         f"{task.dataset}: {task.size} · {model.num_layers} × {model.hidden_channels} {kind} · {device.type}"
         + "".join(f"\nnote: {note}" for note in task.notes)

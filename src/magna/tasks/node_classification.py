@@ -102,17 +102,27 @@ class NodeClassification:
         """Cross-entropy of some training nodes and, where the task asks for it, the consistency of passes.
 
         Args:
-            model: gives the scores of all nodes, other ones at each call where it has dropout.
+            model: gives the scores of all nodes, other ones at each call where it has dropout; an ensemble
+                those of each member, [M, N, C].
             nodes: whose labels may be looked at.
             epoch: how far training has come, for the ramp of the consistency.
             settings: in place of the task's own; its numbers may be tensors.
         """
         settings = settings or self.settings
+        compared = isinstance(settings.consistency, Tensor) or settings.consistency > 0
+        passes = [self.scores(model) for _ in range(settings.passes if compared else 1)]
+        if passes[0].dim() == 2:
+            return self._loss(passes, nodes, epoch, settings)
+        # The sum, so that the gradient of a member is what it would be if it were alone.
+        return torch.stack([self._loss(own, nodes, epoch, settings) for own in zip(*passes, strict=True)]).sum()
+
+    def _loss(self, passes: Sequence[Tensor], nodes: Tensor, epoch: int | Tensor, settings: TaskConfig) -> Tensor:
+        """The loss of one model by its passes, [N, C] each."""
         target = self._y[nodes]
-        if not isinstance(settings.consistency, Tensor) and settings.consistency == 0:
-            return F.cross_entropy(self.scores(model)[nodes], target)
-        passes = [self.scores(model).log_softmax(-1) for _ in range(settings.passes)]
-        supervised = sum(F.nll_loss(scores[nodes], target) for scores in passes) / len(passes)
+        if len(passes) == 1:
+            return F.cross_entropy(passes[0][nodes], target)
+        passes = [scores.log_softmax(-1) for scores in passes]
+        supervised = torch.stack([F.nll_loss(scores[nodes], target) for scores in passes]).mean()
         ramp = torch.as_tensor(epoch + 1, device=target.device) / settings.ramp
         distance = consistency(passes, settings.temperature, settings.confidence)
         return supervised + settings.consistency * ramp.clamp(max=1) * distance
@@ -120,6 +130,10 @@ class NodeClassification:
     def scores(self, model: Scorer) -> Tensor:
         """The scores of the classes for all nodes."""
         return model(self._x, self._edge_index, *self._types)
+
+    def labels(self, nodes: Tensor) -> Tensor:
+        """The classes of some nodes."""
+        return self._y[nodes]
 
     def measure(self, model: Scorer, nodes: Tensor) -> dict[str, Tensor]:
         """Accuracy and loss on some nodes."""
