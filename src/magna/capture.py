@@ -6,12 +6,13 @@ On small graphs launching the kernels takes longer than running them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from magna.config import ModelConfig
+from magna.ops import rounded_at_once
 
 TRIAL_RUNS = 2  # of a step before it is captured, for what is compiled or allocated at first use
 
@@ -42,11 +43,20 @@ def matmul_precision(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def step_precision(precision: str, device: torch.device) -> AbstractContextManager:
-    """The forward pass of a training step with products of bfloat16 numbers, where `train.precision` says so."""
+@contextmanager
+def step_precision(precision: str, device: torch.device, network: nn.Module | None = None) -> Iterator[None]:
+    """The forward pass of a training step with products of bfloat16 numbers, where `train.precision` says so.
+
+    The layers of a network on a GPU have their weights rounded all at once.
+    """
+    if precision != "bfloat16":
+        yield
+        return
+    layers = () if network is None or device.type != "cuda" else network.modules()
+    weights = [own for layer in layers if isinstance(layer, nn.Linear) for own in layer.parameters(recurse=False)]
     # A cache of cast weights must not outlive a step that is replayed.
-    on = precision == "bfloat16"
-    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if on else nullcontext()
+    with torch.autocast(device.type, torch.bfloat16, cache_enabled=False), rounded_at_once(weights, torch.bfloat16):
+        yield
 
 
 def captured(

@@ -88,7 +88,7 @@ def fit(
     epoch = torch.tensor(progress.epoch, device=fabric.device)
 
     def step(batch: Tensor) -> Tensor:
-        with step_precision(config.train.precision, fabric.device):
+        with step_precision(config.train.precision, fabric.device, network):
             loss = task.loss(model, batch, epoch)
         optimiser.zero_grad()
         fabric.backward(loss)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from magna.ops import add_norm, dropout, feed_forward, linear, linears, lookup, lookups, reference
+from magna.ops import add_norm, dropout, feed_forward, linear, linears, lookup, lookups, reference, rounded_at_once
 from magna.ops.backends import choose, why_not
 from magna.ops.checks import Rate
 from magna.ops.dense import layer_norm_op, linear_op
@@ -328,6 +328,29 @@ def test_the_weights_gradient_is_not_rounded() -> None:
     for name in ("gradient 1", "gradient 2"):
         assert found[name].dtype == torch.float32
         assert not torch.equal(found[name], found[name].bfloat16().float())
+
+
+def test_weights_that_were_rounded_at_once() -> None:
+    given = tensors((7, 8), (16, 8), (16,), (8, 16), (8,), (4, 8), dtype=torch.float32)
+
+    def layers(x: Tensor, first: Tensor, bias: Tensor, second: Tensor, second_bias: Tensor, own: Tensor) -> Tensor:
+        inner = linear(x, first, bias, relu=True, backend="triton")
+        out = feed_forward(x, first, bias, second, second_bias, backend="triton")
+        return torch.cat([inner, out, *linears(x, [own, first], backend="triton")], dim=1)
+
+    def together(x: Tensor, *weights: Tensor) -> Tensor:
+        with rounded_at_once(weights, torch.bfloat16):
+            for weight in weights:
+                weight.data.zero_()  # nobody looks at it any more
+            return layers(x, *weights)
+
+    same_bits(with_grads(together, *given, autocast=True), with_grads(layers, *given, autocast=True))
+    x, first, bias = given[:3]
+    for none_or_some in ([], [first, bias]):
+        with rounded_at_once(none_or_some, torch.bfloat16):
+            pass
+    first.zero_()
+    assert not linear(x.bfloat16(), first, backend="triton").any()
 
 
 def test_gradcheck() -> None:

@@ -19,7 +19,7 @@ from magna.ops.answers import (
 )
 from magna.ops.backends import accumulator, as_they_come, choose, pack
 from magna.ops.checks import Rate
-from magna.ops.dense import add_norm, dropout, feed_forward, linear, linears
+from magna.ops.dense import add_norm, dropout, feed_forward, linear, linears, rounded_at_once
 from magna.ops.diffusion import diffuse_op
 from magna.ops.edges import (
     edge_scores_op,
@@ -62,6 +62,7 @@ __all__ = [
     "lookup",
     "lookups",
     "rank_targets",
+    "rounded_at_once",
     "truncation_error",
 ]
 

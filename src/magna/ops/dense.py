@@ -6,7 +6,8 @@ On the CPU these are torch's own.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 
 import torch
@@ -18,6 +19,7 @@ from magna.ops.checks import Rate
 from magna.ops.edges import dropout_op
 from magna.typing import Backend
 
+_ROUNDED: dict[int, Tensor] = {}  # by the `id` of a weight, within `rounded_at_once`
 _ALIGNED = 8  # columns of bfloat16 matrices: with another number, products take a GPU four times as long
 
 
@@ -104,7 +106,7 @@ def linear(
     missing = -x.size(1) % _ALIGNED if x.dtype == torch.bfloat16 else 0
     if missing:
         x, weight = (torch.nn.functional.pad(matrix, (0, missing)) for matrix in (x, weight))
-    return linear_op(x, weight, weight.detach().to(x.dtype), bias, relu)
+    return linear_op(x, weight, _rounded(weight, x.dtype), bias, relu)
 
 
 def feed_forward(
@@ -121,7 +123,7 @@ def feed_forward(
     x = as_multiplied(x) if fused else x
     if not fused or x.dtype != torch.bfloat16:
         return linear(linear(x, first, first_bias, relu=True, backend=backend), second, second_bias, backend=backend)
-    rounded = (weight.detach().to(x.dtype) for weight in (first, second))
+    rounded = (_rounded(weight, x.dtype) for weight in (first, second))
     return feed_forward_op(x, first, second, *rounded, first_bias, second_bias)[0]
 
 
@@ -136,7 +138,30 @@ def linears(x: Tensor, weights: Sequence[Tensor], *, backend: Backend = "auto") 
     if takes_gradient():
         return [linear(x, weight, backend=backend) for weight in weights]
     x = as_multiplied(x)
-    return linears_op(x, list(weights), [weight.detach().to(x.dtype) for weight in weights])
+    return linears_op(x, list(weights), [_rounded(weight, x.dtype) for weight in weights])
+
+
+@contextmanager
+def rounded_at_once(weights: Iterable[Tensor], dtype: torch.dtype) -> Iterator[None]:
+    """Inside, what layers round of these weights was rounded for all of them together: one kernel instead of dozens.
+
+    The weights may not change meanwhile.
+    """
+    weights = list(weights)
+    copies = [torch.empty_like(weight, dtype=dtype) for weight in weights]
+    if weights:
+        with torch.no_grad():
+            torch._foreach_copy_(copies, weights)
+    _ROUNDED.update(zip(map(id, weights), copies, strict=True))
+    try:
+        yield
+    finally:
+        _ROUNDED.clear()
+
+
+def _rounded(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    held = None if torch.compiler.is_compiling() else _ROUNDED.get(id(weight))
+    return weight.detach().to(dtype) if held is None or held.dtype != dtype else held
 
 
 def as_multiplied(x: Tensor) -> Tensor:
@@ -230,7 +255,7 @@ layer_norm_op.register_autograd(_layer_norm_grad, setup_context=_layer_norm_save
 @fused_op("magna::linear")
 def linear_op(x: Tensor, weight: Tensor, rounded: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
     """`rounded` is the weight in the type of x: it is what is multiplied, the weight what gets the gradient."""
-    bias = None if bias is None else bias.to(x.dtype)
+    bias = None if bias is None else _rounded(bias, x.dtype)
     if relu and bias is not None:
         # One call of cuBLAS, which adds the bias and cuts at zero before it writes.
         return torch._addmm_activation(bias, x, rounded.t())
@@ -287,8 +312,8 @@ def feed_forward_op(
     second_bias: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """The output, and what ReLU gave."""
-    hidden = torch._addmm_activation(first_bias.to(x.dtype), x, rounded_first.t())
-    return torch.addmm(second_bias.to(x.dtype), hidden, rounded_second.t()), hidden
+    hidden = torch._addmm_activation(_rounded(first_bias, x.dtype), x, rounded_first.t())
+    return torch.addmm(_rounded(second_bias, x.dtype), hidden, rounded_second.t()), hidden
 
 
 @feed_forward_op.register_fake
