@@ -20,7 +20,8 @@ from magna.ops.triton_sizes import accumulator, ceil_div, index_type, power_of_2
 _TILE = 2048  # entries of several rows that a program takes in one step
 _COLUMNS = 512  # of a program that need not hold whole rows
 _CHUNKS = 512  # programs that share the rows where there are sums over them
-_NORM_BACK = 1024, 1024  # the same two of the norm's way back, whose sums fill the registers: less in a step
+# The same two of the norm's way back. A warp has rows of its own up to so many entries: it waits for no other.
+_NORM_BACK = 512, 1056
 _STRIP = 512, 16  # of what these leave, rows in one step of a program and all of its columns
 
 
@@ -90,6 +91,22 @@ def _layer_norm_kernel(
 
 
 @triton.jit
+def _read_back(
+    grad_ptr, beside_ptr, total_ptr, mean_ptr, scale_ptr, start, end, rows,
+    ADDS: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """What the norm's backward pass reads of some rows; where nothing comes beside the norm's gradient, that twice."""
+    row, there, place, live = _tile(start, end, rows, C, BN, CB, INDEX)
+    grad = tl.load(grad_ptr + place, mask=live, other=0.0)
+    total = tl.load(total_ptr + place, mask=live, other=0.0)
+    beside = grad
+    if ADDS:
+        beside = tl.load(beside_ptr + place, mask=live, other=0.0)
+    mean, scale = tl.load(mean_ptr + row, mask=there, other=0.0), tl.load(scale_ptr + row, mask=there, other=0.0)
+    return grad, total, beside, mean, scale
+
+
+@triton.jit
 def _layer_norm_backward_kernel(
     grad_ptr, beside_ptr, total_ptr, weight_ptr, mean_ptr, scale_ptr, x_rate_ptr, x_seed_ptr, rate_ptr, seed_ptr,
     by_total_ptr, by_x_ptr, partial_ptr, rows, chunk,
@@ -107,17 +124,18 @@ def _layer_norm_backward_kernel(
         key0, key1, rate = _chance(rate_ptr, seed_ptr, STREAM)
     by_weight = tl.zeros([BN, CB], dtype=ACC)
     by_bias = tl.zeros([BN, CB], dtype=ACC)
+    grads, totals, besides, means, scales = _read_back(
+        grad_ptr, beside_ptr, total_ptr, mean_ptr, scale_ptr, first, end, rows, ADDS, C, BN, CB, INDEX
+    )
     for start in range(first, end, BN):
-        row, there, place, live = _tile(start, end, rows, C, BN, CB, INDEX)
-        grad = tl.load(grad_ptr + place, mask=live, other=0.0).to(ACC)
-        total = tl.load(total_ptr + place, mask=live, other=0.0).to(ACC)
-        if ADDS:
-            # Here and not where it is added: no load passes the sums over a row.
-            beside = tl.load(beside_ptr + place, mask=live, other=0.0).to(ACC)
+        _, _, place, live = _tile(start, end, rows, C, BN, CB, INDEX)
+        grad, total, beside, mean, scale = grads.to(ACC), totals.to(ACC), besides, means, scales
+        # The next rows are on their way while these are worked on: no load passes the sums over a row.
+        grads, totals, besides, means, scales = _read_back(
+            grad_ptr, beside_ptr, total_ptr, mean_ptr, scale_ptr, start + BN, end, rows, ADDS, C, BN, CB, INDEX
+        )
         if DROPS:
             grad = _dropped(grad, place, key0, key1, rate, ACC)
-        mean = tl.load(mean_ptr + row, mask=there, other=0.0)
-        scale = tl.load(scale_ptr + row, mask=there, other=0.0)
         normed = (total - mean[:, None]) * scale[:, None]
         by_weight += grad * normed
         by_bias += grad
@@ -131,7 +149,7 @@ def _layer_norm_backward_kernel(
             along /= C
         slope = (slope - (tl.sum(slope, axis=1) / C)[:, None] - normed * along[:, None]) * scale[:, None]
         if ADDS:
-            slope += beside
+            slope += beside.to(ACC)
         rounded = slope.to(by_total_ptr.dtype.element_ty)
         tl.store(by_total_ptr + place, rounded, mask=live)
         if X_DROPS:
@@ -224,6 +242,7 @@ def layer_norm_backward(
     groups, rows, width = total.shape
     tile, most = _NORM_BACK
     by_total, options = torch.empty_like(total), _options(total, width, tile)
+    options["num_warps"] = max(1, min(16, options["CB"] // tile))
     by_x = total.new_empty(groups, 0) if x_rate is None else torch.empty_like(total)
     chunk, programs = _chunks(rows, options["BN"], most)
     partial = mean.new_empty(groups, programs, 2, width)
