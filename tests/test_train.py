@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -312,6 +313,21 @@ def test_curves_for_tensorboard(tmp_path: Path) -> None:
     points = curves.Scalars("accuracy/valid")
     assert [point.step for point in points] == [1, 2, 3]
     assert [point.value for point in points] == pytest.approx([row["valid"]["accuracy"] for row in rows])
+
+
+def test_a_full_disk_under_tensorboard_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = pytest.importorskip("tensorboard.summary.writer.record_writer", reason="tensorboard is not installed")
+
+    def full(self: object, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(records.RecordWriter, "write", full)
+    told: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+    config = Config.from_dict(SMALL).with_values(["train.epochs=200"])
+    with pytest.raises(OSError, match=r"tensorboard could not be written \(No space left on device\); .*--resume"):
+        training.train(config, run_dir=tmp_path / "run", device="cpu", tensorboard=True)
+    assert told == [] and threading.excepthook == told.append
 
 
 def test_without_tensorboard_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
