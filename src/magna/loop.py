@@ -125,7 +125,7 @@ def fit(
                 if waited <= config.train.patience and (best is None or task.score(found) > task.score(best)):
                     progress.bests[number], progress.best_epochs[number] = found, progress.epoch
                     part = "" if len(members) == 1 else f"members.{number}."
-                    best_weights |= {name: value for name, value in _copy(network).items() if name.startswith(part)}
+                    best_weights |= _copy(network, part)
             progress.best, progress.best_epoch = _mean(progress.bests), max(progress.best_epochs)
         if run is not None:
             run.log(row)
@@ -257,5 +257,7 @@ def _random_states(device: torch.device) -> dict[str, Tensor]:
     return states
 
 
-def _copy(network: nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in network.state_dict().items()}
+def _copy(network: nn.Module, part: str = "") -> dict[str, Tensor]:
+    """The weights whose names begin so."""
+    state = network.state_dict()
+    return {name: value.detach().clone() for name, value in state.items() if name.startswith(part)}

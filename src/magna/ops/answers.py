@@ -36,6 +36,14 @@ class Factors(NamedTuple):
             yield self._replace(entities=entities, bias=bias, start=start)
 
 
+class Scanned(NamedTuple):
+    """What a walk over all entities leaves of the scores."""
+
+    top: Tensor  # [B], the largest of each query
+    total: Tensor  # [B], Σ_j exp(s_j − top)
+    picked: Tensor  # [A], those of the answers
+
+
 def entries(answers: Answers) -> Answers:
     """The query and the entity of each entry; an entry that is ignored belongs to query 0 and entity -1.
 

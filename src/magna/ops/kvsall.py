@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from magna.ops.answers import Factors, Own
+from magna.ops.answers import Factors, Own, Scanned
 from magna.ops.backends import add_product, fused_op, product, why_not
 
 LossBackend = Literal["auto", "reference", "blocked", "triton"]
@@ -99,9 +99,9 @@ def kvsall_loss_op(
     steps, dtype = _steps(backend), targets.dtype
     q, e, b = _operands(query, candidates, bias, precision, block, dtype)
     own = _own(entity, entity_bias, dtype)
-    top, total, picked = steps.scan(Factors(q, e, b, own, (row, column)), block)
-    sums = steps.column_sums(e, dtype)
-    return steps.loss(q, sums, bias, own, top, total, picked, ptr, row, targets), top, total, picked
+    given = Factors(q, e, b, own, (row, column))
+    found = steps.scan(given, block)
+    return steps.loss(given, steps.column_sums(e, dtype), bias, found, ptr, targets), *found
 
 
 @kvsall_loss_op.register_fake
@@ -141,11 +141,11 @@ def kvsall_loss_backward_op(
     grad_b = torch.empty_like(b) if bias is not None else b.new_empty(0)
     own = _own(entity, entity_bias, share.dtype)
     grad_own = share.new_zeros(0 if own is None else len(share))
-    of_queries = top, total, picked, share, elsewhere, extra, grad_own
+    found = Scanned(top, total, picked)
     for part in Factors(q, e, b, own, where).blocks(block):
         here = slice(part.start, part.start + block)
         # The gradient of a block's scores has no name for long: it is not there when the next one is made.
-        grad_s = steps.gradient(part, *of_queries)
+        grad_s = steps.gradient(part, found, share, elsewhere, extra, grad_own)
         add_product(grad_q, grad_s, part.entities)
         product(grad_s.T, q, out=grad_e[here])
         if bias is not None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from magna.ops import answers
-from magna.ops.answers import Factors, Own
+from magna.ops.answers import Factors, Scanned
 from magna.ops.backends import product
 
 Accumulate = Callable[[Factors, Tensor, Tensor, Tensor, Tensor], None]
@@ -43,55 +43,36 @@ def accumulate(block: Factors, scores: Tensor, top: Tensor, total: Tensor, picke
     top.copy_(above)
 
 
-def scan(given: Factors, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Over all entities: the largest score of each query, Σ_j exp(s_j − largest), and the scores of the answers."""
+def scan(given: Factors, size: int) -> Scanned:
     return scan_blocks(given, size, accumulate)
 
 
-def scan_blocks(given: Factors, size: int, accumulate: Accumulate) -> tuple[Tensor, Tensor, Tensor]:
+def scan_blocks(given: Factors, size: int, accumulate: Accumulate) -> Scanned:
     top = given.bias.new_full(given.query.shape[:1], -torch.inf)
     total, picked = torch.zeros_like(top), given.bias.new_zeros(given.where[0].shape)
     for block in given.blocks(size):
         accumulate(block, product(block.query, block.entities.T), top, total, picked)
-    return top, total, picked
+    return Scanned(top, total, picked)
 
 
-def loss(
-    query: Tensor,
-    sums: Tensor,
-    bias: Tensor | None,
-    own: Own | None,
-    top: Tensor,
-    total: Tensor,
-    picked: Tensor,
-    ptr: Tensor,
-    row: Tensor,
-    targets: Tensor,
-) -> Tensor:
+def loss(given: Factors, sums: Tensor, bias: Tensor | None, found: Scanned, ptr: Tensor, targets: Tensor) -> Tensor:
     """The loss, once all blocks are accumulated; `sums` is that of all candidates."""
     share, extra, elsewhere, entropy = targets
-    scores = query.to(sums.dtype) @ sums
+    scores = given.query.to(sums.dtype) @ sums
     if bias is not None:
         scores += bias.sum(dtype=sums.dtype)
-    if own is not None:
-        scores += own[1]
-    rest = (share * (top + total.log() - elsewhere * scores + entropy)).sum()
-    return rest - ((share * extra)[row] * picked).sum()
+    if given.own is not None:
+        scores += given.own[1]
+    rest = (share * (found.top + found.total.log() - elsewhere * scores + entropy)).sum()
+    return rest - ((share * extra)[given.where[0]] * found.picked).sum()
 
 
 def gradient(
-    block: Factors,
-    top: Tensor,
-    total: Tensor,
-    picked: Tensor,
-    share: Tensor,
-    elsewhere: Tensor,
-    extra: Tensor,
-    grad_own: Tensor,
+    block: Factors, found: Scanned, share: Tensor, elsewhere: Tensor, extra: Tensor, grad_own: Tensor
 ) -> Tensor:
     """share (softmax − target) of a block; what it is where `own` was added goes into `grad_own`, not rounded."""
     scores = _with_biases(block, product(block.query, block.entities.T))
-    softmax = scores.sub_(top[:, None]).exp_().div_(total[:, None])
+    softmax = scores.sub_(found.top[:, None]).exp_().div_(found.total[:, None])
     grad = softmax.sub_(elsewhere[:, None]).mul_(share[:, None])
     query, entity, here = _within(block)
     # A place gets one number at most, and beside it zeros: the order of the sum cannot be seen.

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from magna.ops.answers import Factors
+from magna.ops.answers import Factors, Scanned
 from magna.ops.triton_launch import bound
 from magna.ops.triton_sizes import ceil_div
 
@@ -39,23 +39,15 @@ def _answer_gradient_kernel(
 
 
 def answer_gradient(
-    block: Factors,
-    top: Tensor,
-    total: Tensor,
-    picked: Tensor,
-    share: Tensor,
-    elsewhere: Tensor,
-    extra: Tensor,
-    grad_own: Tensor,
-    out: Tensor,
+    block: Factors, found: Scanned, share: Tensor, elsewhere: Tensor, extra: Tensor, grad_own: Tensor, out: Tensor
 ) -> None:
     """Write share (softmax − target) where the answers are into the gradient of a block's scores."""
-    num_entries = picked.numel()
+    num_entries = found.picked.numel()
     if num_entries == 0:
         return
     entity = None if block.own is None else block.own[0]
     kernel = bound(_answer_gradient_kernel, OWN=entity is not None, BLOCK=ENTRIES)
     kernel[ceil_div(num_entries, ENTRIES),](
-        *(top, total, picked, share, elsewhere, extra, grad_own, entity, *block.where, out),
+        *(*found, share, elsewhere, extra, grad_own, entity, *block.where, out),
         *(num_entries, block.start, out.size(1)),
     )

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from magna.ops import kvsall_steps, triton_kvsall_products
-from magna.ops.answers import Factors
+from magna.ops.answers import Factors, Scanned
 from magna.ops.backends import product
 from magna.ops.triton_answers import ENTRIES, answer_gradient, entries_here
 from magna.ops.triton_dense import bias_backward
@@ -84,7 +84,7 @@ def column_sums(e: Tensor, dtype: torch.dtype) -> Tensor:
     return bias_backward(e, None)[1].to(dtype)
 
 
-def scan(given: Factors, size: int) -> tuple[Tensor, Tensor, Tensor]:
+def scan(given: Factors, size: int) -> Scanned:
     if triton_kvsall_products.takes(given):
         return triton_kvsall_products.scan(given)
     return kvsall_steps.scan_blocks(given, size, _accumulate)
@@ -104,29 +104,32 @@ def _accumulate(block: Factors, scores: Tensor, top: Tensor, total: Tensor, pick
 
 
 def gradient(
-    block: Factors,
-    top: Tensor,
-    total: Tensor,
-    picked: Tensor,
-    share: Tensor,
-    elsewhere: Tensor,
-    extra: Tensor,
-    grad_own: Tensor,
+    block: Factors, found: Scanned, share: Tensor, elsewhere: Tensor, extra: Tensor, grad_own: Tensor
 ) -> Tensor:
     rows, width = len(block.query), len(block.bias)
     out = block.query.new_empty(rows, width)
     if rows == 0:
         return out
     if triton_kvsall_products.takes(block):
-        triton_kvsall_products.gradient(block, top, total, share, elsewhere, grad_own, out)
+        triton_kvsall_products.gradient(block, found, share, elsewhere, grad_own, out)
     else:
         scores, columns = product(block.query, block.entities.T), _columns(width)
         kernel = bound(_gradient_kernel, OWN=block.own is not None, BLOCK=columns)
         kernel[rows, ceil_div(width, columns)](
-            *(scores, block.bias, *(block.own or (None, None)), top, total, share, elsewhere, out, grad_own),
+            *(
+                scores,
+                block.bias,
+                *(block.own or (None, None)),
+                found.top,
+                found.total,
+                share,
+                elsewhere,
+                out,
+                grad_own,
+            ),
             *(block.start, width),
         )
-    answer_gradient(block, top, total, picked, share, elsewhere, extra, grad_own, out)
+    answer_gradient(block, found, share, elsewhere, extra, grad_own, out)
     return out
 
 

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from magna.ops.answers import Factors
+from magna.ops.answers import Factors, Scanned
 from magna.ops.triton_answers import entries_here
 from magna.ops.triton_launch import bound
 from magna.ops.triton_products import LAUNCH, TILE, product_tile, tile_rows
@@ -111,12 +111,12 @@ def takes(given: Factors) -> bool:
     return given.query.dtype == torch.bfloat16
 
 
-def scan(given: Factors) -> tuple[Tensor, Tensor, Tensor]:
+def scan(given: Factors) -> Scanned:
     (rows, channels), entities = given.query.shape, given.entities.size(0)
     top, total = given.bias.new_empty(rows), given.bias.new_empty(rows)
     picked = given.bias.new_zeros(given.where[0].shape)
     if rows == 0:
-        return top, total, picked
+        return Scanned(top, total, picked)
     tensors, constants = _tensors(given), {"OWN": given.own is not None, "C": channels}
     tiles = ceil_div(entities, TILE["BN"])
     tops, totals = given.bias.new_empty(2, tiles, rows).unbind()
@@ -127,17 +127,15 @@ def scan(given: Factors) -> tuple[Tensor, Tensor, Tensor]:
     if num_entries:
         kernel = bound(_pick_kernel, **constants, **_PICKED)
         kernel[ceil_div(num_entries, _PICKED["BLOCK"]),](*tensors, *given.where, picked, num_entries, entities)
-    return top, total, picked
+    return Scanned(top, total, picked)
 
 
-def gradient(
-    block: Factors, top: Tensor, total: Tensor, share: Tensor, elsewhere: Tensor, grad_own: Tensor, out: Tensor
-) -> None:
+def gradient(block: Factors, found: Scanned, share: Tensor, elsewhere: Tensor, grad_own: Tensor, out: Tensor) -> None:
     """Write share (softmax − what all targets have) of a block of scores into `out`."""
     rows, width = out.shape
     kernel = bound(_gradient_kernel, OWN=block.own is not None, C=block.query.size(1), **TILE, **LAUNCH)
     kernel[ceil_div(rows, TILE["BM"]), ceil_div(width, TILE["BN"])](
-        *_tensors(block), top, total, share, elsewhere, grad_own, out, rows, width, block.start
+        *_tensors(block), found.top, found.total, share, elsewhere, grad_own, out, rows, width, block.start
     )
 
 

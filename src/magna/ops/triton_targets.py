@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from magna.ops.answers import Own
+from magna.ops.answers import Factors, Scanned
 from magna.ops.triton_launch import bound
 from magna.ops.triton_sizes import accumulator, ceil_div, power_of_2
 
@@ -116,20 +116,9 @@ def targets(ptr: Tensor, weight: Tensor | None, num_entities: int, smoothing: fl
     return out
 
 
-def loss(
-    query: Tensor,
-    sums: Tensor,
-    bias: Tensor | None,
-    own: Own | None,
-    top: Tensor,
-    total: Tensor,
-    picked: Tensor,
-    ptr: Tensor,
-    row: Tensor,
-    targets: Tensor,
-) -> Tensor:
-    rows, width = query.shape
-    out = torch.empty_like(top)
+def loss(given: Factors, sums: Tensor, bias: Tensor | None, found: Scanned, ptr: Tensor, targets: Tensor) -> Tensor:
+    (rows, width), own, dtype = given.query.shape, given.own, targets.dtype
+    out = torch.empty_like(found.top)
     if rows:
         kernel = bound(
             _loss_kernel,
@@ -138,8 +127,8 @@ def loss(
             C=width,
             CB=power_of_2(max(width, 1)),
             BLOCK=_ENTRIES,
-            ACC=accumulator(top.dtype),
+            ACC=accumulator(dtype),
         )
-        given = query.contiguous(), sums, None if bias is None else bias.sum(dtype=top.dtype), own and own[1]
-        kernel[rows,](*given, top, total, picked, ptr.contiguous(), targets, out, rows)
+        factors = given.query, sums, None if bias is None else bias.sum(dtype=dtype), own and own[1]
+        kernel[rows,](*factors, *found, ptr.contiguous(), targets, out, rows)
     return out.sum()
