@@ -416,6 +416,22 @@ def test_the_gradient_of_rows(kind: str, width: int, counted: bool, monkeypatch:
     assert torch.equal(beside, kept)  # it may be somebody else's
 
 
+@pytest.mark.parametrize("kind", ["none", "a few often"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_gradient_of_rows_that_nobody_took(dtype: torch.dtype, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magna.ops.table._FEW_ROWS", 0)
+    index = _positions(kind, 31)
+    grad, beside = tensors((len(index), 5), (5, 31), dtype=dtype)
+    untouched = torch.ones(31, dtype=torch.bool, device=DEVICE).index_fill_(0, index, False)
+    for given in (beside.t(), beside.t().contiguous(), beside[:1, :5].expand(31, 5)):
+        found = lookup_backward_op(grad, index, given, 31)
+        assert found.is_contiguous()
+        assert found.data_ptr() != given.data_ptr()
+        assert torch.equal(found[untouched], given[untouched])
+        assert torch.equal(found, lookup_backward_op(grad, index, given.contiguous(), 31))
+    assert not lookup_backward_op(grad, index, None, 31)[untouched].any()
+
+
 @pytest.mark.parametrize("few", [True, False], ids=["few rows", "many rows"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_a_table_and_rows_of_it(dtype: torch.dtype, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,9 +66,8 @@ def lookup_backward_op(grad: Tensor, index: Tensor, beside: Tensor | None, size:
         torch.eq(index[:, None], torch.arange(taken.size(1), device=index.device), out=taken)
         out = (taken.t() @ grad)[:size]
         return out if beside is None else out.add_(beside)
-    out = grad.new_zeros(size, grad.size(1)) if beside is None else beside.clone(memory_format=torch.contiguous_format)
-    importlib.import_module("magna.ops.triton_table").add_rows(out, grad.contiguous(), index.contiguous())
-    return out
+    rows = importlib.import_module("magna.ops.triton_table")
+    return rows.sum_rows(grad.contiguous(), index.contiguous(), None if beside is None else beside.contiguous(), size)
 
 
 @lookup_backward_op.register_fake
