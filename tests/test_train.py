@@ -23,6 +23,7 @@ from magna import predict as predicting
 from magna import train as training
 from magna.config import Config, TrainConfig, load_recipe
 from magna.loop import Epoch
+from magna.nn import dropout
 from magna.run import RunFolder
 from magna.tasks import NodeClassification, make_task
 from magna.trial_batch import TrialResult
@@ -108,10 +109,13 @@ def test_the_test_split_is_read_once_and_last(tmp_path: Path, monkeypatch: pytes
     assert seen.count("test") == 1 and seen[-1] == "test"
 
 
-@pytest.mark.parametrize(("stop", "members"), [(1, 1), (7, 1), (7, 3)])
+@pytest.mark.parametrize(
+    ("stop", "members", "at_once"), [(1, 1, "cuda"), (7, 1, "cuda"), (7, 3, "cuda"), (7, 1, "cpu")]
+)
 def test_a_stopped_run_ends_as_if_it_had_never_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int, members: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int, members: int, at_once: str
 ) -> None:
+    monkeypatch.setattr("magna.nn.dropout._AT_ONCE", (at_once,))
     whole, config = tmp_path / "whole", Config.from_dict(SMALL).with_values([f"model.members={members}"])
     training.train(config, run_dir=whole, device="cpu")
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
@@ -121,6 +125,20 @@ def test_a_stopped_run_ends_as_if_it_had_never_stopped(
     training.train(config, run_dir=tmp_path / "run", device="cpu", resume=True)
     for name in ("metrics.jsonl", "model/model.safetensors", "model/config.json", "config.toml"):
         assert (tmp_path / "run" / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_step_draws_its_seeds_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = list[int]()
+    draw = dropout._draw
+
+    def counted(count: int, device: torch.device) -> torch.Tensor:
+        drawn.append(count)
+        return draw(count, device)
+
+    monkeypatch.setattr(dropout, "_AT_ONCE", ("cpu",))
+    monkeypatch.setattr(dropout, "_draw", counted)
+    training.train(Config.from_dict(SMALL).with_values(["train.epochs=3"]), run_dir=tmp_path / "run", device="cpu")
+    assert drawn == [64] * 3
 
 
 def test_a_run_that_was_stopped_on_a_cpu_goes_on_on_a_gpu(finished: tuple[Path, dict]) -> None:

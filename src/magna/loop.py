@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from magna.capture import captured, step_precision
 from magna.config import Config, TrainConfig
 from magna.models import Model, members_of
+from magna.nn.dropout import seeds_at_once
 from magna.run import RunFolder
 from magna.tasks import Task
 
@@ -88,7 +89,7 @@ def fit(
     epoch = torch.tensor(progress.epoch, device=fabric.device)
 
     def step(batch: Tensor) -> Tensor:
-        with step_precision(config.train.precision, fabric.device, network):
+        with step_precision(config.train.precision, fabric.device, network), seeds_at_once():
             loss = task.loss(model, batch, epoch)
         optimiser.zero_grad()
         fabric.backward(loss)

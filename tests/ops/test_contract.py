@@ -9,6 +9,7 @@ import gc
 import weakref
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -30,6 +31,7 @@ from tests.laws import (
     odd_graphs,
     random_graph,
     same,
+    same_bits,
     softmax,
     star,
     uniform,
@@ -418,6 +420,29 @@ def test_the_same_edges_are_left_out(fused: Backend, calls: Counter, pairs: str)
         kept = edge_softmax(scores, graph, backend=fused, **options) > 0
         assert calls[fused, "kept_edges"] == 1
         assert torch.equal(kept, edge_softmax(scores, graph, backend="reference", **options) > 0)
+
+
+@pytest.mark.parametrize("top_k", [None, 2])
+@pytest.mark.parametrize("masked", [None, (40,), (40, 3)], ids=["all", "masked", "masked by head"])
+def test_one_draw_of_an_edge_serves_all_heads(
+    backend: Backend, masked: tuple[int, ...] | None, top_k: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number drops what the same number for each head drops, with one column of draws."""
+    problem = Problem.of(random_graph(6, 40), heads=3, device=device_of(backend))
+    mask = None if masked is None else (uniform(*masked, seed=4) > -0.5).to(problem.x.device)
+    options: Options = {"mask": mask, "top_k": top_k, "seed": 5}
+    module, columns = (reference if backend == "reference" else kernels(backend)), list[int]()
+    kept_edges = module.kept_edges
+
+    def counted(rate: Tensor, *rest: Any) -> Tensor:
+        columns.append(rate.numel())
+        return kept_edges(rate, *rest)
+
+    monkeypatch.setattr(module, "kept_edges", counted)
+    one = softmax(problem, backend, edge_dropout=0.4, **options)
+    each = softmax(problem, backend, edge_dropout=torch.full((3,), 0.4), **options)
+    same_bits(one, each)
+    assert columns == [1, 3]
 
 
 BUDGETED: dict[str, Options] = {

@@ -353,6 +353,27 @@ def test_weights_that_were_rounded_at_once() -> None:
     assert not linear(x.bfloat16(), first, backend="triton").any()
 
 
+@pytest.mark.parametrize("relu", [True, False], ids=["relu", "plain"])
+@pytest.mark.parametrize("rows", [0, 1, 7, 256, 257])
+def test_linear_of_odd_width_in_bfloat16(rows: int, relu: bool) -> None:
+    """Many rows are padded; of few the weight is multiplied as it is, and so as it was rounded."""
+    x, weight, bias = tensors((rows, 5), (3, 5), (3,), dtype=torch.float32)
+    low = [x.bfloat16(), weight.bfloat16().float(), bias.bfloat16().float()]
+    ours, plain = linear_of("triton", relu=relu), linear_of("reference", relu=relu)
+
+    def forgetting(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        with rounded_at_once([weight, bias], torch.bfloat16):
+            weight.data.zero_()
+            return ours(x, weight, bias)
+
+    found, torchs = (with_grads(f, *low, autocast=True) for f in (ours, plain))
+    assert all(found[f"gradient {i}"].dtype == t.dtype for i, t in enumerate(low))
+    if rows:
+        within_budget(found, torchs, with_grads(plain, *(t.double() for t in low)))
+    if rows <= 256:
+        same_bits(with_grads(forgetting, *low, autocast=True), found)
+
+
 def test_gradcheck() -> None:
     x, added, weight, bias = (t.requires_grad_() for t in tensors((3, 4), (3, 4), (4,), (4,)))
     torch.autograd.gradcheck(norm_of("triton", adds=True), (x, added, weight, bias))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -10,10 +13,16 @@ from torch import Tensor, nn
 from magna.nn.plain import is_plain
 from magna.nn.sparse import SparseRows
 from magna.ops import checks, dropout
+from magna.ops.backends import may_keep
 from magna.ops.checks import Rate
 from magna.typing import Backend
 
 Features = TypeVar("Features", Tensor, SparseRows)
+
+
+_AT_ONCE = ("cuda",)  # kinds of devices where a kernel for one number takes as long as one for many
+_SEEDS = 32  # drawn by one of them
+_LEFT: ContextVar[dict[torch.device, list[Tensor]] | None] = ContextVar("seeds left", default=None)
 
 
 def draw_seed(device: torch.device) -> Tensor:
@@ -21,7 +30,31 @@ def draw_seed(device: torch.device) -> Tensor:
 
     It stays a tensor: nothing waits for the GPU, and a replayed CUDA graph draws a new one each time.
     """
-    return torch.randint(torch.iinfo(torch.int64).max, (1,), device=device)
+    left = _LEFT.get() if device.type in _AT_ONCE and may_keep() else None
+    if left is None:
+        return _draw(1, device)
+    seeds = left.setdefault(device, [])
+    if not seeds:
+        # Every second number: a kernel is compiled once more for pointers that are no multiples of 16 bytes.
+        seeds.extend(_draw(2 * _SEEDS, device)[::2].split(1))
+    return seeds.pop()
+
+
+@contextmanager
+def seeds_at_once() -> Iterator[None]:
+    """Inside, a GPU draws the seeds of `draw_seed` dozens at a time: one kernel instead of one for each.
+
+    What is left at the end is forgotten: what comes next is as torch's generator says, and a run can go on from there.
+    """
+    before = _LEFT.set({})
+    try:
+        yield
+    finally:
+        _LEFT.reset(before)
+
+
+def _draw(count: int, device: torch.device) -> Tensor:
+    return torch.randint(torch.iinfo(torch.int64).max, (count,), device=device)
 
 
 class Dropout(nn.Module):

@@ -173,7 +173,8 @@ def edge_softmax(
         keeps.append(mask if mask.dim() == 2 else mask[:, None])
     if checks.active("edge_dropout", edge_dropout, scores.size(1), validate):
         checks.pairs(edge_pairs, graph)
-        rate = checks.rates(edge_dropout, scores.size(1), scores.device)
+        # A number is the same for all heads, as are the bits of an edge: one column says which are left.
+        rate = checks.rates(edge_dropout, scores.size(1) if isinstance(edge_dropout, Tensor) else 1, scores.device)
         drawn = checks.seed(seed, "edge_dropout", scores.device)
         numbers, paired = (edge_pairs, False) if isinstance(edge_pairs, Tensor) else (None, edge_pairs)
         if chosen == "reference":

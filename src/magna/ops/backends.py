@@ -216,11 +216,21 @@ def takes_gradient() -> bool:
     return any(one.key() == torch._C._functorch.TransformType.Grad for one in stack)
 
 
-def is_plain(args: Sequence[Any]) -> bool:
-    """Whether nobody looks on: no compiler or tracer, no transform or mode, no tensor of another kind or device."""
+def unwatched() -> bool:
+    """Whether nobody looks on: no compiler or tracer, no transform or mode."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack():
         return False
-    if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
+    return torch._C._functorch.peek_interpreter_stack() is None and forward_ad._current_level < 0
+
+
+def may_keep() -> bool:
+    """Whether a tensor that is made now serves later calls as well: those born in inference mode cannot be saved."""
+    return unwatched() and not torch.is_inference_mode_enabled()
+
+
+def is_plain(args: Sequence[Any]) -> bool:
+    """Whether nobody looks on, and no tensor is of another kind or device."""
+    if not unwatched():
         return False
     # What `torch.autograd.grad(is_grads_batched=True)` stacks comes first, as gradients do.
     if torch._C._functorch.is_legacy_batchedtensor(args[0]):

@@ -7,9 +7,12 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from magna.graph import Graph
-from magna.ops.backends import DTYPES
+from magna.ops.backends import DTYPES, may_keep
 
 Rate = float | Tensor  # a probability, or one per head
+# None is ever taken out, as a captured step goes on reading what it found here: where it is full, nothing is added.
+_FIXED_RATES: dict[tuple[float, int, torch.device], Tensor] = {}
+_MOST_RATES = 256
 
 
 def traced(tensor: Tensor) -> bool:
@@ -209,10 +212,21 @@ def active(name: str, rate: Rate, heads: int, validate: bool = True, per_hop: bo
 
 
 def rates(rate: Rate, heads: int, device: torch.device) -> Tensor:
-    """float32 [heads], or [K, heads] where each hop has its own."""
+    """float32 [heads], or [K, heads] where each hop has its own; to be read alone, as others have the same tensor."""
     if isinstance(rate, Tensor):
         return rate.to(device, torch.float32).expand(*rate.shape[:-1], heads).contiguous()
-    return torch.full((heads,), rate, dtype=torch.float32, device=device)
+    if not may_keep():
+        return torch.full((heads,), rate, dtype=torch.float32, device=device)
+    key = float(rate), heads, device
+    found = _FIXED_RATES.get(key)
+    if found is None:
+        found = torch.full((heads,), rate, dtype=torch.float32, device=device)
+        # What is made while a CUDA graph is captured belongs there, and must not be kept.
+        if len(_FIXED_RATES) < _MOST_RATES and values_readable(found):
+            if found.is_cuda:
+                torch.cuda.current_stream(device).synchronize()  # once: later calls may be on another stream
+            _FIXED_RATES[key] = found
+    return found
 
 
 def per_hop(name: str, rate: Tensor | None, hops: int) -> None:

@@ -21,6 +21,7 @@ from magna.typing import Backend
 
 _ROUNDED: dict[int, Tensor] = {}  # by the `id` of a weight, within `rounded_at_once`
 _ALIGNED = 8  # columns of bfloat16 matrices: with another number, products take a GPU four times as long
+_FEW_ROWS = 256  # up to which padding takes longer than the product
 
 
 def dropout(x: Tensor, p: Rate, seed: int | Tensor, *, backend: Backend = "auto", validate: bool = True) -> Tensor:
@@ -103,7 +104,7 @@ def linear(
         checks.multiplied("x", x, weight)
         return reference.linear(x, weight, bias, relu)
     x = as_multiplied(x)
-    missing = -x.size(1) % _ALIGNED if x.dtype == torch.bfloat16 else 0
+    missing = -x.size(1) % _ALIGNED if x.dtype == torch.bfloat16 and x.size(0) > _FEW_ROWS else 0
     if missing:
         x, weight = (torch.nn.functional.pad(matrix, (0, missing)) for matrix in (x, weight))
     return linear_op(x, weight, _rounded(weight, x.dtype), bias, relu)
