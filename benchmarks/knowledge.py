@@ -134,8 +134,8 @@ def _products() -> dict[Any, Any]:
     def linears(x: list[int], weights: list[list[int]], *_: Any, **out: Any) -> int:
         return sum(linear(x, weight) for weight in weights)
 
-    def linears_backward(x: list[int], grads: Any, weights: list[list[int]], *_: Any, **out: Any) -> int:
-        return 2 * linears(x, weights)
+    def linears_backward(x: list[int], grads: Any, weight: Any, groups: list[list[int]], **out: Any) -> int:
+        return 2 * linears(x, groups)
 
     ops = torch.ops.magna
     return {

@@ -63,7 +63,8 @@ def dense_samples(x: Tensor) -> Iterator[tuple[FusedOp, tuple]]:
     own, low = x[:, 0], x[:, 0].bfloat16()  # [G, C]
     grad = low @ low.T
     yield linears_op, (*learn(low), list(learn(own, own)), [low, low])
-    yield linears_backward_op, (low, [grad, grad], [own, own], [low, low])
+    yield linears_op, (*learn(low), list(learn(own, own, own)), [torch.cat([low, low]), low])
+    yield linears_backward_op, (low, [grad, grad], own, [low, low])
     bias = own[:, 0]
     yield feed_forward_op, (*learn(low, own, own.T), low, low.T, *learn(bias, own[0]))
     yield feed_forward_backward_op, (low, low, grad, own, own.T, low, low.T)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -244,27 +244,33 @@ def test_feed_forward_of_each_trial() -> None:
     same(ours, theirs, rtol=0.05, atol=0.1)
 
 
+def layers_of(backend: Backend, joined: int) -> Callable[..., tuple[Tensor, ...]]:
+    """The first few weights side by side, each of the others by itself."""
+    return lambda x, *ws: tuple(linears(x, [ws[:joined], *([w] for w in ws[joined:])], backend=backend))
+
+
 @pytest.mark.parametrize("autocast", [True, False])
 @pytest.mark.parametrize("outs", [(4,), (4, 9), (1, 4, 4)])
-def test_several_layers_of_one_input(outs: tuple[int, ...], autocast: bool) -> None:
+@pytest.mark.parametrize("joined", [1, 2])
+def test_several_layers_of_one_input(outs: tuple[int, ...], joined: int, autocast: bool) -> None:
     given = tensors((7, 5), *((out, 5) for out in outs), dtype=torch.float32)
     ours, theirs = (
-        with_grads(lambda x, *weights: tuple(linears(x, weights, backend=b)), *given, autocast=autocast)  # noqa: B023
-        for b in ("triton", "reference")
+        with_grads(layers_of(b, joined), *given, autocast=autocast) for b in cast(list[Backend], ["triton", "reference"])
     )
     # Products of bfloat16 are rounded once more by torch.
     same(ours, theirs, **({"rtol": 0.02, "atol": 0.1} if autocast else {}))
 
 
-@pytest.mark.parametrize("axes", [(0, 0, 0), (None, 0, 1), (1, None, None)])
-def test_several_layers_of_each_trial(axes: tuple[int | None, ...]) -> None:
+@pytest.mark.parametrize("axes", [(0, 0, 0), (None, 0, 1), (1, None, None), (0, None, 0)])
+@pytest.mark.parametrize("joined", [1, 2])
+def test_several_layers_of_each_trial(axes: tuple[int | None, ...], joined: int) -> None:
     given = [
         t if axis is None else torch.stack([t, t + 1, t.flip(0)], axis)
         for t, axis in zip(tensors((7, 4), (5, 4), (3, 4)), axes, strict=True)
     ]
     ours, theirs = (
-        with_grads(torch.vmap(lambda x, *ws: tuple(linears(x, ws, backend=b)), in_dims=axes), *given)  # noqa: B023
-        for b in ("triton", "reference")
+        with_grads(torch.vmap(layers_of(b, joined), in_dims=axes), *given)
+        for b in cast(list[Backend], ["triton", "reference"])
     )
     same(ours, theirs)
 
@@ -336,7 +342,7 @@ def test_weights_that_were_rounded_at_once() -> None:
     def layers(x: Tensor, first: Tensor, bias: Tensor, second: Tensor, second_bias: Tensor, own: Tensor) -> Tensor:
         inner = linear(x, first, bias, relu=True, backend="triton")
         out = feed_forward(x, first, bias, second, second_bias, backend="triton")
-        return torch.cat([inner, out, *linears(x, [own, first], backend="triton")], dim=1)
+        return torch.cat([inner, out, *linears(x, [[own, first], [own]], backend="triton")], dim=1)
 
     def together(x: Tensor, *weights: Tensor) -> Tensor:
         with rounded_at_once(weights, torch.bfloat16):

@@ -12,6 +12,7 @@ from magna.nn.norm import make_norm
 from magna.nn.plain import is_plain
 from magna.nn.sparse import SparseRows
 from magna.ops import edge_scores, head_scores, linears
+from magna.ops.reference import joined
 from magna.typing import Backend, Init, Norm, Projection, one_of
 
 
@@ -160,27 +161,31 @@ class EdgeAttention(nn.Module):
         relation: Tensor | None = None,
     ) -> Tensor:
         graph = graph_at_door(x, edge_index, edge_type, self.in_channels, self.num_relations)
-        source, target = self.project(x)
-        return self.scores(source, target, graph, relation)
+        return self.scores(*self.project(x), graph, relation)
 
-    def project(self, x: Tensor | SparseRows, *further: Linear) -> tuple[Tensor, ...]:
-        """W_h x and W_t x, each [N, H, head_channels], and V x of further layers; they share one gradient of x.
-
-        The first two are the same tensor where the projection is shared.
+    def project(self, x: Tensor | SparseRows, *further: Linear) -> list[Tensor]:
+        """W_h x and W_t x side by side, [N, 2H, head_channels], or [N, H, head_channels] where they share one matrix;
+        and V x [N, H, ...] of further layers. All share one gradient of x.
         """
-        layers = [self.source, *([] if self.target is None else [self.target]), *further]
-        if isinstance(x, Tensor) and all(is_plain(layer, Linear) for layer in layers):
-            outs = linears(x, [layer.weight for layer in layers], backend=self.backend)
+        ends = [self.source] if self.target is None else [self.source, self.target]
+        groups = [ends, *([layer] for layer in further)]
+        if isinstance(x, Tensor) and all(is_plain(layer, Linear) for group in groups for layer in group):
+            outs = linears(x, [[layer.weight for layer in group] for group in groups], backend=self.backend)
         else:
-            outs = [layer(x) for layer in layers]
-        projected = [out.unflatten(-1, (self.heads, -1)) for out in outs]
-        return (*projected[:1], *projected) if self.target is None else tuple(projected)
+            outs = [joined([layer(x) for layer in group], -1) for group in groups]
+        heads = [self.heads * len(group) for group in groups]
+        return [out.unflatten(-1, (number, -1)) for out, number in zip(outs, heads, strict=True)]
 
-    def scores(self, source: Tensor, target: Tensor, graph: Graph, relation: Tensor | None = None) -> Tensor:
-        """The scores of the edges from the projected nodes."""
+    def scores(self, ends: Tensor, graph: Graph, relation: Tensor | None = None) -> Tensor:
+        """The scores of the edges from the nodes as `project` gives them."""
+        vectors = self.source_vector, self.target_vector
+        if self.target is None:
+            source, target = (self._dot(ends, vector) for vector in vectors)
+        else:
+            source, target = self._dot(ends, torch.cat(vectors)).split(self.heads, 1)
         return edge_scores(
-            self._dot(source, self.source_vector),
-            self._dot(target, self.target_vector),
+            source,
+            target,
             graph,
             self._relation_scores(relation),
             negative_slope=self.negative_slope,

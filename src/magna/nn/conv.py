@@ -260,8 +260,8 @@ class MAGNAConv(nn.Module):
                 edge_mask = torch.cat([edge_mask, loops])
         seed = draw_seed(x.device) if self.training and self._draws() else None
         if is_plain(self.attention, EdgeAttention):
-            source, target, values = self._project(x)
-            scores = self.attention.scores(source, target, graph, relation)
+            ends, values = self._project(x)
+            scores = self.attention.scores(ends, graph, relation)
         else:
             scores, values = self.attention(x, graph, relation=relation), self._values(x)
         attention = edge_softmax(
@@ -285,11 +285,11 @@ class MAGNAConv(nn.Module):
     def _draws(self) -> bool:
         return not all(is_zero(rate) for rate in (self.attention_dropout, self.feature_dropout, self.edge_dropout))
 
-    def _project(self, x: Tensor | SparseRows) -> tuple[Tensor, Tensor, Tensor]:
-        """What edges are scored by at their sources and at their targets, and the values, each [N, H, ...]."""
+    def _project(self, x: Tensor | SparseRows) -> tuple[Tensor, Tensor]:
+        """What edges are scored by at both of their ends, and the values [N, H, ...]."""
         further = [] if self.value is None else [self.value]
-        source, target, *values = self.attention.project(x, *further)
-        return source, target, self._values(x, values[0] if values else source)
+        ends, *values = self.attention.project(x, *further)
+        return ends, self._values(x, values[0] if values else ends)
 
     def _values(self, x: Tensor | SparseRows, projected: Tensor | None = None) -> Tensor:
         """The values [N, H, ...]; `projected` where their matrix was applied already."""

@@ -126,7 +126,7 @@ def edge_scores(
     if chosen == "reference":
         return reference.edge_scores(source, target, relation, graph, negative_slope)
     relation = None if relation is None else relation.contiguous()
-    return edge_scores_op(source.contiguous(), target.contiguous(), relation, *pack(graph), negative_slope, chosen)
+    return edge_scores_op(source, target, relation, *pack(graph), negative_slope, chosen)
 
 
 def edge_softmax(

@@ -113,7 +113,8 @@ def head_scores_backward(grad: Tensor, x: Tensor, vector: Tensor, tanh: bool) ->
 
 
 def edge_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: Graph, negative_slope: float) -> Tensor:
-    edge_index, edge_type = graph.edge_index.contiguous(), None
+    source, target, edge_index = source.contiguous(), target.contiguous(), graph.edge_index.contiguous()
+    edge_type = None
     if relation is not None:
         assert graph.edge_type is not None
         edge_type = graph.edge_type.contiguous()

@@ -128,18 +128,22 @@ def feed_forward(
     return feed_forward_op(x, first, second, *rounded, first_bias, second_bias)[0]
 
 
-def linears(x: Tensor, weights: Sequence[Tensor], *, backend: Backend = "auto") -> list[Tensor]:
-    """x @ weight.T for several weights; on the GPU their gradients of x are added up by the products themselves.
+def linears(x: Tensor, weights: Sequence[Sequence[Tensor]], *, backend: Backend = "auto") -> list[Tensor]:
+    """x @ weight.T for several groups of weights, the products of a group side by side.
 
-    Shapes: x [N, C], weights [D, C] each → [N, D] each.
+    On the GPU a group is one product, and the gradients of x by all groups are added up by the products themselves.
+
+    Shapes: x [N, C], weights [D, C] each → for each group [N, sum of D].
     """
     if choose(backend, x.device) != "triton":
-        checks.multiplied("x", x, weights[0])
+        checks.multiplied("x", x, weights[0][0])
         return reference.linears(x, weights)
     if takes_gradient():
-        return [linear(x, weight, backend=backend) for weight in weights]
+        return [reference.joined([linear(x, weight, backend=backend) for weight in group], 1) for group in weights]
     x = as_multiplied(x)
-    return linears_op(x, list(weights), [_rounded(weight, x.dtype) for weight in weights])
+    with torch.no_grad():
+        rounded = [reference.joined([_rounded(weight, x.dtype) for weight in group]) for group in weights]
+    return linears_op(x, [weight for group in weights for weight in group], rounded)
 
 
 @contextmanager
@@ -368,41 +372,55 @@ feed_forward_op.register_autograd(_feed_forward_grad, setup_context=_feed_forwar
 
 @fused_op("magna::linears")
 def linears_op(x: Tensor, weights: Sequence[Tensor], rounded: Sequence[Tensor]) -> list[Tensor]:
-    """As `linear_op` for each weight."""
-    return [x @ weight.t() for weight in rounded]
+    """As `linear_op` for each of `rounded`: one weight after the other, a few of them below each other in each."""
+    return [x @ group.t() for group in rounded]
 
 
 @linears_op.register_fake
 def _(x, weights, rounded):
-    return [x.new_empty(x.size(0), weight.size(0)) for weight in rounded]
+    return [x.new_empty(x.size(0), group.size(0)) for group in rounded]
 
 
 @fused_op("magna::linears_backward")
-def linears_backward_op(
-    x: Tensor, grads: Sequence[Tensor], weights: Sequence[Tensor], rounded: Sequence[Tensor]
-) -> list[Tensor]:
-    """The gradients of x and of each weight."""
+def linears_backward_op(x: Tensor, grads: Sequence[Tensor], weight: Tensor, rounded: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients of x and of each group, in the type of a weight."""
     by_x = grads[0] @ rounded[0]
-    for grad, weight in zip(grads[1:], rounded[1:], strict=True):
-        by_x.addmm_(grad, weight)
-    return [by_x, *(product(grad.t(), x).to(weight.dtype) for grad, weight in zip(grads, weights, strict=True))]
+    for grad, group in zip(grads[1:], rounded[1:], strict=True):
+        by_x.addmm_(grad, group)
+    return [by_x, *(product(grad.t(), x).to(weight.dtype) for grad in grads)]
 
 
 @linears_backward_op.register_fake
-def _(x, grads, weights, rounded):
-    return [x.new_empty(x.shape), *(weight.new_empty(weight.shape) for weight in weights)]
+def _(x, grads, weight, rounded):
+    return [x.new_empty(x.shape), *(weight.new_empty(group.shape) for group in rounded)]
 
 
 def _linears_save(ctx, inputs, output):
     x, weights, rounded = inputs
-    ctx.save_for_backward(x, *weights, *rounded)
+    ctx.rows = [weight.size(0) for weight in weights]
+    ctx.save_for_backward(x, weights[0], *rounded)
 
 
 def _linears_grad(ctx, grads):
-    x, *both = ctx.saved_tensors
-    half = len(both) // 2
-    by_x, *by_weights = linears_backward_op(x, grads, both[:half], both[half:])
-    return by_x, by_weights, [None] * half
+    x, weight, *rounded = ctx.saved_tensors
+    by_x, *by_groups = linears_backward_op(x, grads, weight, rounded)
+    sizes = in_groups(ctx.rows, [group.size(0) for group in rounded])
+    by_weights = [part for group, rows in zip(by_groups, sizes, strict=True) for part in group.split(rows)]
+    return by_x, by_weights, [None] * len(rounded)
+
+
+def in_groups(rows: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+    """The rows of weights, one after the other, by the groups that they make up.
+
+    >>> in_groups([2, 2, 3], [4, 3])
+    [[2, 2], [3]]
+    """
+    found, left = list[list[int]](), list(rows)
+    for size in sizes:
+        found.append([])
+        while sum(found[-1]) < size:
+            found[-1].append(left.pop(0))
+    return found
 
 
 linears_op.register_autograd(_linears_grad, setup_context=_linears_save)

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from magna.ops.dense import feed_forward_op, layer_norm_op, linear_op, linears_op
+from magna.ops.dense import feed_forward_op, in_groups, layer_norm_op, linear_op, linears_op
 from magna.ops.diffusion import diffuse_op
 from magna.ops.edges import (
     dropout_op,
@@ -22,6 +22,7 @@ from magna.ops.edges import (
     top_k_mask_op,
 )
 from magna.ops.exact import solve_op
+from magna.ops.reference import joined
 
 
 def _fold(tensor: Tensor, axis: int | None, size: int, heads: int) -> Tensor:
@@ -111,9 +112,13 @@ def _(info, axes, x, first, second, rounded_first, rounded_second, first_bias, s
 
 @linears_op.register_vmap
 def _(info, axes, x, weights, rounded):
-    x = _first(x, axes[0])
+    x, outs = _first(x, axes[0]), list[Tensor]()
     own = [_first(weight, axis).to(x.dtype) for weight, axis in zip(weights, axes[1], strict=True)]
-    outs = [x @ weight.mT for weight in own]
+    for rows in in_groups([weight.size(-2) for weight in own], [group.size(-2) for group in rounded]):
+        group, own = own[: len(rows)], own[len(rows) :]
+        if any(weight.dim() == 3 for weight in group):
+            group = [weight.expand(info.batch_size, -1, -1) for weight in group]
+        outs.append(x @ joined(group, -2).mT)
     return outs, [None if out.dim() == 2 else 0 for out in outs]
 
 

@@ -168,12 +168,17 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor
     return out.relu() if relu else out
 
 
-def linears(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
-    """x @ weight.T for several weights.
+def linears(x: Tensor, weights: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    """x @ weight.T for several groups of weights, the products of a group side by side.
 
-    Shapes: x [N, C], weights [D, C] each → [N, D] each.
+    Shapes: x [N, C], weights [D, C] each → for each group [N, sum of D].
     """
-    return [F.linear(x, weight) for weight in weights]
+    return [joined([F.linear(x, weight) for weight in group], -1) for group in weights]
+
+
+def joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """`torch.cat` that copies nothing where there is one part."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
 
 
 def kvsall_loss(

@@ -98,14 +98,15 @@ def _ends(edge_index_ptr, num_edges, BE: tl.constexpr):
 
 @triton.jit
 def _edge_scores_kernel(
-    source_ptr, target_ptr, relation_ptr, edge_index_ptr, edge_type_ptr, out_ptr, num_edges,
+    source_ptr, target_ptr, relation_ptr, edge_index_ptr, edge_type_ptr, out_ptr, num_edges, by_source, by_target,
     SLOPE: tl.constexpr, H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, TYPED: tl.constexpr,
 ):  # fmt: skip
+    """`by_source` and `by_target`: from the scores of one node to those of the next."""
     e, there, source, target = _ends(edge_index_ptr, num_edges, BE)
     h = tl.program_id(1) * HB + tl.arange(0, HB)
     live = there[:, None] & (h < H)[None, :]
-    total = tl.load(source_ptr + source[:, None] * H + h[None, :], mask=live, other=0.0)
-    total += tl.load(target_ptr + target[:, None] * H + h[None, :], mask=live, other=0.0)
+    total = tl.load(source_ptr + source[:, None] * by_source + h[None, :], mask=live, other=0.0)
+    total += tl.load(target_ptr + target[:, None] * by_target + h[None, :], mask=live, other=0.0)
     if TYPED:
         kind = tl.load(edge_type_ptr + e, mask=there, other=0)
         total += tl.load(relation_ptr + kind[:, None] * H + h[None, :], mask=live, other=0.0)
@@ -168,10 +169,13 @@ def _tiles(x: Tensor) -> tuple[dict, tuple[int, int, int]]:
 def edge_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: Graph, negative_slope: float) -> Tensor:
     out = source.new_empty(graph.num_edges, source.size(1))
     options, groups = blocks(source.size(1), edges=_EDGES, num_warps=4)
+    # Both may be parts of one tensor that holds the heads of both.
+    source, target = (part if part.stride(1) == 1 else part.contiguous() for part in (source, target))
     if out.numel():
         kernel = bound(_edge_scores_kernel, SLOPE=negative_slope, TYPED=relation is not None, **options)
+        edges = graph.edge_index.contiguous(), _flat(graph.edge_type)
         kernel[(ceil_div(graph.num_edges, _EDGES), groups)](
-            source, target, relation, graph.edge_index.contiguous(), _flat(graph.edge_type), out, graph.num_edges
+            source, target, relation, *edges, out, graph.num_edges, source.stride(0), target.stride(0)
         )
     return out
 
