@@ -255,7 +255,8 @@ def layers_of(backend: Backend, joined: int) -> Callable[..., tuple[Tensor, ...]
 def test_several_layers_of_one_input(outs: tuple[int, ...], joined: int, autocast: bool) -> None:
     given = tensors((7, 5), *((out, 5) for out in outs), dtype=torch.float32)
     ours, theirs = (
-        with_grads(layers_of(b, joined), *given, autocast=autocast) for b in cast(list[Backend], ["triton", "reference"])
+        with_grads(layers_of(b, joined), *given, autocast=autocast)
+        for b in cast(list[Backend], ["triton", "reference"])
     )
     # Products of bfloat16 are rounded once more by torch.
     same(ours, theirs, **({"rtol": 0.02, "atol": 0.1} if autocast else {}))

@@ -279,7 +279,7 @@ def bias_backward(grad: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
 
 def hidden_backward(grad: Tensor, weight: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
     """The gradient in front of ReLU, which gave `hidden`, from that behind the next weight; its sum over the rows."""
-    masked, partial = masked_product(grad, weight.t().contiguous(), hidden)
+    masked, partial = masked_product(grad, weight.contiguous(), hidden)
     return masked, sum_rows(partial[None])[0]
 
 

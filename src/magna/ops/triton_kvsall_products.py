@@ -25,12 +25,24 @@ def _tile_scores(
     """Queries, entities and scores of a tile, -inf where there is no entity; tiles of an entity follow each other."""
     m, m_read = tile_rows(tl.program_id(0), rows, BM)
     n, n_read = tile_rows(tl.program_id(1), entities, BN)
-    scores = product_tile(q_ptr, e_ptr, m_read, n_read, C, BM, BN, BC)
+    e_at = e_ptr + n_read[None, :] * C + tl.arange(0, BC)[:, None]
+    scores = product_tile(q_ptr, e_at, m_read, BC, C, BM, BN, BC)
     scores += tl.load(bias_ptr + n, mask=n < entities, other=float("-inf"))[None, :]
     if OWN:
-        place = tl.load(entity_ptr + m_read) - start
-        scores += tl.where(n[None, :] == place[:, None], tl.load(own_ptr + m_read)[:, None], 0.0)
+        place, _, any_here = _own_places(entity_ptr, m_read, entities, start, BN)
+        if any_here:
+            scores += tl.where(n[None, :] == place[:, None], tl.load(own_ptr + m_read)[:, None], 0.0)
     return m, m_read, n, scores
+
+
+@triton.jit
+def _own_places(entity_ptr, m_read, entities, start, BN: tl.constexpr):
+    """Where queries have their own entity in a block, whether that is in this tile, and whether it is for any of them:
+    it seldom is, and looking for it at every score takes longer than asking.
+    """
+    place, first = tl.load(entity_ptr + m_read) - start, tl.program_id(1) * BN
+    here = (place >= first) & (place < tl.minimum(first + BN, entities))
+    return place, here, tl.max(here.to(tl.int32), axis=0) > 0
 
 
 @triton.jit
@@ -99,12 +111,10 @@ def _gradient_kernel(
     live = (m < rows)[:, None] & (n < width)[None, :]
     tl.store(out_ptr + m_read[:, None] * width + n[None, :], grad.to(out_ptr.dtype.element_ty), mask=live)
     if OWN:
-        place = tl.load(entity_ptr + m_read) - start
-        own = tl.sum(tl.where(n[None, :] == place[:, None], grad, 0.0), axis=1)
-        # In one tile of one block.
-        first = tl.program_id(1) * BN
-        here = (place >= first) & (place < tl.minimum(first + BN, width))
-        tl.store(grad_own_ptr + m, own, mask=(m < rows) & here)
+        place, here, any_here = _own_places(entity_ptr, m_read, width, start, BN)
+        if any_here:  # in one tile of one block
+            own = tl.sum(tl.where(n[None, :] == place[:, None], grad, 0.0), axis=1)
+            tl.store(grad_own_ptr + m, own, mask=(m < rows) & here)
 
 
 def takes(given: Factors) -> bool:

@@ -26,10 +26,13 @@ def tile_rows(tile, size, B: tl.constexpr):
 
 
 @triton.jit
-def product_tile(a_ptr, b_ptr, m, n, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr):
-    """a[m] @ b[n].T in float32, of matrices with C columns."""
+def product_tile(a_ptr, b_at, m, b_step, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr):
+    """Rows m of a matrix with C columns times some columns of one with C rows, in float32.
+
+    `b_at` is where the first BC rows of those columns lie, `b_step` how far it is to the next.
+    """
     c = tl.arange(0, BC)
-    a_at, b_at = a_ptr + m[:, None] * C + c[None, :], b_ptr + n[None, :] * C + c[:, None]
+    a_at = a_ptr + m[:, None] * C + c[None, :]
     total = tl.zeros([BM, BN], dtype=tl.float32)
     for start in range(0, C, BC):
         if C % BC == 0:
@@ -41,7 +44,7 @@ def product_tile(a_ptr, b_ptr, m, n, C: tl.constexpr, BM: tl.constexpr, BN: tl.c
             a, b = a.to(tl.float32), b.to(tl.float32)
         total = tl.dot(a, b, total)
         a_at += BC
-        b_at += BC
+        b_at += b_step
     return total
 
 
@@ -54,7 +57,8 @@ def _masked_product_kernel(
     # Tiles of the same rows follow each other.
     m, m_read = tile_rows(tl.program_id(1), rows, BM)
     n, n_read = tile_rows(tl.program_id(0), columns, BN)
-    out = product_tile(a_ptr, b_ptr, m_read, n_read, C, BM, BN, BC)
+    b_at = b_ptr + tl.arange(0, BC).to(tl.int64)[:, None] * columns + n_read[None, :]
+    out = product_tile(a_ptr, b_at, m_read, BC * columns, C, BM, BN, BC)
     place, live = m_read[:, None] * columns + n[None, :], (m < rows)[:, None] & (n < columns)[None, :]
     out = tl.where(tl.load(mask_ptr + place, mask=live, other=0.0) <= 0, 0.0, out).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + place, out, mask=live)
@@ -63,11 +67,11 @@ def _masked_product_kernel(
 
 
 def masked_product(a: Tensor, b: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """a @ b.T but where the mask is 0 or below, and for each tile of rows [tiles, N] the sums of its columns.
+    """a @ b but where the mask is 0 or below, and for each tile of rows [tiles, N] the sums of its columns.
 
-    Shapes: a [M, C], b [N, C], mask [M, N] → [M, N].
+    Shapes: a [M, C], b [C, N], mask [M, N] → [M, N].
     """
-    (rows, channels), columns = a.shape, b.size(0)
+    (rows, channels), columns = a.shape, b.size(1)
     out, tiles = torch.empty_like(mask), ceil_div(rows, TILE["BM"])
     partial = torch.empty(tiles, columns, dtype=torch.float32, device=a.device)
     if out.numel():
