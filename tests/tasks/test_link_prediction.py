@@ -143,6 +143,7 @@ def test_the_loss_is_its_definition(weighting: str, last: bool) -> None:
     model = _model(task)
     batch = task.batches()[-1 if last else 0]
     assert bool((batch < 0).any()) == last
+    assert len(batch.unique()) == len(batch)  # places that are left have heads of their own
     used = batch[batch >= 0]
     kept = task._not_told(batch)
     assert kept is not None

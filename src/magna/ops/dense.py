@@ -115,14 +115,15 @@ def feed_forward(
 ) -> Tensor:
     """ReLU(x @ first.T + first_bias) @ second.T + second_bias, as `linear` twice.
 
-    On the GPU, of bfloat16 numbers, the product that the gradient takes back through the second layer goes on through
-    ReLU and is summed up for the bias before it is written.
+    On the GPU, of bfloat16 numbers in rows of a multiple of 16 bytes, the product that the gradient takes back through
+    the second layer goes on through ReLU and is summed up for the bias before it is written.
 
     Shapes: x [N, C], first [D, C], first_bias [D], second [C, D], second_bias [C] → [N, C].
     """
     fused = choose(backend, x.device) == "triton"
     x = as_multiplied(x) if fused else x
-    if not fused or x.dtype != torch.bfloat16:
+    aligned = x.dtype == torch.bfloat16 and not any(width % _ALIGNED for width in first.shape)
+    if not fused or not aligned:
         return linear(linear(x, first, first_bias, relu=True, backend=backend), second, second_bias, backend=backend)
     rounded = (_rounded(weight, x.dtype) for weight in (first, second))
     return feed_forward_op(x, first, second, *rounded, first_bias, second_bias)[0]

@@ -25,8 +25,7 @@ def _tile_scores(
     """Queries, entities and scores of a tile, -inf where there is no entity; tiles of an entity follow each other."""
     m, m_read = tile_rows(tl.program_id(0), rows, BM)
     n, n_read = tile_rows(tl.program_id(1), entities, BN)
-    e_at = e_ptr + n_read[None, :] * C + tl.arange(0, BC)[:, None]
-    scores = product_tile(q_ptr, e_at, m_read, BC, C, BM, BN, BC)
+    scores = product_tile(q_ptr, e_ptr, m_read, n_read, C, BM, BN, BC)
     scores += tl.load(bias_ptr + n, mask=n < entities, other=float("-inf"))[None, :]
     if OWN:
         place, _, any_here = _own_places(entity_ptr, m_read, entities, start, BN)

@@ -6,6 +6,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from magna.ops.triton_launch import INTERPRETED, bound
 from magna.ops.triton_sizes import ceil_div
@@ -26,13 +27,10 @@ def tile_rows(tile, size, B: tl.constexpr):
 
 
 @triton.jit
-def product_tile(a_ptr, b_at, m, b_step, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr):
-    """Rows m of a matrix with C columns times some columns of one with C rows, in float32.
-
-    `b_at` is where the first BC rows of those columns lie, `b_step` how far it is to the next.
-    """
+def product_tile(a_ptr, b_ptr, m, n, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr):
+    """a[m] @ b[n].T in float32, of matrices with C columns."""
     c = tl.arange(0, BC)
-    a_at = a_ptr + m[:, None] * C + c[None, :]
+    a_at, b_at = a_ptr + m[:, None] * C + c[None, :], b_ptr + n[None, :] * C + c[:, None]
     total = tl.zeros([BM, BN], dtype=tl.float32)
     for start in range(0, C, BC):
         if C % BC == 0:
@@ -40,41 +38,51 @@ def product_tile(a_ptr, b_at, m, b_step, C: tl.constexpr, BM: tl.constexpr, BN: 
         else:
             live = c < C - start
             a, b = tl.load(a_at, mask=live[None, :], other=0.0), tl.load(b_at, mask=live[:, None], other=0.0)
-        if _WIDENS:
-            a, b = a.to(tl.float32), b.to(tl.float32)
-        total = tl.dot(a, b, total)
+        total = _multiplied(a, b, total)
         a_at += BC
-        b_at += b_step
+        b_at += BC
     return total
 
 
 @triton.jit
+def _multiplied(a, b, total):
+    if _WIDENS:
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, total)
+
+
+@triton.jit
 def _masked_product_kernel(
-    a_ptr, b_ptr, mask_ptr, out_ptr, partial_ptr, rows, columns,
-    C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
+    partial_ptr, a, b, mask, out, columns, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """`partial` [tiles of rows, columns]: the sums of the columns within each tile."""
+    """`partial` [tiles of rows, columns]: the sums of the columns within each tile. The others are descriptors: zeros
+    are read beyond the end of a matrix, and nothing is written there.
+    """
     # Tiles of the same rows follow each other.
-    m, m_read = tile_rows(tl.program_id(1), rows, BM)
-    n, n_read = tile_rows(tl.program_id(0), columns, BN)
-    b_at = b_ptr + tl.arange(0, BC).to(tl.int64)[:, None] * columns + n_read[None, :]
-    out = product_tile(a_ptr, b_at, m_read, BC * columns, C, BM, BN, BC)
-    place, live = m_read[:, None] * columns + n[None, :], (m < rows)[:, None] & (n < columns)[None, :]
-    out = tl.where(tl.load(mask_ptr + place, mask=live, other=0.0) <= 0, 0.0, out).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + place, out, mask=live)
-    sums = tl.sum(out.to(tl.float32), axis=0)
-    tl.store(partial_ptr + tl.program_id(1).to(tl.int64) * columns + n, sums, mask=n < columns)
+    m, n = tl.program_id(1) * BM, tl.program_id(0) * BN
+    total = tl.zeros([BM, BN], dtype=tl.float32)
+    for c in range(0, C, BC):
+        total = _multiplied(a.load([m, c]), b.load([c, n]), total)
+    kept = tl.where(mask.load([m, n]) <= 0, 0.0, total).to(tl.bfloat16)
+    out.store([m, n], kept)
+    column = n + tl.arange(0, BN)
+    place = partial_ptr + tl.program_id(1).to(tl.int64) * columns + column
+    tl.store(place, tl.sum(kept.to(tl.float32), axis=0), mask=column < columns)
 
 
 def masked_product(a: Tensor, b: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """a @ b but where the mask is 0 or below, and for each tile of rows [tiles, N] the sums of its columns.
 
+    All are bfloat16, their columns a multiple of 8: the GPU's copy engine moves their tiles.
+
     Shapes: a [M, C], b [C, N], mask [M, N] → [M, N].
     """
     (rows, channels), columns = a.shape, b.size(1)
-    out, tiles = torch.empty_like(mask), ceil_div(rows, TILE["BM"])
-    partial = torch.empty(tiles, columns, dtype=torch.float32, device=a.device)
+    out, (BM, BN, BC) = torch.empty_like(mask), TILE.values()
+    partial = torch.empty(ceil_div(rows, BM), columns, dtype=torch.float32, device=a.device)
     if out.numel():
-        kernel = bound(_masked_product_kernel, C=channels, **TILE, **LAUNCH)
-        kernel[ceil_div(columns, TILE["BN"]), tiles](a, b, mask, out, partial, rows, columns)
+        tiles = (a, (BM, BC)), (b, (BC, BN)), (mask, (BM, BN)), (out, (BM, BN))
+        described = (TensorDescriptor.from_tensor(matrix, list(tile)) for matrix, tile in tiles)
+        kernel = bound(_masked_product_kernel, C=channels, **TILE, num_warps=4, num_stages=2)
+        kernel[ceil_div(columns, BN), ceil_div(rows, BM)](partial, *described, columns)
     return out, partial

@@ -51,16 +51,19 @@ class LinkPrediction:
         self.edge_index, self.edge_type = self.graph.edge_index, self.graph.edge_type if self.typed else None
         if config.data.control == "random-graph":
             self.edge_index = _shuffled(graph).to(device)
-        # Head, relation, number of answers and place of the first one; the last column is for -1, no query.
-        answers = self.graph.answers
-        asked = torch.cat([self.graph.queries.T, torch.stack([answers.counts, answers.ptr[:-1]])])
-        self._queries = nn.functional.pad(asked, (0, 1))
         self._rankings = {split: graph.ranking(split).to(device) for split in ("valid", "test")}
         self._take(config)
 
     def _take(self, config: Config) -> None:
         self.settings, self.precision = config.task, config.train.precision
         self.batch_size = min(config.task.batch_size, self.graph.queries.size(0))
+        # Head, relation, number of answers and place of the first one. The last columns are for -1, -2, …, no query:
+        # each has another head and tail, as thousands of one would wait for each other when gradients are added up.
+        answers, spare = self.graph.answers, torch.arange(self.batch_size, device=self.device)
+        asked = torch.cat([self.graph.queries.T, torch.stack([answers.counts, answers.ptr[:-1]])])
+        none = torch.zeros_like(spare)
+        spares = torch.stack([spare % self.num_nodes, none, none, spare % len(answers.index)])
+        self._queries = torch.cat([asked, spares], dim=1)
         # The most answers that a batch can have.
         self._capacity = int(self.graph.answers.counts.topk(self.batch_size).values.sum())
 
@@ -121,12 +124,13 @@ class LinkPrediction:
     def batches(self, epoch: int = 0, seed: int = 0) -> tuple[Tensor, ...]:
         """The training queries by number, each once, in an order that epoch and seed decide alone.
 
-        All batches have one size; -1 stands in the places that are left in the last one. Nothing waits for the device.
+        All batches have one size; -1, -2, … stand in the places that are left in the last one. Nothing waits for the
+        device.
         """
         chance = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
         order = torch.randperm(self.graph.queries.size(0), generator=chance)
         places = self.num_batches * self.batch_size
-        padded = torch.full((places,), -1, dtype=order.dtype, pin_memory=self.device.type == "cuda")
+        padded = torch.arange(-places, 0, pin_memory=self.device.type == "cuda")
         padded[: len(order)] = order
         return padded.to(self.device, non_blocking=True).view(-1, self.batch_size).unbind()
 
@@ -198,8 +202,8 @@ class LinkPrediction:
         """[E]: the edges that say no answer of the batch; a self-loop says none."""
         if not self.settings.mask_answers:
             return None
-        # The last place is for -1: no query, of the batch or of a self-loop.
-        free = torch.ones(self.graph.queries.size(0) + 1, dtype=torch.bool, device=batch.device)
+        # The last place is for -1: no query, of the batch or of a self-loop; those before it are for the batch alone.
+        free = torch.ones(self._queries.size(1), dtype=torch.bool, device=batch.device)
         free.index_fill_(0, batch, False)
         free[-1:].fill_(True)
         return free[self.graph.edge_query] & free[self.graph.reverse_query]
