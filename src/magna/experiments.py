@@ -185,10 +185,12 @@ def random_splits(dataset: str) -> Iterator[Cell]:
 
 
 def without(start: Cell, table: str, parts: Mapping[str, tuple[str, ...]]) -> Iterator[Cell]:
-    """The cell less each part; one that the recipe lacks already cannot be taken away."""
+    """The cell less each part; one that the recipe lacks already cannot be taken away, alone or with others."""
+    found = [start]
     for row, changes in parts.items():
         cell = changed(start, table, row, changes)
-        if not same_training(cell.config, start.config):
+        if not any(same_training(cell.config, other.config) for other in found):
+            found.append(cell)
             yield cell
 
 
