@@ -223,7 +223,9 @@ def feed_forward_of(backend: Backend) -> Callable[..., Tensor]:
     return lambda *given: feed_forward(*given, backend=backend)
 
 
-@pytest.mark.parametrize("shape", [(0, 8, 16), (1, 1, 1), (7, 5, 9), (33, 16, 130), (1, 8, 8), (33, 16, 136), (40, 24, 64)])
+@pytest.mark.parametrize(
+    "shape", [(0, 8, 16), (1, 1, 1), (7, 5, 9), (33, 16, 130), (1, 8, 8), (33, 16, 136), (40, 24, 64)]
+)
 def test_feed_forward_of_odd_sizes(shape: tuple[int, int, int]) -> None:
     N, C, D = shape
     given = tensors((N, C), (D, C), (D,), (C, D), (C,))

@@ -32,7 +32,8 @@ class PyGConv(MessagePassing):
     def forward(self, x: Tensor, graph: Graph, **_: Any) -> Tensor:
         conv, alpha, edge_index = self.conv, float(self.conv.alpha), graph.edge_index
         slope = float(conv.attention.negative_slope)
-        source, target, first = conv._project(x)
+        ends, first = conv._project(x)
+        source, target = (ends, ends) if conv.attention.target is None else ends.split(conv.heads, 1)
         left = (source.tanh() * conv.attention.source_vector).sum(-1)  # [N, H]
         right = (target.tanh() * conv.attention.target_vector).sum(-1)
         scores = nn.functional.leaky_relu(left[edge_index[0]] + right[edge_index[1]], slope)

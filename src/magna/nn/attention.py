@@ -161,7 +161,8 @@ class EdgeAttention(nn.Module):
         relation: Tensor | None = None,
     ) -> Tensor:
         graph = graph_at_door(x, edge_index, edge_type, self.in_channels, self.num_relations)
-        return self.scores(*self.project(x), graph, relation)
+        (ends,) = self.project(x)
+        return self.scores(ends, graph, relation)
 
     def project(self, x: Tensor | SparseRows, *further: Linear) -> list[Tensor]:
         """W_h x and W_t x side by side, [N, 2H, head_channels], or [N, H, head_channels] where they share one matrix;
