@@ -17,8 +17,6 @@ from magna.ops.backends import FusedOp, Packed, pack
 from magna.ops.dense import (
     feed_forward_backward_op,
     feed_forward_op,
-    layer_norm_backward_op,
-    layer_norm_op,
     linear_backward_op,
     linear_op,
     linears_backward_op,
@@ -38,6 +36,7 @@ from magna.ops.edges import (
 )
 from magna.ops.exact import solve_backward_op, solve_op
 from magna.ops.kvsall import kvsall_loss_backward_op, kvsall_loss_op, kvsall_targets_op
+from magna.ops.norm import layer_norm_backward_op, layer_norm_op
 from magna.ops.table import lookup_backward_op, lookup_op
 from magna.typing import Backend
 from tests.laws import Problem, device_of, interpreted, random_graph
@@ -65,9 +64,10 @@ def dense_samples(x: Tensor) -> Iterator[tuple[FusedOp, tuple]]:
     yield linears_op, (*learn(low), list(learn(own, own)), [low, low])
     yield linears_op, (*learn(low), list(learn(own, own, own)), [torch.cat([low, low]), low])
     yield linears_backward_op, (low, [grad, grad], own, [low, low])
-    bias = own[:, 0]
-    yield feed_forward_op, (*learn(low, own, own.T), low, low.T, *learn(bias, own[0]))
-    yield feed_forward_backward_op, (low, low, grad, own, own.T, low, low.T)
+    square = torch.linspace(-1, 1, 64, device=x.device).view(8, 8)  # rows of whole 16 bytes
+    rounded = square.bfloat16()
+    yield feed_forward_op, (*learn(rounded, square, square.T), rounded, rounded.T, *learn(square[0], square[1]))
+    yield feed_forward_backward_op, (rounded, rounded, rounded, square, square.T, rounded, rounded.T)
     rate, seed = torch.full((len(x),), 0.3, device=x.device), torch.tensor([3], device=x.device)
     for adds in (True, False):
         for drawn in ((rate, seed, None, None), (None, None, rate, seed), (None, None, None, None)):

@@ -12,7 +12,8 @@ from torch import Tensor
 from magna.ops import add_norm, dropout, feed_forward, linear, linears, lookup, lookups, reference, rounded_at_once
 from magna.ops.backends import choose, why_not
 from magna.ops.checks import Rate
-from magna.ops.dense import layer_norm_op, linear_op
+from magna.ops.dense import linear_op
+from magna.ops.norm import layer_norm_op
 from magna.ops.table import _TableAndRows, lookup_backward_op, lookup_op
 from magna.typing import Backend
 from tests.laws import Results, device_of, gradient, interpreted, same, same_bits, uniform, within_budget
@@ -195,6 +196,13 @@ def test_norm_of_which_one_result_is_used(used: int, drops: bool) -> None:
         function(*leaves)[used].square().sum().backward()
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_the_gradients_of_a_norm_and_of_what_it_is_of_meet_in_one_pass() -> None:
+    x, weight, bias = (t.requires_grad_() for t in tensors((7, 5), (5,), (5,)))
+    total, normed = add_norm(x * 1, None, weight, bias, backend="triton")
+    passes = [part.grad_fn.next_functions[0][0] for part in (total, normed) if part.grad_fn is not None]
+    assert len(passes) == 2 and passes[0] is passes[1]
 
 
 def test_norm_takes_any_number_of_axes_and_mixed_types() -> None:

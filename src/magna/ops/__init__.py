@@ -19,7 +19,7 @@ from magna.ops.answers import (
 )
 from magna.ops.backends import accumulator, as_they_come, choose, pack
 from magna.ops.checks import Rate
-from magna.ops.dense import add_norm, dropout, feed_forward, linear, linears, rounded_at_once
+from magna.ops.dense import feed_forward, linear, linears, rounded_at_once
 from magna.ops.diffusion import diffuse_op
 from magna.ops.edges import (
     edge_scores_op,
@@ -37,6 +37,7 @@ from magna.ops.kvsall import (
     kvsall_loss_op,
     kvsall_targets_op,
 )
+from magna.ops.norm import add_norm, dropout
 from magna.ops.pool import machine_memory
 from magna.ops.ranking import RankCounts, rank_targets
 from magna.ops.table import lookup, lookups

@@ -75,6 +75,11 @@ def kernels(backend: str) -> ModuleType:
     return _imported(MODULES[backend])
 
 
+def dense_kernels() -> ModuleType:
+    """Layer norm and what goes with linear layers, which Triton's backend alone has."""
+    return _imported("magna.ops.triton_dense")
+
+
 # Under a compiler the answer is a constant: imports cannot be traced.
 @torch.compiler.assume_constant_result
 def why_not(backend: str, device: torch.device) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from magna.ops.dense import feed_forward_op, in_groups, layer_norm_op, linear_op, linears_op
+from magna.ops.dense import feed_forward_op, in_groups, linear_op, linears_op
 from magna.ops.diffusion import diffuse_op
 from magna.ops.edges import (
     dropout_op,
@@ -22,6 +22,7 @@ from magna.ops.edges import (
     top_k_mask_op,
 )
 from magna.ops.exact import solve_op
+from magna.ops.norm import layer_norm_op
 from magna.ops.reference import joined
 
 

@@ -277,10 +277,11 @@ def bias_backward(grad: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
     return masked, sum_rows(partial[None])[0]
 
 
-def hidden_backward(grad: Tensor, weight: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient in front of ReLU, which gave `hidden`, from that behind the next weight; its sum over the rows."""
-    masked, partial = masked_product(grad, weight.contiguous(), hidden)
-    return masked, sum_rows(partial[None])[0]
+def hidden_backward(grad: Tensor, weight: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradient in front of ReLU, which gave `hidden`, from that behind the next weight; their column sums."""
+    masked, *sums = masked_product(grad, weight.contiguous(), hidden)
+    of_masked, of_grad = (sum_rows(partial[None])[0] for partial in sums)
+    return masked, of_masked, of_grad
 
 
 def _options(x: Tensor, width: int, tile: int) -> dict:

@@ -6,26 +6,29 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from magna.ops.answers import Factors, Scanned
 from magna.ops.triton_answers import entries_here
 from magna.ops.triton_launch import bound
-from magna.ops.triton_products import LAUNCH, TILE, product_tile, tile_rows
+from magna.ops.triton_products import ALIGNED, TILE, described, product_tile
 from magna.ops.triton_sizes import ceil_div
 
 _PICKED = {"BLOCK": 8, "BC": 512}  # answers of a program that multiplies those alone, and channels in one step
 _MERGED = {"BQ": 16, "BT": 64}  # queries of a program that merges the tiles, and tiles in one step
+_LAUNCH = {"num_warps": 4, "num_stages": 3}
 
 
 @triton.jit
 def _tile_scores(
-    q_ptr, e_ptr, bias_ptr, entity_ptr, own_ptr, rows, entities, start,
+    q, e, bias_ptr, entity_ptr, own_ptr, rows, entities, start,
     OWN: tl.constexpr, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """Queries, entities and scores of a tile, -inf where there is no entity; tiles of an entity follow each other."""
-    m, m_read = tile_rows(tl.program_id(0), rows, BM)
-    n, n_read = tile_rows(tl.program_id(1), entities, BN)
-    scores = product_tile(q_ptr, e_ptr, m_read, n_read, C, BM, BN, BC)
+    first, column = tl.program_id(0) * BM, tl.program_id(1) * BN
+    scores = product_tile(q, e, first, column, C, BM, BN, BC, TURNED=True)
+    m, n = first + tl.arange(0, BM), column + tl.arange(0, BN)
+    m_read = tl.minimum(m, rows - 1)  # of which something is to be read, also beyond the last query
     scores += tl.load(bias_ptr + n, mask=n < entities, other=float("-inf"))[None, :]
     if OWN:
         place, _, any_here = _own_places(entity_ptr, m_read, entities, start, BN)
@@ -46,13 +49,11 @@ def _own_places(entity_ptr, m_read, entities, start, BN: tl.constexpr):
 
 @triton.jit
 def _scan_kernel(
-    q_ptr, e_ptr, bias_ptr, entity_ptr, own_ptr, top_ptr, total_ptr, rows, entities,
+    q, e, bias_ptr, entity_ptr, own_ptr, top_ptr, total_ptr, rows, entities,
     OWN: tl.constexpr, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """`top` and `total` [tiles of entities, rows]: the softmax's largest score and its sum within each tile."""
-    m, _, _, scores = _tile_scores(
-        q_ptr, e_ptr, bias_ptr, entity_ptr, own_ptr, rows, entities, 0, OWN, C, BM, BN, BC
-    )  # fmt: skip
+    m, _, _, scores = _tile_scores(q, e, bias_ptr, entity_ptr, own_ptr, rows, entities, 0, OWN, C, BM, BN, BC)
     top = tl.max(scores, axis=1)
     total = tl.sum(tl.exp(scores - top[:, None]), axis=1)
     place = tl.program_id(1).to(tl.int64) * rows + m
@@ -98,17 +99,14 @@ def _pick_kernel(
 
 @triton.jit
 def _gradient_kernel(
-    q_ptr, e_ptr, bias_ptr, entity_ptr, own_ptr, top_ptr, total_ptr, share_ptr, elsewhere_ptr, grad_own_ptr, out_ptr,
+    q, e, bias_ptr, entity_ptr, own_ptr, top_ptr, total_ptr, share_ptr, elsewhere_ptr, grad_own_ptr, out,
     rows, width, start, OWN: tl.constexpr, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    m, m_read, n, scores = _tile_scores(
-        q_ptr, e_ptr, bias_ptr, entity_ptr, own_ptr, rows, width, start, OWN, C, BM, BN, BC
-    )  # fmt: skip
+    m, m_read, n, scores = _tile_scores(q, e, bias_ptr, entity_ptr, own_ptr, rows, width, start, OWN, C, BM, BN, BC)
     share = tl.load(share_ptr + m_read)
     scale, less = share / tl.load(total_ptr + m_read), share * tl.load(elsewhere_ptr + m_read)
     grad = tl.exp(scores - tl.load(top_ptr + m_read)[:, None]) * scale[:, None] - less[:, None]
-    live = (m < rows)[:, None] & (n < width)[None, :]
-    tl.store(out_ptr + m_read[:, None] * width + n[None, :], grad.to(out_ptr.dtype.element_ty), mask=live)
+    out.store([tl.program_id(0) * BM, tl.program_id(1) * BN], grad.to(tl.bfloat16))
     if OWN:
         place, here, any_here = _own_places(entity_ptr, m_read, width, start, BN)
         if any_here:  # in one tile of one block
@@ -117,7 +115,8 @@ def _gradient_kernel(
 
 
 def takes(given: Factors) -> bool:
-    return given.query.dtype == torch.bfloat16
+    aligned = given.query.size(1) % ALIGNED == len(given.bias) % ALIGNED == 0
+    return aligned and given.query.dtype == torch.bfloat16
 
 
 def scan(given: Factors) -> Scanned:
@@ -126,27 +125,33 @@ def scan(given: Factors) -> Scanned:
     picked = given.bias.new_zeros(given.where[0].shape)
     if rows == 0:
         return Scanned(top, total, picked)
-    tensors, constants = _tensors(given), {"OWN": given.own is not None, "C": channels}
+    constants = {"OWN": given.own is not None, "C": channels}
     tiles = ceil_div(entities, TILE["BN"])
     tops, totals = given.bias.new_empty(2, tiles, rows).unbind()
-    kernel = bound(_scan_kernel, **constants, **TILE, **LAUNCH)
-    kernel[ceil_div(rows, TILE["BM"]), tiles](*tensors, tops, totals, rows, entities)
+    kernel = bound(_scan_kernel, **constants, **TILE, **_LAUNCH)
+    kernel[ceil_div(rows, TILE["BM"]), tiles](*_by_tiles(given), *_biases(given), tops, totals, rows, entities)
     bound(_merge_kernel, **_MERGED)[ceil_div(rows, _MERGED["BQ"]),](tops, totals, top, total, rows, tiles)
     num_entries = picked.numel()
     if num_entries:
         kernel = bound(_pick_kernel, **constants, **_PICKED)
-        kernel[ceil_div(num_entries, _PICKED["BLOCK"]),](*tensors, *given.where, picked, num_entries, entities)
+        tensors = given.query, given.entities, *_biases(given), *given.where
+        kernel[ceil_div(num_entries, _PICKED["BLOCK"]),](*tensors, picked, num_entries, entities)
     return Scanned(top, total, picked)
 
 
 def gradient(block: Factors, found: Scanned, share: Tensor, elsewhere: Tensor, grad_own: Tensor, out: Tensor) -> None:
     """Write share (softmax − what all targets have) of a block of scores into `out`."""
     rows, width = out.shape
-    kernel = bound(_gradient_kernel, OWN=block.own is not None, C=block.query.size(1), **TILE, **LAUNCH)
+    kernel = bound(_gradient_kernel, OWN=block.own is not None, C=block.query.size(1), **TILE, **_LAUNCH)
+    given = *_by_tiles(block), *_biases(block), found.top, found.total, share, elsewhere, grad_own
     kernel[ceil_div(rows, TILE["BM"]), ceil_div(width, TILE["BN"])](
-        *_tensors(block), found.top, found.total, share, elsewhere, grad_own, out, rows, width, block.start
+        *given, described(out, "BM", "BN"), rows, width, block.start
     )
 
 
-def _tensors(given: Factors) -> tuple[Tensor | None, ...]:
-    return (given.query, given.entities, given.bias, *(given.own or (None, None)))
+def _by_tiles(given: Factors) -> tuple[TensorDescriptor, TensorDescriptor]:
+    return described(given.query, "BM", "BC"), described(given.entities, "BN", "BC")
+
+
+def _biases(given: Factors) -> tuple[Tensor | None, ...]:
+    return given.bias, *(given.own or (None, None))
