@@ -59,6 +59,11 @@ def test_ablations_are_those_of_the_paper() -> None:
     assert found["No Diffusion"].diffusion is False
 
 
+def test_parts_that_a_recipe_lacks_are_not_taken_away() -> None:
+    assert not load_recipe("pubmed").model.feed_forward
+    assert [cell.row for cell in cells("ablations", ["pubmed"])] == ["MAGNA, tuned", "No LayerNorm", "No Diffusion"]
+
+
 @pytest.mark.parametrize(
     ("name", "dataset"),
     [(name, dataset) for name, found in EXPERIMENTS.items() for dataset in (*found.datasets, *found.also)],

@@ -218,13 +218,17 @@ def test_single_precision_is_in_the_budget(blocked: LossBackend) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_bfloat16_products_are_in_the_budget(blocked: LossBackend, dtype: torch.dtype) -> None:
-    q = Queries.of([3, 1, 40, 7], 300, channels=64, device=device_of(blocked)).to(torch.bfloat16).to(dtype)
+@pytest.mark.parametrize(("channels", "block"), [(64, None), (64, 64), (60, 64), (64, 60)])
+def test_bfloat16_products_are_in_the_budget(
+    blocked: LossBackend, channels: int, block: int | None, dtype: torch.dtype
+) -> None:
+    """Rows of whole 16 bytes have kernels of their own on a GPU, others not."""
+    q = Queries.of([3, 1, 40, 7], 300, channels=channels, device=device_of(blocked)).to(torch.bfloat16).to(dtype)
     assert q.bias is not None
     own = torch.tensor([0, 299, 5, int(q.answers[1][-1])], device=q.query.device), q.bias[:4].float()
     q = replace(q, bias=q.bias.float(), own=own)
     truth = q.to(torch.float64).loss("reference", label_smoothing=0.1)
-    found = q.loss(blocked, label_smoothing=0.1, precision="bfloat16")
+    found = q.loss(blocked, label_smoothing=0.1, precision="bfloat16", block=block)
     assert {t.dtype for t in (found["query"], found["candidates"])} == {dtype}
     assert found["loss"].dtype == found["bias"].dtype == torch.float32
     torch.testing.assert_close(found["own"], truth["own"], rtol=1e-4, atol=1e-7)

@@ -160,6 +160,14 @@ def test_the_loss_is_its_definition(weighting: str, last: bool) -> None:
     assert task.loss(model, batch).item() == pytest.approx(total / weights, rel=1e-4)
 
 
+def test_places_that_are_left_hide_no_edge() -> None:
+    task = _task()
+    batch = task.batches()[-1]
+    assert len(batch[batch < 0]) > 1
+    free, without = task._not_told(batch), task._not_told(batch[batch >= 0])
+    assert free is not None and without is not None and torch.equal(free, without)
+
+
 def test_one_loss_for_all_batch_sizes() -> None:
     """Places that are left in a batch change nothing."""
     task = _task(mask_answers=False)
