@@ -16,7 +16,9 @@ from magna.ops.backends import choose, dense_kernels, fused_op, product, takes_g
 from magna.typing import Backend
 
 _ROUNDED: dict[int, Tensor] = {}  # by the `id` of a weight, within `rounded_at_once`
-_ALIGNED = 8  # columns of bfloat16 matrices: with another number, products take a GPU four times as long
+# Columns of bfloat16 matrices are a multiple of it: else products take a GPU four times as long, and its copy engine,
+# which wants rows of whole 16 bytes, cannot move tiles of them.
+ALIGNED = 8
 _FEW_ROWS = 256  # up to which padding takes longer than the product
 
 
@@ -34,7 +36,7 @@ def linear(
         checks.multiplied("x", x, weight)
         return reference.linear(x, weight, bias, relu)
     x = as_multiplied(x)
-    missing = -x.size(1) % _ALIGNED if x.dtype == torch.bfloat16 and x.size(0) > _FEW_ROWS else 0
+    missing = -x.size(1) % ALIGNED if x.dtype == torch.bfloat16 and x.size(0) > _FEW_ROWS else 0
     if missing:
         x, weight = (torch.nn.functional.pad(matrix, (0, missing)) for matrix in (x, weight))
     return linear_op(x, weight, _rounded(weight, x.dtype), bias, relu)
@@ -52,7 +54,7 @@ def feed_forward(
     """
     fused = choose(backend, x.device) == "triton"
     x = as_multiplied(x) if fused else x
-    aligned = x.dtype == torch.bfloat16 and not any(width % _ALIGNED for width in first.shape)
+    aligned = x.dtype == torch.bfloat16 and not any(width % ALIGNED for width in first.shape)
     if not fused or not aligned:
         return linear(linear(x, first, first_bias, relu=True, backend=backend), second, second_bias, backend=backend)
     rounded = (_rounded(weight, x.dtype) for weight in (first, second))

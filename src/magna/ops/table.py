@@ -67,7 +67,9 @@ def lookup_backward_op(grad: Tensor, index: Tensor, beside: Tensor | None, size:
         out = (taken.t() @ grad)[:size]
         return out if beside is None else out.add_(beside)
     rows = importlib.import_module("magna.ops.triton_table")
-    return rows.sum_rows(grad.contiguous(), index.contiguous(), None if beside is None else beside.contiguous(), size)
+    return rows.table_gradient(
+        grad.contiguous(), index.contiguous(), None if beside is None else beside.contiguous(), size
+    )
 
 
 @lookup_backward_op.register_fake

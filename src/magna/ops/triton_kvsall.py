@@ -115,20 +115,8 @@ def gradient(
     else:
         scores, columns = product(block.query, block.entities.T), _columns(width)
         kernel = bound(_gradient_kernel, OWN=block.own is not None, BLOCK=columns)
-        kernel[rows, ceil_div(width, columns)](
-            *(
-                scores,
-                block.bias,
-                *(block.own or (None, None)),
-                found.top,
-                found.total,
-                share,
-                elsewhere,
-                out,
-                grad_own,
-            ),
-            *(block.start, width),
-        )
+        given = scores, block.bias, *(block.own or (None, None)), found.top, found.total, share, elsewhere
+        kernel[rows, ceil_div(width, columns)](*given, out, grad_own, block.start, width)
     answer_gradient(block, found, share, elsewhere, extra, grad_own, out)
     return out
 

@@ -9,9 +9,10 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from magna.ops.answers import Factors, Scanned
+from magna.ops.dense import ALIGNED
 from magna.ops.triton_answers import entries_here
 from magna.ops.triton_launch import bound
-from magna.ops.triton_products import ALIGNED, TILE, described, product_tile
+from magna.ops.triton_products import TILE, described, product_tile
 from magna.ops.triton_sizes import ceil_div
 
 _PICKED = {"BLOCK": 8, "BC": 512}  # answers of a program that multiplies those alone, and channels in one step
@@ -128,8 +129,10 @@ def scan(given: Factors) -> Scanned:
     constants = {"OWN": given.own is not None, "C": channels}
     tiles = ceil_div(entities, TILE["BN"])
     tops, totals = given.bias.new_empty(2, tiles, rows).unbind()
-    kernel = bound(_scan_kernel, **constants, **TILE, **_LAUNCH)
-    kernel[ceil_div(rows, TILE["BM"]), tiles](*_by_tiles(given), *_biases(given), tops, totals, rows, entities)
+    factors = *_by_tiles(given), *_biases(given)
+    _scan_kernel[ceil_div(rows, TILE["BM"]), tiles](
+        *factors, tops, totals, rows, entities, **constants, **TILE, **_LAUNCH
+    )
     bound(_merge_kernel, **_MERGED)[ceil_div(rows, _MERGED["BQ"]),](tops, totals, top, total, rows, tiles)
     num_entries = picked.numel()
     if num_entries:
@@ -142,10 +145,10 @@ def scan(given: Factors) -> Scanned:
 def gradient(block: Factors, found: Scanned, share: Tensor, elsewhere: Tensor, grad_own: Tensor, out: Tensor) -> None:
     """Write share (softmax − what all targets have) of a block of scores into `out`."""
     rows, width = out.shape
-    kernel = bound(_gradient_kernel, OWN=block.own is not None, C=block.query.size(1), **TILE, **_LAUNCH)
     given = *_by_tiles(block), *_biases(block), found.top, found.total, share, elsewhere, grad_own
-    kernel[ceil_div(rows, TILE["BM"]), ceil_div(width, TILE["BN"])](
-        *given, described(out, "BM", "BN"), rows, width, block.start
+    constants = {"OWN": block.own is not None, "C": block.query.size(1), **TILE, **_LAUNCH}
+    _gradient_kernel[ceil_div(rows, TILE["BM"]), ceil_div(width, TILE["BN"])](
+        *given, described(out, "BM", "BN"), rows, width, block.start, **constants
     )
 
 

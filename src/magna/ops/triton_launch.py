@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 # Triton reads the variable when a kernel is defined, so what it said at import holds for the whole process.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -40,9 +39,6 @@ class Bound:
         return partial(self.launch, grid) if _DIRECT else partial(self.function[grid], **self.constants)
 
     def launch(self, grid: tuple[int, ...], *variables: Any) -> None:
-        if any(isinstance(variable, TensorDescriptor) for variable in variables):
-            self.function[grid](*variables, **self.constants)
-            return
         # All that `triton.jit` looks at; of numbers more.
         kinds = (
             variables[0].get_device(),

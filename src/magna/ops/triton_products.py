@@ -8,19 +8,21 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from magna.ops.triton_launch import INTERPRETED, bound
+from magna.ops.triton_launch import INTERPRETED
 from magna.ops.triton_sizes import ceil_div
 
 # Rows and columns of a tile, and what it is multiplied over in one step.
 TILE = {"BM": 16, "BN": 32, "BC": 16} if INTERPRETED else {"BM": 128, "BN": 128, "BC": 64}
-ALIGNED = 8  # columns of bfloat16 matrices: the GPU's copy engine, which moves their tiles, takes rows of 16 bytes each
 
 # Triton's interpreter takes the bits of bfloat16 numbers for integers where it multiplies matrices.
 _WIDENS = tl.constexpr(INTERPRETED)
 
 
 def described(matrix: Tensor, *tile: str) -> TensorDescriptor:
-    """A matrix by tiles: zeros are read beyond its end, and nothing is written there."""
+    """A matrix by tiles: zeros are read beyond its end, and nothing is written there.
+
+    The GPU's copy engine moves the tiles. `triton.jit` launches kernels that get such, as `Bound` knows tensors alone.
+    """
     return TensorDescriptor.from_tensor(matrix, [TILE[size] for size in tile])
 
 
@@ -66,7 +68,7 @@ def _store_sums(ptr, values, first, size, B: tl.constexpr):
 def masked_product(a: Tensor, b: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """a @ b but where the mask is 0 or below; for each tile of rows the sums of its columns [tiles, N], and those of a.
 
-    All are bfloat16, their columns a multiple of `ALIGNED`.
+    All are bfloat16, their columns a multiple of `dense.ALIGNED`.
 
     Shapes: a [M, C], b [C, N], mask [M, N] → [M, N].
     """
@@ -75,8 +77,7 @@ def masked_product(a: Tensor, b: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, 
     sums, a_sums = (a.new_empty(tiles, width, dtype=torch.float32) for width in (columns, channels))
     if out.numel():
         factors = described(a, "BM", "BC"), described(b, "BC", "BN")
-        kernel = bound(_masked_product_kernel, C=channels, **TILE, num_warps=4, num_stages=2)
-        kernel[ceil_div(columns, TILE["BN"]) + 1, tiles](
-            sums, a_sums, *factors, described(mask, "BM", "BN"), described(out, "BM", "BN"), columns
-        )
+        given = sums, a_sums, *factors, described(mask, "BM", "BN"), described(out, "BM", "BN"), columns
+        grid = ceil_div(columns, TILE["BN"]) + 1, tiles
+        _masked_product_kernel[grid](*given, C=channels, **TILE, num_warps=4, num_stages=2)
     return out, sums, a_sums

@@ -88,7 +88,7 @@ def _sum_rows_kernel(
     tl.store(out_ptr + entry, total.to(out_ptr.dtype.element_ty), mask=c < C)
 
 
-def sum_rows(grad: Tensor, index: Tensor, beside: Tensor | None, size: int) -> Tensor:
+def table_gradient(grad: Tensor, index: Tensor, beside: Tensor | None, size: int) -> Tensor:
     """What is `beside` [N, C], or zeros, N the size, and grad [B, C] added to the rows of it that `index` [B] says."""
     number, width = grad.shape
     if grad.numel() == 0:
