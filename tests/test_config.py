@@ -13,7 +13,7 @@ from magna.config import REPORT_SEEDS, SEARCH_SEEDS, Config, ModelConfig, Range,
 
 def test_toml_round_trip(tmp_path: Path) -> None:
     config = load_recipe("digits").with_values(
-        ["train.lr=1e-5", "model.top_k=5", 'source.settings="a \\"quoted\\" ü"', "model.norm_eps=1e-6"]
+        ["train.lr=1e-5", "model.top_k=5", 'source.settings="a \\"quoted\\" ü \\u007f"', "model.norm_eps=1e-6"]
     )
     (tmp_path / "config.toml").write_text(config.to_toml(), encoding="utf-8")
     assert Config.from_toml(tmp_path / "config.toml") == config
@@ -146,6 +146,7 @@ def test_true_stays_true_where_a_number_is_allowed_too() -> None:
         ("train.epochs=true", ["train.epochs", "a whole number"]),
         ("train.epochs=0", ["train.epochs is 0", "1 or more"]),
         ("train.lr=nan", ["train.lr", "finite"]),
+        ("train.lr=" + 400 * "9", ["train.lr", "finite"]),
         ("train.lr=-1", ["train.lr", "0 or more"]),
         ("model.norm=group", ["model.norm is 'group'", "'unbiased'"]),
         ("model.feed_forward=1", ["model.feed_forward", "true or false"]),

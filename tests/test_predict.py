@@ -232,6 +232,18 @@ def test_a_graph_with_other_features_is_refused(own: tuple[Path, Path], digits: 
         predict(digits, data=few, device="cpu")
 
 
+def test_scores_that_are_no_numbers_are_no_answer(own: tuple[Path, Path], tmp_path: Path) -> None:
+    """A fill value of a table, finite by itself, whose square is not."""
+    folder = _write_graph(tmp_path / "filled", range(40), labels=False)
+    nodes = list(csv.reader((folder / "nodes.csv").open()))
+    nodes[8][1] = "9.97e36"
+    with (folder / "nodes.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(nodes)
+    words = rf"filled gives scores that are no numbers; .* {nodes[0][1]} of node {nodes[8][0]}$"
+    with pytest.raises(ValueError, match=words):
+        predict(own[0], data=folder, device="cpu")
+
+
 def test_links_are_not_asked_of_a_run_on_nodes(own: tuple[Path, Path]) -> None:
     with pytest.raises(ValueError, match="is a run of node classification; try --node"):
         predict_links(own[0], [Query("animal-3", "likes", None)], device="cpu")

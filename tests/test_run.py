@@ -157,6 +157,12 @@ def test_a_run_of_a_later_format_is_refused(tmp_path: Path) -> None:
         ("summary.json", b"[1]", "holds no JSON object"),
         ("summary.json", b'{"seed": 0}', "summary.json is damaged: it has no 'seconds'"),
         ("summary.json", b"\xff\xfe", "summary.json is damaged"),
+        ("summary.json", json.dumps(SUMMARY | {"test": 3}).encode(), "summary.json is damaged: 'test' holds no scores"),
+        (
+            "environment.json",
+            b'{"format": 99, "packages": "all"}',
+            "run format 99, written by magna of a later version",
+        ),
         ("model/config.json", b"{", "model is damaged"),
         ("model/config.json", b'{"K": 3}', "model is damaged"),
         ("model/model.safetensors", b"", "model is damaged"),
@@ -174,7 +180,18 @@ def test_damaged_files_are_one_line(tmp_path: Path, name: str, content: bytes | 
         RunFolder.open(tmp_path).load_model()
 
 
-@pytest.mark.parametrize("content", [{"entities": 5}, {"class_names": "abc"}, {"feature_shift": [None]}])
+@pytest.mark.parametrize("name", ["environment.json", "schema.json", "summary.json"])
+def test_a_folder_in_place_of_a_file_is_one_line(tmp_path: Path, name: str) -> None:
+    run = RunFolder.create(tmp_path, Config(), CPU)
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).mkdir()
+    with pytest.raises(ValueError, match=f"{name} is damaged: it is a folder; try a copy of it, or train again"):
+        _ = RunFolder.open(tmp_path).schema, run.summary
+
+
+@pytest.mark.parametrize(
+    "content", [{"entities": 5}, {"class_names": "abc"}, {"feature_shift": [None]}, {"feature_scale": ["a"]}]
+)
 def test_a_damaged_schema_is_one_line(tmp_path: Path, content: dict[str, object]) -> None:
     run = RunFolder.create(tmp_path, Config(), CPU, content)
     with pytest.raises(ValueError, match=rf"schema.json is damaged: '{next(iter(content))}' is no list; try a copy"):

@@ -19,6 +19,7 @@ pytest.importorskip("optuna", reason="Optuna is not installed (the extra search)
 
 import torch
 from rich.console import Console
+from sqlalchemy import event
 
 from magna import halving, sweep
 from magna.config import Config, ModelConfig, load_recipe
@@ -365,6 +366,22 @@ def test_a_full_disk_keeps_the_files_of_the_last_call(
     monkeypatch.undo()
     assert {name: (tmp_path / "out" / name).read_bytes() for name in files} == files
     assert not list((tmp_path / "out").glob(".*part"))
+
+
+def test_a_full_disk_under_the_study_is_said(
+    tmp_path: Path, trainer: Trainer, task: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _sweep(tmp_path, trials=2)
+
+    def no_room(engine: Any) -> None:
+        # SQLite takes it for the size that the file has: it cannot grow.
+        event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count = 1"))
+        engine.dispose()
+
+    monkeypatch.setattr("magna.study._write_ahead", no_room)
+    with pytest.raises(OSError, match=r"study.db could not be written \(the disk is full\).*then the same command"):
+        _sweep(tmp_path, trials=500)
+    monkeypatch.undo()
 
 
 def test_it_waits_for_the_trials_of_another_process(

@@ -187,6 +187,27 @@ def test_a_checkpoint_of_another_model_is_one_line(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_process_that_comes_second_writes_nothing(tmp_path: Path, together: bool) -> None:
+    pytest.importorskip("fcntl")
+    folder, seeds = (tmp_path / "seed-0", 2) if together else (tmp_path, 1)
+    with RunFolder(folder).alone(), pytest.raises(ValueError, match="is being trained by another process"):
+        training.train(Config.from_dict(SMALL), run_dir=tmp_path, seeds=seeds, device="cpu", together=together)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_checkpoint_that_counts_no_epochs_is_one_line(tmp_path: Path) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.epochs=2"])
+    training.train(config, run_dir=tmp_path, device="cpu")
+    run = RunFolder(tmp_path)
+    (tmp_path / "summary.json").unlink()
+    found = run.load_checkpoint()
+    assert found is not None
+    run.save_checkpoint(found[0], found[1] | {"epoch": "x"})
+    with pytest.raises(ValueError, match=r"state.safetensors is of another model, or damaged \(its epoch is 'x'\)"):
+        training.train(config, run_dir=tmp_path, device="cpu", resume=True)
+
+
 def test_resume_with_other_settings_is_refused(finished: tuple[Path, dict]) -> None:
     folder, _ = finished
     with pytest.raises(ValueError, match="other settings"):

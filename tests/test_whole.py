@@ -14,7 +14,10 @@ from magna.whole import forget_parts, make_folder, write_whole
 def test_a_folder_that_cannot_be_made_names_the_option(tmp_path: Path) -> None:
     assert make_folder(tmp_path / "a" / "b", "--out").is_dir()
     (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for name, words in (
+        ("link", "it is a link to nowhere"),
+        ("n\udcff", "its name is not UTF-8 text"),
         ("file", "there is a file of that name"),
         ("file/below", "a part of it is a file"),
         ("n" * 300, "its name is too long"),

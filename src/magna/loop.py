@@ -248,7 +248,11 @@ def _put_back(
     torch.set_rng_state(groups["random"]["cpu"])
     if device.type == "cuda" and "cuda" in groups["random"]:  # a run that comes from a CPU has none
         torch.cuda.set_rng_state(groups["random"]["cuda"], device)
-    return Progress(**state)
+    progress = Progress(**state)
+    for name in ("epoch", "best_epoch"):
+        if not isinstance(getattr(progress, name), int):
+            raise ValueError(f"its {name} is {getattr(progress, name)!r}")
+    return progress
 
 
 def _random_states(device: torch.device) -> dict[str, Tensor]:

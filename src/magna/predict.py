@@ -175,7 +175,17 @@ def _scores(
     where = torch.device(pick_device(device))
     edges = [part.to(where) for part in (graph.edge_index, graph.edge_type) if part is not None]
     with matmul_precision(config.train.precision):
-        return graph, model.to(where).eval()(graph.x.to(where), *edges).cpu(), notes
+        scores = model.to(where).eval()(graph.x.to(where), *edges).cpu()
+    if not scores.isfinite().all():
+        # One node tells the others: the one with the largest feature is the likely source.
+        node, column = divmod(int(graph.x.abs().argmax()), graph.x.size(1))
+        names = graph.schema.feature_names
+        raise ValueError(
+            f"{graph.name} gives scores that are no numbers; allowed: features like those of training; the largest, as "
+            f"the model is given it, is {float(graph.x[node, column]):.3g}, {names[column] if names else column} of "
+            f"node {graph.id_of(node)}"
+        )
+    return graph, scores, notes
 
 
 def _graph(run: RunFolder, data: str | Path | None, data_dir: str | Path | None) -> tuple[NodeData, tuple[str, ...]]:

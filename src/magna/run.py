@@ -31,7 +31,8 @@ FORMAT = 1
 # What every summary.json has, whatever its task.
 _REPORTED = ("seed", "seconds", "epochs", "valid", "test")
 # What schema.json has as lists of names or numbers, where it has it.
-_LISTED = ("feature_names", "class_names", "relation_names", "feature_shift", "feature_scale", "entities", "relations")
+_NAMED = ("feature_names", "class_names", "relation_names", "entities", "relations")
+_LISTED = dict.fromkeys(_NAMED, str) | dict.fromkeys(("feature_shift", "feature_scale"), (float, int))
 # What a run begins with, before config.toml says that it is one, and what it leaves after that.
 _BEGIN, _LATER = ("environment.json", "schema.json"), ("metrics.jsonl", "summary.json", "model", "checkpoint")
 _FILES = ("config.toml", *_BEGIN, *_LATER[:2], "checkpoint/state.safetensors")
@@ -51,18 +52,25 @@ class RunFolder:
     def create(
         path: str | Path, config: Config, device: torch.device, schema: Mapping[str, Any] | None = None
     ) -> RunFolder:
-        """Start a run in a new or empty folder; `schema` is what the model must know of another graph's columns."""
+        """Start a run in a new or empty folder."""
         run = RunFolder(path)
-        if run.exists():
-            raise ValueError(f"{run.path} holds a run already; try --resume to go on with it, or another --run-dir")
-        make_folder(run.path, "--run-dir")
-        run._check_free()
-        write_whole(run.path / "environment.json", _json({"format": FORMAT, **environment(device)}))
-        if schema is not None:
-            write_whole(run.path / "schema.json", _json(schema))
-        # Last: where it is, the folder holds a run.
-        write_whole(run.path / "config.toml", config.to_toml().encode())
+        with run.alone():
+            run.begin(config, device, schema)
         return run
+
+    def begin(self, config: Config, device: torch.device, schema: Mapping[str, Any] | None = None) -> None:
+        """Start a run here, while this process is `alone`; `schema` is what the model must know of another graph's
+        columns.
+        """
+        if self.exists():
+            raise ValueError(f"{self.path} holds a run already; try --resume to go on with it, or another --run-dir")
+        self._check_free()
+        write_whole(self.path / "environment.json", _json({"format": FORMAT, **environment(device)}))
+        if schema is not None:
+            write_whole(self.path / "schema.json", _json(schema))
+        # Last: where it is, the folder holds a run.
+        write_whole(self.path / "config.toml", config.to_toml().encode())
+        self._forget_parts()
 
     @staticmethod
     def open(path: str | Path) -> RunFolder:
@@ -88,7 +96,10 @@ class RunFolder:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Train in this folder while no other process does; the lock goes with the process, however it ends."""
+        """Train in this folder, made where it is new, while no other process does; the lock goes with the process,
+        however it ends.
+        """
+        make_folder(self.path, "--run-dir")
         try:
             import fcntl
         except ImportError:  # not on Windows
@@ -101,17 +112,22 @@ class RunFolder:
             os.close(folder)
             raise ValueError(f"{self.path} is being trained by another process; try another --run-dir") from None
         try:
-            forget_parts(self.path / name for name in _FILES)
+            if self.exists():
+                self._forget_parts()
             yield
         finally:
             os.close(folder)
+
+    def _forget_parts(self) -> None:
+        forget_parts(self.path / name for name in _FILES)
 
     def check_format(self) -> None:
         """Refuse a folder that a newer magna has written in a form this one does not know."""
         environment = self._read("environment.json") or {}
         number = environment.get("format", 0)
         if not isinstance(number, int) or number > FORMAT:
-            wrote = (environment.get("packages") or {}).get("magna", "of a later version")
+            packages = environment.get("packages")
+            wrote = packages.get("magna", "?") if isinstance(packages, dict) else "of a later version"
             raise ValueError(
                 f"{self.path} has run format {number}, written by magna {wrote}; allowed: up to {FORMAT}, what magna "
                 f"{__version__} reads; try the magna that wrote it, or train again"
@@ -139,17 +155,20 @@ class RunFolder:
     @property
     def summary(self) -> dict[str, Any] | None:
         """What the finished run reported, None while it is not finished."""
-        return self._read("summary.json", _REPORTED)
+        summary = self._read("summary.json", _REPORTED)
+        for split in ("valid", "test"):
+            if summary is not None and not isinstance(summary[split], dict):
+                raise self._damaged("summary.json", f"{split!r} holds no scores")
+        return summary
 
     @property
     def schema(self) -> dict[str, Any] | None:
         """Names of features, classes and relations of the data; None where a run of format 0 has not kept them."""
         schema = self._read("schema.json")
-        for name in _LISTED:
+        for name, kind in _LISTED.items():
             value = (schema or {}).get(name) or []
-            if not isinstance(value, list) or not all(isinstance(entry, str | float | int) for entry in value):
-                file = self.path / "schema.json"
-                raise ValueError(f"{file} is damaged: {name!r} is no list; try a copy of it, or train again")
+            if not isinstance(value, list) or not all(isinstance(entry, kind) for entry in value):
+                raise self._damaged("schema.json", f"{name!r} is no list")
         return schema
 
     def load_model(self) -> Model:
@@ -163,7 +182,7 @@ class RunFolder:
                 raise ValueError(f"{folder / name} is missing; try a copy of the run folder, or train again")
         try:
             return kind.from_pretrained(folder)
-        except (ValueError, TypeError, AttributeError, RuntimeError, safetensors.SafetensorError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, safetensors.SafetensorError) as error:
             raise ValueError(f"{folder} is damaged ({error}); try a copy of the run folder, or train again") from error
 
     def log(self, *rows: Mapping[str, Any]) -> None:
@@ -179,14 +198,19 @@ class RunFolder:
             content = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
+        except IsADirectoryError as error:
+            raise self._damaged(name, "it is a folder") from error
         except ValueError as error:
-            raise ValueError(f"{file} is damaged, not JSON ({error}); try a copy of it, or train again") from error
+            raise self._damaged(name, f"it is not JSON ({error})") from error
         if not isinstance(content, dict):
-            raise ValueError(f"{file} is damaged: it holds no JSON object; try a copy of it, or train again")
+            raise self._damaged(name, "it holds no JSON object")
         for key in needed:
             if key not in content:
-                raise ValueError(f"{file} is damaged: it has no {key!r}; try a copy of it, or train again")
+                raise self._damaged(name, f"it has no {key!r}")
         return content
+
+    def _damaged(self, name: str, fault: str) -> ValueError:
+        return ValueError(f"{self.path / name} is damaged: {fault}; try a copy of it, or train again")
 
     def keep_metrics(self, epochs: int) -> None:
         """Forget the lines after an epoch: they were written after the checkpoint that the run goes on from."""

@@ -200,11 +200,9 @@ class Study:
                 _write_ahead(storage.engine)
             return storage
         except Exception as error:  # a wrong URL, a missing driver, no connection, no database: each has its own class
+            if _is_full(error):
+                raise _no_room(url) from error
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            if getattr(getattr(error, "orig", None), "sqlite_errorname", "") == "SQLITE_FULL":
-                raise OSError(
-                    errno.ENOSPC, f"{safe(url)} could not be written ({reason}); make room, then go on"
-                ) from error
             raise ValueError(
                 f"storage {safe(url)} cannot be opened ({reason}); allowed: the URL of a database, such as "
                 "sqlite:///study.db or postgresql://user:password@host/name"
@@ -290,6 +288,31 @@ def safe(url: str) -> str:
     """
     url = re.sub(r"://([^:/]*):.*@", r"://\1:***@", url)
     return re.sub(r"([?&][^=&]*)=[^&]*", r"\1=***", url)
+
+
+@contextmanager
+def telling_full_disk(url: str) -> Iterator[None]:
+    """A database that has no room left says so, as any other file does."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) or not _is_full(error):
+            raise
+        raise _no_room(url) from error
+
+
+def _no_room(url: str) -> OSError:
+    words = "could not be written (the disk is full); what was there before is kept: make room, then the same command"
+    return OSError(errno.ENOSPC, f"{safe(url)} {words}")
+
+
+def _is_full(error: BaseException | None) -> bool:
+    """Whether an error began with SQLite finding no room."""
+    while error is not None:
+        if getattr(getattr(error, "orig", None), "sqlite_errorname", "") == "SQLITE_FULL":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _import_optuna() -> Any:

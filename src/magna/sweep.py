@@ -17,7 +17,7 @@ from magna.findings import FILES, judge, name_seeds, trial_rows, write_files
 from magna.halving import Watch
 from magna.metrics import headline
 from magna.run import pick_device
-from magna.study import GRACE_SECONDS, Sampler, Study, file_url, safe
+from magna.study import GRACE_SECONDS, Sampler, Study, file_url, safe, telling_full_disk
 from magna.tasks import LinkPrediction, Task, make_task
 from magna.trial_batch import OnReport, TrialResult
 from magna.trials import train_trials
@@ -103,21 +103,22 @@ def sweep(
     if storage is None and not (folder / "study.db").exists():
         check_free(folder, FILES, "no study (no study.db)", "--out")
     url = storage if storage is not None else file_url(folder / "study.db")
-    study = Study(
-        url,
-        config.recipe,
-        config.search,
-        _comparable(config, plan),
-        defaults=_trained(Config()),
-        sampler=plan.sampler,
-        seed=plan.seed,
-    )
     # Trials of link prediction share no batch: the next one may learn from the last.
     batch = 1 if isinstance(task, LinkPrediction) else plan.batch or BATCH[plan.sampler][where.type]
-    there = len(study.finished())
-    say(f"{task.dataset} on {where.type}: {there} of {plan.trials} trials are there · {safe(url)}")
-    _search(config, plan, task, study, batch, say)
-    _confirm(config, plan, task, study, batch, say)
+    with telling_full_disk(url):
+        study = Study(
+            url,
+            config.recipe,
+            config.search,
+            _comparable(config, plan),
+            defaults=_trained(Config()),
+            sampler=plan.sampler,
+            seed=plan.seed,
+        )
+        there = len(study.finished())
+        say(f"{task.dataset} on {where.type}: {there} of {plan.trials} trials are there · {safe(url)}")
+        _search(config, plan, task, study, batch, say)
+        _confirm(config, plan, task, study, batch, say)
 
     seeds = list(plan.further_seeds) if plan.confirm else []
     rows = trial_rows(study, seeds)

@@ -123,10 +123,10 @@ def _run(
 
     torch.manual_seed(config.train.seed)
     network = task.make_model(config.model).to(fabric.device)
-    if not goes_on:
-        # Only now: settings that give no model leave no folder behind.
-        run = RunFolder.create(folder, config, fabric.device, task.schema)
+    # Only now: settings that give no model leave no folder behind.
     with run.alone():
+        if not goes_on:
+            run.begin(config, fabric.device, task.schema)
         progress = fit(config, task, fabric, network, on_epoch, run)
         return _finish(run, config, task, network, progress)
 
@@ -152,14 +152,12 @@ def _run_together(
     if not new:
         return {}
     network = task.make_model(configs[0].model).to(task.device)
-    runs = {}
-    for index in new:
-        runs[index] = RunFolder(folders[index])
-        if not (resume and runs[index].exists()):
-            RunFolder.create(folders[index], configs[index], task.device, task.schema)
+    runs = {index: RunFolder(folders[index]) for index in new}
     with ExitStack() as locks:
-        for run in runs.values():
+        for index, run in runs.items():
             locks.enter_context(run.alone())
+            if not (resume and run.exists()):
+                run.begin(configs[index], task.device, task.schema)
         return _fit_together(configs, runs, task, network, tensorboard, on_epoch, diverged)
 
 

@@ -58,7 +58,10 @@ def checked(key: str, value: Any, hint: Any) -> Any:
             raise ValueError(f"{key} is {value!r}; allowed: {', '.join(map(repr, get_args(hint)))}")
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        try:
+            value = float(value)
+        except OverflowError:
+            value = math.inf
     if get_origin(hint) is not None:
         hint = get_origin(hint)
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
@@ -117,11 +120,16 @@ def toml(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(toml(entry) for entry in value)}]"
     # TOML knows no null; the word is read back as None.
-    return json.dumps("none" if value is None else value, ensure_ascii=False)
+    return _quoted("none" if value is None else value)
 
 
 def toml_key(key: str) -> str:
-    return key if key.isidentifier() else json.dumps(key)
+    return key if key.isascii() and key.isidentifier() else _quoted(key)
+
+
+def _quoted(value: Any) -> str:
+    """As JSON writes it, which TOML reads but for one letter."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def at_least(name: str, value: float, low: float) -> None:

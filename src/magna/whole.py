@@ -25,15 +25,26 @@ _NO_FOLDER = {
 def make_folder(path: str | Path, option: str) -> Path:
     """The folder that an option names, made where it is new."""
     folder = Path(path)
-    if "\0" in str(folder):
-        raise ValueError(f"{str(folder)!r} cannot be made: its name has a NUL; try another {option}")
+    if fault := name_fault(folder):
+        raise ValueError(f"{str(folder)!r} cannot be made: {fault}; try another {option}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         if error.errno not in _NO_FOLDER:  # as of a disk that is full
             raise
-        raise ValueError(f"{folder} cannot be made: {_NO_FOLDER[error.errno]}; try another {option}") from error
+        # What is there and is not there is a link.
+        nowhere = error.errno == errno.EEXIST and not folder.exists()
+        reason = "it is a link to nowhere" if nowhere else _NO_FOLDER[error.errno]
+        raise ValueError(f"{folder} cannot be made: {reason}; try another {option}") from error
     return folder
+
+
+def name_fault(path: Path) -> str | None:
+    """Why no file can be called so, or no text file can say so; None where all is well."""
+    try:
+        return "its name has a NUL" if b"\0" in str(path).encode() else None
+    except UnicodeEncodeError:
+        return "its name is not UTF-8 text"
 
 
 def check_free(folder: Path, names: Iterable[str], missing: str, option: str) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 
 from magna.config import Config, DataConfig, ModelConfig
 from magna.datasets import NodeData, load_digits
-from magna.tasks import NodeClassification
+from magna.tasks import NodeClassification, make_task
 from magna.tasks.node_classification import consistency
 
 CPU = torch.device("cpu")
@@ -94,6 +94,13 @@ def test_settings_of_edge_types_need_edge_types(digits: NodeData, setting: dict[
         NodeClassification(digits, Config(), CPU).make_model(model)
     typed = replace(digits, edge_type=torch.zeros_like(digits.edge_index[0]), num_relations=1)
     NodeClassification(typed, Config(), CPU).make_model(model)
+
+
+def test_a_backend_that_cannot_run_is_refused_before_there_is_a_run() -> None:
+    config = Config().with_values(["model.backend=cpu"])
+    device = torch.device("meta")
+    with pytest.raises(ValueError, match=r"model.backend is 'cpu', which cannot run here: .*; try model.backend=auto"):
+        make_task(config, None, device)
 
 
 def test_data_that_cannot_be_learnt_from_is_refused(digits: NodeData) -> None:

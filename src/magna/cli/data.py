@@ -14,7 +14,9 @@ from magna.config import Config, DataConfig, split_key
 # The other settings of the data tell what becomes of it on its way into a model.
 _READ = ("data.split", "data.split_seed", "data.features", "data.undirected", "data.standardise_features")
 
-data_app = typer.Typer(help="Data sets: what there is, where it comes from, fetch with checksum, audit.")
+data_app = typer.Typer(
+    help="Data sets: what there is, where it comes from, fetch with checksum, audit.", epilog="Example: magna data list"
+)
 
 
 @data_app.command("list", epilog="Example: magna data list")

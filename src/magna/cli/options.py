@@ -92,7 +92,15 @@ def finish(
             fail(f"{words}; try a shorter one", 2, verbose)
         fail(words, 1, verbose)
     except Exception as error:
-        fail(f"{type(error).__name__}: {error}", 1, verbose)
+        words = f"{type(error).__name__}: {error}"
+        # Torch's own error on a GPU; on a CPU it is one of many, and Python has another.
+        if isinstance(error, MemoryError) or "OutOfMemory" in words or "can't allocate memory" in words:
+            fail(
+                f"memory is not enough ({words}); magna plan says what a run needs and what would make it smaller",
+                1,
+                verbose,
+            )
+        fail(words, 1, verbose)
 
 
 def _wait_for_device() -> None:

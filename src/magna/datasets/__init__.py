@@ -17,6 +17,7 @@ from magna.datasets.planetoid import load_planetoid
 from magna.datasets.splits import with_drawn_split, with_random_split
 from magna.datasets.store import data_folder, files_of, locate, present
 from magna.datasets.triples import Triples, holds_triples, load_triples
+from magna.whole import name_fault
 
 __all__ = [
     "DATASETS",
@@ -175,8 +176,12 @@ def from_anywhere(config: DataConfig, data: str | Path | None = None) -> DataCon
     which is given as a path, means the folder.
     """
     name = config.name if data is None else str(data)
-    public = data is None and name in DATASETS
-    return replace(config, name=name if public or not Path(name).exists() else str(Path(name).resolve()))
+    if (data is None and name in DATASETS) or not Path(name).exists():
+        return replace(config, name=name)
+    path = Path(name).resolve()
+    if fault := name_fault(path):
+        raise ValueError(f"{str(path)!r} cannot be written down in a run folder: {fault}; try to rename it")
+    return replace(config, name=str(path))
 
 
 def prepare(data: NodeData, config: DataConfig) -> NodeData:

@@ -129,8 +129,9 @@ class NodeData:
         shift, scale = (
             torch.tensor(part, dtype=torch.float64) for part in (schema.feature_shift, schema.feature_scale)
         )
-        if shift.numel() != self.x.size(1):
-            raise ValueError(f"{self.name} has {self.x.size(1)} features; allowed: {shift.numel()}, as in training")
+        for part in (shift, scale):
+            if part.numel() != self.x.size(1):
+                raise ValueError(f"{self.name} has {self.x.size(1)} features; allowed: {part.numel()}, as in training")
         return replace(self, x=((self.x.double() - shift) * scale).float(), schema=schema)
 
     def with_self_loops(self) -> NodeData:

@@ -9,6 +9,7 @@ import torch
 
 from magna.config import Config, DataConfig
 from magna.datasets import load_knowledge_graph, load_node_data
+from magna.ops.backends import why_not
 from magna.tasks.link_prediction import LinkPrediction
 from magna.tasks.node_classification import NodeClassification
 
@@ -25,6 +26,10 @@ def make_task(config: Config, data_dir: str | Path | None, device: torch.device)
             value = getattr(config.data, field.name)
             if value != field.default:
                 raise ValueError(f"data.{field.name} is {value!r}; {config.task.name} has no such setting")
+    if config.model.backend != "auto" and (reason := why_not(config.model.backend, device)) is not None:
+        raise ValueError(
+            f"model.backend is {config.model.backend!r}, which cannot run here: {reason}; try model.backend=auto"
+        )
     if links:
         return LinkPrediction(load_knowledge_graph(config.data.name, data_dir), config, device)
     return NodeClassification(load_node_data(config.data, data_dir), config, device)
