@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import math
 import random
 import shutil
 from pathlib import Path
@@ -345,6 +346,25 @@ def test_a_run_of_before_fingerprints_and_temperatures(run: Path, tmp_path: Path
     (old / "schema.json").unlink()
     with pytest.raises(ValueError, match=r"keeps no schema\.json"):
         evaluate(old, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("summary.json", "temperature", 0),
+        ("summary.json", "temperature", -1.0),
+        ("summary.json", "temperature", math.nan),
+        ("summary.json", "temperature", "x"),
+        ("summary.json", "temperature", None),
+        ("schema.json", "fingerprints", 5),
+        ("schema.json", "fingerprints", {"foo": "x"}),
+    ],
+)
+def test_damaged_values_are_one_line(run: Path, tmp_path: Path, name: str, key: str, value: object) -> None:
+    other = shutil.copytree(run, tmp_path / "other")
+    (other / name).write_text(json.dumps(json.loads((other / name).read_text()) | {key: value}))
+    with pytest.raises(ValueError, match=rf"{name} is damaged: '{key}' is .*; try a copy of it, or train again"):
+        predict_links(other, [Query("town 05", "in", None)], device="cpu")
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])

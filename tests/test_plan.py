@@ -217,4 +217,4 @@ def test_a_link_predictor_is_planned_like_any_other() -> None:
     result = plan(config, device="cpu", seeds=2, together=True, measure=False)
     assert result["task"] == "link_prediction" and result["memory"]["fits"] and not result["together"]
     rough = forecast(make_task(config, None, CPU), config.with_values(["train.precision=bfloat16"]), CPU)
-    assert rough.saved < result["memory"]["saved"]
+    assert rough.saved == result["memory"]["saved"]  # on a CPU products are of float32 numbers

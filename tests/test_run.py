@@ -206,6 +206,10 @@ def test_a_damaged_checkpoint_says_what_to_do(tmp_path: Path, part: int) -> None
     file.write_bytes(file.read_bytes()[:part])
     with pytest.raises(ValueError, match=r"is damaged.*delete it and --resume"):
         run.load_checkpoint()
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(ValueError, match=r"is damaged.*delete it and --resume"):
+        run.load_checkpoint()
 
 
 def test_a_full_disk_names_the_file_and_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

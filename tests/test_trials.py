@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from typing import Any, cast, get_args, get_type_hints
 
 import pytest
 import torch
+from torch import nn
 
 from magna import MAGNAConv
 from magna.config import Config, ModelConfig, TaskConfig, TrainConfig, keys, load_recipe
@@ -291,7 +293,21 @@ def with_and_without(key: str, base: Config, task: NodeClassification) -> tuple[
     return changed.with_settings({key: getattr(getattr(base, table), name)}), changed
 
 
+@pytest.fixture
+def rounded_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`train.precision` on a CPU as on a GPU, so that its products are looked at here, too."""
+
+    @contextmanager
+    def step_precision(precision: str, device: torch.device, network: nn.Module | None = None) -> Iterator[None]:
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16", cache_enabled=False):
+            yield
+
+    for module in ("loop", "trial_batch"):
+        monkeypatch.setattr(f"magna.{module}.step_precision", step_precision)
+
+
 @pytest.mark.parametrize("key", KEYS)
+@pytest.mark.usefixtures("rounded_here")
 def test_no_setting_is_lost_in_a_batch(key: str, tmp_path: Path) -> None:
     """Beside another trial each setting is what it is alone, or it draws, and then the trials differ."""
     base = Config.from_dict(SMALL | {"data": {"name": str(ROOT / "examples" / "own_graph")}})
@@ -313,6 +329,7 @@ def test_no_setting_is_lost_in_a_batch(key: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if key != "model.name"])
+@pytest.mark.usefixtures("rounded_here")
 def test_an_epoch_can_be_captured(key: str, task: NodeClassification) -> None:
     if (pair := with_and_without(key, config(), task)) is None:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -239,6 +240,8 @@ def _open(
         notes += more.notes[len(triples.notes) :]
         task = LinkPrediction(KnowledgeGraph.from_triples(more), config, where)
     temperature = (run.summary or {}).get("temperature", 1.0)  # as it is, where a run has not fitted one
+    if not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
+        raise run.damaged("summary.json", f"'temperature' is {temperature!r}")
     return _Opened(temperature, task, model.to(where).eval(), notes)
 
 
@@ -267,9 +270,7 @@ def _compared(run: RunFolder, task: LinkPrediction) -> tuple[str, ...]:
         raise ValueError(f"{run.path} keeps no schema.json, which its names are in; try a copy of it, or train again")
     for kind in ("entities", "relations"):
         if kept.get(kind) is None:
-            raise ValueError(
-                f"{run.path / 'schema.json'} is damaged: it has no {kind!r}; try a copy of it, or train again"
-            )
+            raise run.damaged("schema.json", f"it has no {kind!r}")
         if kept[kind] != found[kind]:
             new, gone = (sorted(set(one[kind]) - set(other[kind])) for one, other in ((found, kept), (kept, found)))
             which = f"{new[0]!r} is new" if new else f"{gone[0]!r} is missing" if gone else "in another order"
@@ -279,6 +280,8 @@ def _compared(run: RunFolder, task: LinkPrediction) -> tuple[str, ...]:
             )
     # Runs of before there were fingerprints say nothing.
     marks = kept.get("fingerprints", {})
+    if not isinstance(marks, dict) or not marks.keys() <= found["fingerprints"].keys():
+        raise run.damaged("schema.json", f"'fingerprints' is {marks!r}")
     changed = [split for split, mark in marks.items() if mark != found["fingerprints"][split]]
     if not changed:
         return ()

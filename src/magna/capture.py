@@ -45,14 +45,15 @@ def matmul_precision(precision: str) -> Iterator[None]:
 
 @contextmanager
 def step_precision(precision: str, device: torch.device, network: nn.Module | None = None) -> Iterator[None]:
-    """The forward pass of a training step with products of bfloat16 numbers, where `train.precision` says so.
+    """The forward pass of a training step on a GPU with products of bfloat16 numbers, where `train.precision` says so.
 
-    The layers of a network on a GPU have their weights rounded all at once.
+    The layers of a network have their weights rounded all at once. Many processors take several times as long for
+    such products as for those of float32: on a CPU they stay that.
     """
-    if precision != "bfloat16":
+    if precision != "bfloat16" or device.type != "cuda":
         yield
         return
-    layers = () if network is None or device.type != "cuda" else network.modules()
+    layers = () if network is None else network.modules()
     weights = [own for layer in layers if isinstance(layer, nn.Linear) for own in layer.parameters(recurse=False)]
     # A cache of cast weights must not outlive a step that is replayed.
     with torch.autocast(device.type, torch.bfloat16, cache_enabled=False), rounded_at_once(weights, torch.bfloat16):

@@ -185,7 +185,7 @@ class TrainConfig:
     clip: float = 1.0  # largest norm of the gradient; 0: none
     patience: int = 200  # epochs without a better validation score before the run stops (the paper's window)
     eval_every: int = 1  # epochs from one validation to the next
-    precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of products: 23 bits, 10 on a GPU, 7 in training
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of products: 23 bits; on a GPU 10, or 7 in training
     seed: int = 0  # of starting values, dropout and the order of batches; `--seeds N` counts on from it
 
     def __post_init__(self) -> None:

@@ -158,7 +158,7 @@ class RunFolder:
         summary = self._read("summary.json", _REPORTED)
         for split in ("valid", "test"):
             if summary is not None and not isinstance(summary[split], dict):
-                raise self._damaged("summary.json", f"{split!r} holds no scores")
+                raise self.damaged("summary.json", f"{split!r} holds no scores")
         return summary
 
     @property
@@ -168,7 +168,7 @@ class RunFolder:
         for name, kind in _LISTED.items():
             value = (schema or {}).get(name) or []
             if not isinstance(value, list) or not all(isinstance(entry, kind) for entry in value):
-                raise self._damaged("schema.json", f"{name!r} is no list")
+                raise self.damaged("schema.json", f"{name!r} is no list")
         return schema
 
     def load_model(self) -> Model:
@@ -199,17 +199,18 @@ class RunFolder:
         except FileNotFoundError:
             return None
         except IsADirectoryError as error:
-            raise self._damaged(name, "it is a folder") from error
+            raise self.damaged(name, "it is a folder") from error
         except ValueError as error:
-            raise self._damaged(name, f"it is not JSON ({error})") from error
+            raise self.damaged(name, f"it is not JSON ({error})") from error
         if not isinstance(content, dict):
-            raise self._damaged(name, "it holds no JSON object")
+            raise self.damaged(name, "it holds no JSON object")
         for key in needed:
             if key not in content:
-                raise self._damaged(name, f"it has no {key!r}")
+                raise self.damaged(name, f"it has no {key!r}")
         return content
 
-    def _damaged(self, name: str, fault: str) -> ValueError:
+    def damaged(self, name: str, fault: str) -> ValueError:
+        """The error that one of its files is."""
         return ValueError(f"{self.path / name} is damaged: {fault}; try a copy of it, or train again")
 
     def keep_metrics(self, epochs: int) -> None:
@@ -233,13 +234,13 @@ class RunFolder:
 
     def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         file = self.checkpoint
-        if not file.is_file():
+        if not file.exists():
             return None
         try:
             with safetensors.safe_open(file, framework="pt") as stored:
                 tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (not a dict)
                 return tensors, json.loads(stored.metadata()["state"])
-        except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+        except (safetensors.SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{file} is damaged ({error}); delete it and --resume starts this run from the beginning"
             ) from error

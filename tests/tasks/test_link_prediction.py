@@ -131,7 +131,8 @@ def test_a_step_can_be_captured(tables: dict[str, dict[str, object]]) -> None:
     batch = task.batches()[0]
     for checked in (nullcontext(), Capturable()):  # what is made once, in the first step, may be
         with checked:
-            with step_precision(task.precision, task.device):
+            # As `step_precision` does it on a GPU.
+            with torch.autocast("cpu", torch.bfloat16, enabled=task.precision == "bfloat16", cache_enabled=False):
                 loss = task.loss(model, batch)
             loss.backward()
 
@@ -243,6 +244,14 @@ def test_what_guessing_the_relation_needs() -> None:
         _model(task, relation_channels=6)
     with pytest.raises(ValueError, match="'conve', which cannot score all relations of a pair; allowed: distmult, "):
         _model(_task(relation_prediction=1.0), decoder="conve")
+
+
+def test_a_processor_multiplies_float32() -> None:
+    """Many take several times as long for bfloat16."""
+    task, rough = _task(), _task(precision="bfloat16")
+    model, batch = _model(task), task.batches()[0]
+    with step_precision("bfloat16", task.device, model):
+        assert rough.loss(model, batch) == task.loss(model, batch)
 
 
 def test_bfloat16_products_give_nearly_the_same_loss() -> None:

@@ -184,8 +184,9 @@ class LinkPrediction:
         return Answers(ptr, self.graph.answers.index[index.clamp_(max=len(self.graph.answers.index) - 1)])
 
     def _answer_loss(self, scored: Any, answers: Answers, weight: Tensor, label_smoothing: float) -> Tensor:
-        # States of bfloat16 stay as they are; else float32, and the loss has its own say on its products.
+        # States of bfloat16 stay as they are; else float32, and products are rounded where those of the model are.
         dtype = torch.bfloat16 if scored.candidates.dtype == torch.bfloat16 else torch.float32
+        rounded = torch.is_autocast_enabled(self.device.type)
         return kvsall_loss(
             scored.query.to(dtype),
             scored.candidates.to(dtype),
@@ -194,7 +195,7 @@ class LinkPrediction:
             label_smoothing=label_smoothing,
             weight=weight,
             own=scored.own,
-            precision="bfloat16" if self.precision == "bfloat16" else "float32",
+            precision="bfloat16" if rounded else "float32",
             validate=False,
         )
 
