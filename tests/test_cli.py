@@ -249,12 +249,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.Capt
 
 def test_plan_says_memory_and_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_magna(monkeypatch, "plan", *FAST, "--seeds", "2") == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "timing a few steps, which --no-measure leaves out" in err
     assert "peak memory" in out and ", fits into" in out and "evaluations, " in out and "for each of 2 seeds" in out
     assert "measured: the median of" in out
     assert run_magna(monkeypatch, "plan", *FAST, "--no-measure", "--json") == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["time"]["seconds"] is None and result["memory"]["fits"]
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    assert result["time"]["seconds"] is None and result["memory"]["fits"] and not err
     assert list(Path().iterdir()) == []  # nothing is left behind
     monkeypatch.setattr("magna.plan.MOST_SECONDS", 0.0)
     monkeypatch.setattr("magna.plan._SLOW_STEP", 0.0)

@@ -68,13 +68,15 @@ def plan(
     device: str = "auto",
     together: bool | None = None,
     measure: bool = True,
+    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Memory and time of `magna train` with this config; what `magna plan --json` prints.
 
     Memory is a forecast: one step of the real model on the real graph is traced on tensors that have a shape but no
     memory. Time is measured: the loop itself runs for a few steps, then a few evaluations, and early stopping is left
     out. Where the run would not fit, or with `measure=False`, there is no time. Of seeds that train together as many
-    share a batch as there is memory; the forecast is that of one.
+    share a batch as there is memory; the forecast is that of one. `say` gets a line before the steps: one of them may
+    take minutes.
     """
     if seeds < 1:
         raise ValueError(f"seeds is {seeds}; allowed: 1 or more")
@@ -84,6 +86,7 @@ def plan(
     share = isinstance(task, NodeClassification) and shares_batch(seeds, where, together)
     pace = Pace()
     if measure and memory.fits:
+        say(f"peak memory {memory.peak / 1e9:.2f} GB (forecast); timing a few steps, which --no-measure leaves out")
         pace = _pace_together(config, task, seeds) if share else _pace_in_turn(config, task, seeds)
     return {
         "task": config.task.name,

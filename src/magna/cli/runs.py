@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -121,7 +122,8 @@ def plan(
         wait_without_spinning()  # as the run itself
         from magna.plan import plan
 
-        return plan(config, seeds=seeds, data_dir=data_dir, device=device.value, measure=measure)
+        say = partial(typer.echo, err=True)
+        return plan(config, seeds=seeds, data_dir=data_dir, device=device.value, measure=measure, say=say)
 
     finish(work, verbose, as_json, _show_plan)
 
