@@ -16,7 +16,7 @@ import pytest
 import typer
 
 from magna import __version__, run
-from magna.cli.options import finish
+from magna.cli.options import finish, wait_briefly
 from magna.cli.use import _show_predictions
 from tests.laws import run_magna
 
@@ -388,3 +388,15 @@ def test_a_run_that_is_asked_to_stop_says_one_line(kind: str) -> None:
     _, err = process.communicate(timeout=600)
     assert process.returncode == 1
     assert err.splitlines()[-1].startswith("magna: stopped; a training run goes on with --resume")
+
+
+def test_threads_wait_as_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    wait_briefly()
+    assert "GOMP_SPINCOUNT" not in os.environ and os.environ["OMP_WAIT_POLICY"] == "active"
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    wait_briefly()
+    assert os.environ["GOMP_SPINCOUNT"] == "1000" and os.environ["OMP_WAIT_POLICY"] == "passive"
