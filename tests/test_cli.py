@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer
 
 from magna import __version__, run
@@ -245,6 +246,20 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.Capt
     with pytest.raises(typer.Exit):
         finish(lambda: {"text": (tmp_path / "gone").read_text()}, verbose=False, as_json=True, show=print)
     assert capsys.readouterr().err == f"magna: {tmp_path / 'gone'}: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"), torch.OutOfMemoryError("CUDA")]
+)
+def test_missing_memory_says_what_helps(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> dict[str, object]:
+        raise error
+
+    with pytest.raises(typer.Exit) as ended:
+        finish(work, verbose=False, as_json=True, show=print)
+    said = capsys.readouterr().err
+    assert ended.value.exit_code == 1 and said.count("\n") == 1
+    assert said.startswith("magna: memory is not enough") and "magna plan" in said
 
 
 def test_plan_says_memory_and_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -221,3 +221,13 @@ def test_the_list_tells_about_stand_ins(monkeypatch: pytest.MonkeyPatch, capsys:
     assert run_magna(monkeypatch, "data", "list", "--json") == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["datasets"]}
     assert "stand-in features" in rows["ogbn-arxiv"]["size"]
+
+
+def test_data_whose_name_no_run_folder_can_hold_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "n\udcff"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no such names on this file system: {error}")
+    with pytest.raises(ValueError, match="cannot be written down in a run folder: its name is not UTF-8 text; try to"):
+        from_anywhere(DataConfig(str(folder)))

@@ -165,6 +165,7 @@ def test_a_run_of_a_later_format_is_refused(tmp_path: Path) -> None:
         ),
         ("model/config.json", b"{", "model is damaged"),
         ("model/config.json", b'{"K": 3}', "model is damaged"),
+        ("config.toml", b"[model]\nmembers = 2\n", "model is damaged"),
         ("model/model.safetensors", b"", "model is damaged"),
         ("model/model.safetensors", None, "model.safetensors is missing"),
         ("model/config.json", None, "config.json is missing"),

@@ -95,11 +95,7 @@ def finish(
         words = f"{type(error).__name__}: {error}"
         # Torch's own error on a GPU; on a CPU it is one of many, and Python has another.
         if isinstance(error, MemoryError) or "OutOfMemory" in words or "can't allocate memory" in words:
-            fail(
-                f"memory is not enough ({words}); magna plan says what a run needs and what would make it smaller",
-                1,
-                verbose,
-            )
+            words = f"memory is not enough ({words}); magna plan says what a run needs and what would make it smaller"
         fail(words, 1, verbose)
 
 
