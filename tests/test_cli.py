@@ -17,7 +17,7 @@ import torch
 import typer
 
 from magna import __version__, run
-from magna.cli.options import finish, wait_briefly
+from magna.cli.options import finish, share_cores
 from magna.cli.use import _show_predictions
 from tests.laws import run_magna
 
@@ -37,6 +37,7 @@ FAST = [
 
 
 LONG = "n" * 300
+CORES = os.cpu_count() or 1
 
 
 @pytest.fixture(autouse=True)
@@ -405,13 +406,25 @@ def test_a_run_that_is_asked_to_stop_says_one_line(kind: str) -> None:
     assert err.splitlines()[-1].startswith("magna: stopped; a training run goes on with --resume")
 
 
-def test_threads_wait_as_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("others", "policy", "waits"),
+    [
+        (0, None, None),
+        (CORES, None, "passive"),
+        (CORES, "active", "active"),  # as the user says
+        (None, None, None),  # a system that does not say
+    ],
+)
+def test_threads_wait_briefly_where_others_are_at_work(
+    others: int | None, policy: str | None, waits: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
-        monkeypatch.setenv(name, "")
+        monkeypatch.setenv(name, "")  # so that it is put back as it was
         monkeypatch.delenv(name)
-    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    wait_briefly()
-    assert "GOMP_SPINCOUNT" not in os.environ and os.environ["OMP_WAIT_POLICY"] == "active"
-    monkeypatch.delenv("OMP_WAIT_POLICY")
-    wait_briefly()
-    assert os.environ["GOMP_SPINCOUNT"] == "1000" and os.environ["OMP_WAIT_POLICY"] == "passive"
+    if policy is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", policy)
+    load = "no numbers" if others is None else f"0.52 0.99 1.29 {others + 1}/76 3531\n"
+    monkeypatch.setattr(Path, "read_text", lambda *_: load)
+    share_cores()
+    assert os.environ.get("OMP_WAIT_POLICY") == waits
+    assert os.environ.get("GOMP_SPINCOUNT") == ("1000" if waits == "passive" else None)

@@ -178,7 +178,9 @@ def test_a_slow_step_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_that_does_not_fit_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "machine_memory", lambda: 30_000_000)
+    narrow = Config().with_values(["model.hidden_channels=32"])
+    memory = forecast(make_task(narrow, None, CPU), narrow, CPU).peak * 5 // 4
+    monkeypatch.setattr(planning, "machine_memory", lambda: memory)
     monkeypatch.setattr(planning, "fit", lambda *_: pytest.fail("it was started"))
     said = plan(Config(), device="cpu")
     assert not said["memory"]["fits"] and said["time"]["seconds"] is None
@@ -218,3 +220,21 @@ def test_a_link_predictor_is_planned_like_any_other() -> None:
     assert result["task"] == "link_prediction" and result["memory"]["fits"] and not result["together"]
     rough = forecast(make_task(config, None, CPU), config.with_values(["train.precision=bfloat16"]), CPU)
     assert rough.saved == result["memory"]["saved"]  # on a CPU products are of float32 numbers
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_batch_of_a_link_predictor_is_drawn_outside_the_trace(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # On a GPU it passes through pinned memory, which tensors without memory do not have.
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    config = load_recipe("families").with_values(["model.hidden_channels=16"])
+    task = make_task(config, None, torch.device(device))
+    draw, drawn = task.batches, []
+
+    def batches(epoch: int = 0, seed: int = 0) -> tuple[Tensor, ...]:
+        drawn.append(draw(epoch, seed))
+        return drawn[-1]
+
+    monkeypatch.setattr(task, "batches", batches)
+    assert forecast(task, config, task.device).fits
+    assert drawn and all(type(batch) is Tensor for batch in drawn[0])

@@ -74,7 +74,7 @@ def fit(
         betas=(config.train.beta1, config.train.beta2),
         weight_decay=config.train.weight_decay,
         capturable=on_gpu,
-        fused=on_gpu,  # one pass over the weights instead of a dozen
+        fused=True,  # one pass over the weights instead of a dozen
     )
     model, optimiser = fabric.setup(network, adam)
     best_weights = _copy(network)

@@ -176,6 +176,7 @@ def forecast(task: Task, config: Config, device: torch.device) -> Memory:
     )
     with torch.random.fork_rng():
         task.evaluate(task.make_model(small).to(device), "valid")
+    batch = task.batches()[0]  # for real, too: it passes through pinned memory, which the trace does not know
 
     with FakeTensorMode(allow_non_fake_inputs=True), _Ledger() as ledger:
         with device:
@@ -184,7 +185,7 @@ def forecast(task: Task, config: Config, device: torch.device) -> Memory:
         ledger.count_saved_from_here()
         hooks = torch.autograd.graph.saved_tensors_hooks(ledger.save, lambda tensor: tensor)
         with step_precision(config.train.precision, device), hooks:
-            loss = task.loss(model, task.batches()[0], config.train.epochs)
+            loss = task.loss(model, batch, config.train.epochs)
         loss.backward()
     parameters = sum(each.nbytes for each in model.parameters())
     # Adam's two moments and the best weights so far stay from epoch to epoch, beside the step.

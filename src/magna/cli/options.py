@@ -119,14 +119,23 @@ def show_notes(result: dict[str, Any]) -> None:
         typer.echo(f"note: {note}", err=True)
 
 
-def wait_briefly() -> None:
-    """Before torch is loaded, which reads it: threads that wait soon leave the cores of a shared machine to others.
+def share_cores() -> None:
+    """Before torch is loaded, which reads it: where others are at work, threads that wait soon leave them the cores.
 
-    Where more runs than cores compete, threads that spin make a small graph train several times slower; ones that sleep
-    at once take half as long again to train it alone. A thousand turns are a few microseconds.
+    Beside other runs on the same cores, threads that spin make a small graph train several times slower; alone, ones
+    that do not spin make it take up to twice as long. A thousand turns are a few microseconds.
     """
-    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
+    if _others_at_work() and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         os.environ |= {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
+
+
+def _others_at_work() -> bool:
+    """Whether others run on half of the cores or more at this moment; no where the system does not say."""
+    try:
+        running = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])  # as in "0.52 0.99 1.29 3/76 3531"
+    except (OSError, ValueError, IndexError):
+        return False
+    return running - 1 >= (os.cpu_count() or 1) / 2  # one of them is this process
 
 
 def fail(message: str, status: int, verbose: bool) -> NoReturn:

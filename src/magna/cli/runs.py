@@ -22,8 +22,8 @@ from magna.cli.options import (
     Verbose,
     finish,
     plain_console,
+    share_cores,
     show_notes,
-    wait_briefly,
 )
 from magna.config import Config, load_recipe
 
@@ -60,7 +60,7 @@ def train(
     def work() -> dict[str, Any]:
         from magna.progress import TrainingProgress
 
-        wait_briefly()
+        share_cores()
         folder, config = _folder_and_config(recipe, assignments or [], run_dir, seeds, resume)
         with TrainingProgress() as progress:
             progress.say(f"recipe {config.recipe}: loading")
@@ -119,7 +119,7 @@ def plan(
 
     def work() -> dict[str, Any]:
         config = load_recipe(recipe).with_values(assignments or [])
-        wait_briefly()  # as the run itself
+        share_cores()  # as the run itself
         from magna.plan import plan
 
         say = partial(typer.echo, err=True)

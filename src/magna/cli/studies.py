@@ -17,7 +17,7 @@ from magna.cli.options import (
     Verbose,
     finish,
     plain_console,
-    wait_briefly,
+    share_cores,
 )
 from magna.config import load_recipe, split_key
 
@@ -74,7 +74,7 @@ def sweep(
         fixed = [key for assignment in assignments or [] for key in split_key(assignment.partition("=")[0])]
         with TrainingProgress() as progress:
             progress.say(f"recipe {config.recipe}: loading")
-            wait_briefly()
+            share_cores()
             from magna import sweep as search
 
             return search.sweep(
@@ -141,7 +141,7 @@ def reproduce(
     folder = out or Path("runs/quick" if quick else "results")
 
     def work() -> dict[str, Any]:
-        wait_briefly()
+        share_cores()
         from magna import reproduce as reproduction
         from magna.tables import make_table
 

@@ -213,7 +213,7 @@ def _run_hops_back(
     for m in range(1, K + 1):
         hop = K - m
         if grad_weights is not None:
-            grad_weights[m - 1] += (grad.to(grad_weights.dtype) * x).sum((0, 2))
+            grad_weights[m - 1] += (grad.to(grad_weights.dtype) * x).sum(0).sum(-1)
         into = buffers[m % 2] if hop > 0 or grad_weights is not None else None
         complete = backend.hop_backward(
             grad,
@@ -237,7 +237,7 @@ def _run_hops_back(
         if into is not None:
             grad = into
     if grad_weights is not None:
-        grad_weights[K] += (grad.to(grad_weights.dtype) * x).sum((0, 2))
+        grad_weights[K] += (grad.to(grad_weights.dtype) * x).sum(0).sum(-1)
     return grad_x, grad_attention
 
 
