@@ -409,22 +409,24 @@ def test_a_run_that_is_asked_to_stop_says_one_line(kind: str) -> None:
 @pytest.mark.parametrize(
     ("others", "policy", "waits"),
     [
-        (0, None, None),
-        (CORES, None, "passive"),
-        (CORES, "active", "active"),  # as the user says
-        (None, None, None),  # a system that does not say
+        ([0], None, None),
+        ([CORES], None, "passive"),
+        ([CORES, CORES, 0], None, None),  # gone in a moment
+        ([CORES], "active", "active"),  # as the user says
+        ([], None, None),  # a system that does not say
     ],
 )
 def test_threads_wait_briefly_where_others_are_at_work(
-    others: int | None, policy: str | None, waits: str | None, monkeypatch: pytest.MonkeyPatch
+    others: list[int], policy: str | None, waits: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.setenv(name, "")  # so that it is put back as it was
         monkeypatch.delenv(name)
     if policy is not None:
         monkeypatch.setenv("OMP_WAIT_POLICY", policy)
-    load = "no numbers" if others is None else f"0.52 0.99 1.29 {others + 1}/76 3531\n"
-    monkeypatch.setattr(Path, "read_text", lambda *_: load)
+    looks = iter([f"0.52 0.99 1.29 {number + 1}/76 3531\n" for number in others])
+    last = f"0.52 0.99 1.29 {others[-1] + 1}/76 3531\n" if others else "no numbers"
+    monkeypatch.setattr(Path, "read_text", lambda *_: next(looks, last))
     share_cores()
     assert os.environ.get("OMP_WAIT_POLICY") == waits
     assert os.environ.get("GOMP_SPINCOUNT") == ("1000" if waits == "passive" else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from enum import StrEnum
@@ -130,12 +131,20 @@ def share_cores() -> None:
 
 
 def _others_at_work() -> bool:
-    """Whether others run on half of the cores or more at this moment; no where the system does not say."""
+    """Whether others run on half of the cores or more, for a tenth of a second; no where the system does not say."""
+    for _ in range(5):  # something else always runs for a moment
+        if _running_others() < (os.cpu_count() or 1) / 2:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _running_others() -> int:
     try:
-        running = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])  # as in "0.52 0.99 1.29 3/76 3531"
+        running = Path("/proc/loadavg").read_text().split()[3].split("/")[0]  # as in "0.52 0.99 1.29 3/76 3531"
+        return int(running) - 1  # one of them is this process
     except (OSError, ValueError, IndexError):
-        return False
-    return running - 1 >= (os.cpu_count() or 1) / 2  # one of them is this process
+        return 0
 
 
 def fail(message: str, status: int, verbose: bool) -> NoReturn:
