@@ -126,7 +126,7 @@ def share_cores() -> None:
     Beside other runs on the same cores, threads that spin make a small graph train several times slower; alone, ones
     that do not spin make it take up to twice as long. A thousand turns are a few microseconds.
     """
-    if _others_at_work() and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
+    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys() and _others_at_work():
         os.environ |= {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
 
 
