@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from magna.bench import measure
 from magna.capture import matmul_precision, own_stream
 from magna.config import Config, load_recipe
+from magna.cores import other_cores
 from magna.datasets.knowledge import load_knowledge_graph
 from magna.loop import fit
 from magna.metrics import Ranks
@@ -60,7 +61,7 @@ def loss(names: Iterable[str], device: torch.device, out: Path, stamped: Record)
             step()
             peak = measure.memory_of(step, [], device)[1].peak_bytes
             run = measure.captured(step) if device.type == "cuda" else step
-            with measure.other_cores() as others:
+            with other_cores() as others:
                 timing = measure.interleaved({"": run}, device, budget_s=2.0, rounds=5)[""]
             if backend != "reference":
                 block = block or choose_block(QUERIES, ENTITIES[name], device, getattr(torch, precision))

@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ import torch
 import typer
 
 from magna import __version__, run
-from magna.cli.options import finish, share_cores
+from magna.cli import options
+from magna.cli.options import finish
 from magna.cli.use import _show_predictions
 from tests.laws import run_magna
 
@@ -409,24 +411,22 @@ def test_a_run_that_is_asked_to_stop_says_one_line(kind: str) -> None:
 @pytest.mark.parametrize(
     ("others", "policy", "waits"),
     [
-        ([0], None, None),
-        ([CORES], None, "passive"),
-        ([CORES, CORES, 0], None, None),  # gone in a moment
-        ([CORES], "active", "active"),  # as the user says
-        ([], None, None),  # a system that does not say
+        (0.1, None, None),
+        (CORES - 0.1, None, "passive"),
+        (CORES / 2 - 0.6, None, None),  # less than half of them, in whole cores
+        (CORES, "active", "active"),  # as the user says
+        (None, None, None),  # a system that does not say
     ],
 )
 def test_threads_wait_briefly_where_others_are_at_work(
-    others: list[int], policy: str | None, waits: str | None, monkeypatch: pytest.MonkeyPatch
+    others: float | None, policy: str | None, waits: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.setenv(name, "")  # so that it is put back as it was
         monkeypatch.delenv(name)
     if policy is not None:
         monkeypatch.setenv("OMP_WAIT_POLICY", policy)
-    looks = iter([f"0.52 0.99 1.29 {number + 1}/76 3531\n" for number in others])
-    last = f"0.52 0.99 1.29 {others[-1] + 1}/76 3531\n" if others else "no numbers"
-    monkeypatch.setattr(Path, "read_text", lambda *_: next(looks, last))
-    share_cores()
+    monkeypatch.setattr(options, "other_cores", lambda: nullcontext(lambda: others))
+    options.share_cores()
     assert os.environ.get("OMP_WAIT_POLICY") == waits
     assert os.environ.get("GOMP_SPINCOUNT") == ("1000" if waits == "passive" else None)

@@ -9,6 +9,7 @@ import torch
 
 from magna.bench import floor, measure
 from magna.bench.peers import PEERS, Ours, Peer, Problem, Results, Step, peers_on, stepper, truth
+from magna.cores import other_cores
 from magna.graph import Graph
 
 OP = "edge_softmax + attention_diffusion, forward + backward"
@@ -65,9 +66,9 @@ def compare(
             notes.append(f"{backend} on {name} failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
     del exact
     progress(f"{name}: timing {', '.join(steps)}")
-    with measure.other_cores() as other_cores:
+    with other_cores() as others:
         timings = measure.interleaved(steps, device, budget_s)
-        busy = other_cores()
+        busy = others()
     if busy is not None and busy > BUSY_CORES:
         notes.append(f"{name}: other programs kept {busy:.1f} cores busy; even ratios are not to be trusted")
     baseline = next((name for name in BASELINES if name in timings), None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from statistics import quantiles
@@ -86,30 +85,6 @@ def elapsed_ms(call: Call, device: torch.device, calls: int = 1) -> float:
     for _ in range(calls):
         call()
     return 1e3 * (time.perf_counter() - begin) / calls
-
-
-@contextlib.contextmanager
-def other_cores() -> Iterator[Callable[[], float | None]]:
-    """How many cores other programs (or other guests of the same host) kept busy meanwhile; None where not known."""
-    begin, busy, own = time.perf_counter(), _busy_seconds(), time.process_time()
-
-    def others() -> float | None:
-        now = _busy_seconds()
-        if busy is None or now is None:
-            return None
-        return max(0.0, now - busy - (time.process_time() - own)) / (time.perf_counter() - begin)
-
-    yield others
-
-
-def _busy_seconds() -> float | None:
-    """Time that all cores together were not idle since the machine started."""
-    try:
-        with open("/proc/stat") as file:
-            user, nice, system, _, _, irq, soft_irq, steal = (int(ticks) for ticks in file.readline().split()[1:9])
-    except (OSError, ValueError):
-        return None
-    return (user + nice + system + irq + soft_irq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def captured(step: Step) -> Step:

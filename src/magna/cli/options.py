@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from magna.config import DEFAULT_RECIPE
+from magna.cores import other_cores
 from magna.outfile import to_json
 
 if TYPE_CHECKING:
@@ -132,19 +133,10 @@ def share_cores() -> None:
 
 def _others_at_work() -> bool:
     """Whether others run on half of the cores or more, for a tenth of a second; no where the system does not say."""
-    for _ in range(5):  # something else always runs for a moment
-        if _running_others() < (os.cpu_count() or 1) / 2:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def _running_others() -> int:
-    try:
-        running = Path("/proc/loadavg").read_text().split()[3].split("/")[0]  # as in "0.52 0.99 1.29 3/76 3531"
-        return int(running) - 1  # one of them is this process
-    except (OSError, ValueError, IndexError):
-        return 0
+    with other_cores() as others:
+        time.sleep(0.1)
+        busy = others()
+    return busy is not None and round(busy) >= (os.cpu_count() or 1) / 2
 
 
 def fail(message: str, status: int, verbose: bool) -> NoReturn:
