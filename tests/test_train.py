@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.fabric.utilities.rank_zero import rank_zero_info
 from safetensors.torch import load_file
 
 from magna import loop
@@ -536,3 +537,8 @@ def test_embeddings_past_the_encoder_go_on_after_a_stop(tmp_path: Path, monkeypa
     training.train(config, run_dir=tmp_path / "stopped", device="cpu", resume=True)
     whole, stopped = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "stopped"))
     assert all(torch.equal(whole[name], stopped[name]) for name in whole)
+
+
+def test_what_fabric_advises_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
+    rank_zero_info("set another precision")
+    assert not caplog.records

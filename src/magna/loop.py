@@ -23,8 +23,9 @@ from magna.tasks import Task
 
 CHECKPOINT_SECONDS = 10.0
 CHECKPOINT_WRITE = 0.5  # seconds; a model that takes longer to save is saved less often in proportion
-# Its advice on matrix products is `train.precision` here.
-logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+# Fabric's advice on matrix products, which it gives by either name, is `train.precision` here.
+for _name in ("lightning.fabric", "lightning.pytorch"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
 
 
 class Diverged(RuntimeError):
