@@ -39,6 +39,8 @@ AUTHORS = {
     "wn18rr": ["model.num_layers=3", "model.K=3", *_SHAPE],
     "fb15k-237": ["model.num_layers=2", "model.K=2", *_SHAPE],
 }
+# Without what the recipes train beside the loss of the answers.
+PLAIN = ["task.relation_prediction=0.0", "model.loop_bias=false"]
 BLOCKS = {"cpu": [None], "cuda": [None, 1024, 2048, 4096, 8192, 16384]}
 
 
@@ -82,6 +84,7 @@ def steps(names: Iterable[str], device: torch.device, data_dir: str | None, out:
         shapes: list[list[str]] = [[]]
         if name in AUTHORS:
             shapes += [[*AUTHORS[name], f"model.feed_forward={on}"] for on in ("true", "false")]
+            shapes += [[*shapes[1], *PLAIN]]
         for shape in shapes:
             sets = [*shape, f"train.epochs={EPOCHS}", f"train.eval_every={EPOCHS}"]
             row = {"recipe": name, "set": shape} | _step(load_recipe(name).with_values(sets), fabric, data_dir)

@@ -94,11 +94,25 @@ def test_ranks_again_are_the_ranks_of_training(run: Path) -> None:
     assert evaluate_links(run, "test", device="cpu")["metrics"] == summary["test"]
 
 
+# What a checkpoint has to hold beyond the plain model: a second table with a rate of its own, chance, batch norms.
+_FURTHER = {
+    "past the encoder": [
+        *("model.skip_channels=8", "task.skip_n3=0.1", "task.skip_relation_prediction=0.5", "train.skip_lr=0.05"),
+        *("task.relation_prediction=0.5", "task.n3=0.01", "model.input_dropout=0.2", "model.edge_dropout=0.1"),
+    ],
+    "ConvE": ["model.decoder=conve", "model.decoder_dropout=0.2"],
+}
+
+
 @pytest.mark.parametrize("stop", [1, 4])
+@pytest.mark.parametrize("further", [None, *_FURTHER])
 def test_a_stopped_run_ends_as_if_it_had_never_stopped(
-    run: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+    run: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int, further: str | None
 ) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    if further is not None:
+        config, run = config.with_values(_FURTHER[further]), tmp_path / "whole"
+        training.train(config, run_dir=run, device="cpu")
 
     def kill(epoch: loop.Epoch) -> None:
         if epoch.number == stop:
@@ -124,6 +138,32 @@ def test_the_best_tails_and_heads(run: Path, folder: Path) -> None:
         assert sum(answer.probability for answer in answers if not answer.known) == pytest.approx(1)
     assert next(answer for answer in found.answers[0] if answer.entity == tail).known
     assert next(answer for answer in found.answers[1] if answer.entity == head).known
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+def test_what_any_split_says_is_known(run: Path, folder: Path, split: str) -> None:
+    head, relation, tail = (folder / f"{split}.tsv").read_text().splitlines()[0].split("\t")
+    found = predict_links(run, [Query(head, relation, None)], top=66, device="cpu").answers[0]
+    assert next(answer for answer in found if answer.entity == tail).known
+    assert not all(answer.known for answer in found)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 4.0])
+def test_probabilities_are_those_of_the_fitted_temperature(
+    run: Path, folder: Path, tmp_path: Path, temperature: float
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    summary = json.loads((run / "summary.json").read_text()) | {"temperature": temperature}
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
+    head, relation, _ = _train_row(folder)
+    found = predict_links(tmp_path / "run", [Query(head, relation, None)], top=66, device="cpu").answers[0]
+    scores = torch.tensor([answer.score for answer in found if not answer.known], dtype=torch.float64)
+    others = (scores / temperature).logsumexp(0)
+    for answer in found:
+        # Against all that are not known, and itself.
+        own = torch.tensor(answer.score / temperature, dtype=torch.float64)
+        total = torch.logaddexp(others, own) if answer.known else others
+        assert answer.probability == pytest.approx((own - total).exp().item())
 
 
 def test_scores_that_are_no_numbers_come_last(run: Path, tmp_path: Path) -> None:

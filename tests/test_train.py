@@ -26,7 +26,7 @@ from magna.config import Config, TrainConfig, load_recipe
 from magna.loop import Epoch
 from magna.nn import dropout
 from magna.run import RunFolder
-from magna.tasks import NodeClassification, make_task
+from magna.tasks import LinkPrediction, NodeClassification, make_task
 from magna.trial_batch import TrialResult
 
 SMALL = {
@@ -542,3 +542,27 @@ def test_embeddings_past_the_encoder_go_on_after_a_stop(tmp_path: Path, monkeypa
 def test_what_fabric_advises_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
     rank_zero_info("set another precision")
     assert not caplog.records
+
+
+def test_what_goes_past_the_encoder_is_clipped_by_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clipped, models = list[set[int]](), list[Any]()
+    real, make = torch.nn.utils.clip_grad_norm_, LinkPrediction.make_model
+
+    def clip(parameters: Any, limit: float) -> Any:
+        parameters = list(parameters)
+        clipped.append({id(parameter) for parameter in parameters})
+        return real(parameters, limit)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clip)
+
+    def made(*given: Any) -> Any:
+        models.append(make(*given))
+        return models[-1]
+
+    monkeypatch.setattr(LinkPrediction, "make_model", made)
+    settings = ["model.skip_channels=8", "train.clip=1.0", "train.epochs=1", "model.hidden_channels=8"]
+    config = load_recipe("families").with_values([*settings, "model.entity_channels=8", "model.heads=2"])
+    training.train(config, run_dir=tmp_path / "run", device="cpu")
+    past = {id(parameter) for parameter in models[-1].skip.parameters()}
+    rest = {id(parameter) for parameter in models[-1].parameters()} - past
+    assert clipped[:2] == [rest, past] and len(clipped) % 2 == 0

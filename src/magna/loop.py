@@ -101,7 +101,8 @@ def fit(
         return loss.detach()
 
     model.train()
-    step = captured(step, [next(iter(task.batches()))], adam, network.parameters(), config.model)
+    changed = [*network.parameters(), *network.buffers()]
+    step = captured(step, [next(iter(task.batches()))], adam, changed, config.model)
     batches = task.batches(progress.epoch, config.train.seed)
     started, save_at = time.perf_counter() - progress.seconds, time.perf_counter() + CHECKPOINT_SECONDS
     while progress.epoch < config.train.epochs and progress.epoch - progress.best_epoch <= config.train.patience:

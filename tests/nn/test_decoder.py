@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magna.nn.decoder import DECODERS, LINEAR, ComplEx, ConvE, Decoder, TuckER
@@ -34,15 +34,23 @@ def _scores(decoder: Decoder, head: Tensor, relation: Tensor, states: Tensor) ->
     return scores if bias is None else scores + bias
 
 
+def _normed(x: Tensor, norm: nn.BatchNorm1d | nn.BatchNorm2d) -> Tensor:
+    """Each channel by the mean and the variance that a batch norm keeps."""
+    kept = norm.running_mean, norm.running_var, norm.weight, norm.bias
+    mean, var, weight, bias = (values.view(-1, *[1] * (x.dim() - 2)) for values in kept if values is not None)
+    return (x - mean) / (var + norm.eps).sqrt() * weight + bias
+
+
 def _formula(decoder: Decoder, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
     """The score of one triple, as its paper has it."""
     if isinstance(decoder, TuckER):
         return torch.einsum("kij,k,i,j->", decoder.core, relation, head, tail)
     relation = relation if decoder.project is None else decoder.project.weight @ relation
     if isinstance(decoder, ConvE):
-        image = torch.stack([head.view(3, 4), (relation * CHANNELS**0.5).view(3, 4)]).view(1, 1, 6, 4)
-        filtered = F.relu(F.conv2d(image, decoder.filters.weight, decoder.filters.bias))
-        return decoder.out(filtered.flatten()) @ tail
+        image = _normed(torch.stack([head.view(3, 4), relation.view(3, 4)]).view(1, 1, 6, 4), decoder.image_norm)
+        maps = F.relu(_normed(F.conv2d(image, decoder.filters.weight, decoder.filters.bias), decoder.map_norm))
+        hidden = decoder.out.weight @ maps.flatten() + decoder.out.bias
+        return F.relu(_normed(hidden[None], decoder.out_norm))[0] @ tail
     if isinstance(decoder, ComplEx):
         h, r, t = (torch.complex(*part.chunk(2)) for part in (head, relation, tail))
         return (h * r * t.conj()).sum().real
@@ -56,8 +64,11 @@ def test_every_name_has_a_decoder() -> None:
 @pytest.mark.parametrize("relation_channels", [RELATION_CHANNELS, CHANNELS])
 @pytest.mark.parametrize("name", DECODERS)
 def test_scores_are_the_formula(name: str, relation_channels: int) -> None:
-    decoder = _decoder(name, relation_channels).eval()
+    decoder = _decoder(name, relation_channels)
     head, relation, states = _inputs(relation_channels)
+    for _ in range(3):
+        _scores(decoder, head, relation, states)  # a batch norm keeps what it has seen in training
+    decoder.eval()
     scores = _scores(decoder, head, relation, states)
     expected = [_formula(decoder, h, r, t) for h, r in zip(head, relation, strict=True) for t in states]
     torch.testing.assert_close(scores, torch.stack(expected).view(BATCH, ENTITIES))
@@ -112,8 +123,9 @@ def test_a_decoder_begins_with_its_starting_values(name: str) -> None:
 def test_scores_start_with_a_deviation_of_one(name: str, relation_channels: int, std: float) -> None:
     torch.manual_seed(0)
     decoder = DECODERS[name](64, relation_channels, 500, relation_std=std)
-    scores = _scores(decoder, torch.randn(200, 64), std * torch.randn(200, relation_channels), torch.randn(500, 64))
-    assert 0.7 < scores.std().item() < 1.3
+    inputs = torch.randn(200, 64), std * torch.randn(200, relation_channels), torch.randn(500, 64)
+    for training in (False, True):
+        assert 0.7 < _scores(decoder.train(training), *inputs).std().item() < 1.3
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -146,3 +158,14 @@ def test_the_magnitude_of_complex_numbers_is_their_modulus() -> None:
 def test_widths_that_do_not_fit(name: str, channels: int, text: str) -> None:
     with pytest.raises(ValueError, match=f"channels is {channels}.*{text}"):
         DECODERS[name](channels, 4, 9)
+
+
+def test_conve_drops_whole_maps_of_its_filters() -> None:
+    decoder = _decoder("conve", dropout=0.5)
+    assert isinstance(decoder, ConvE)
+    seen = list[Tensor]()
+    decoder.map_dropout.register_forward_hook(lambda _, given, out: seen.append((out == 0).flatten(1)))
+    decoder.map_norm.bias.data.fill_(100.0)  # no entry is 0 by ReLU
+    decoder.query(*_inputs(CHANNELS)[:2])
+    (gone,) = seen
+    assert torch.equal(gone.any(1), gone.all(1)) and 0 < gone.all(1).sum() < len(gone)

@@ -78,8 +78,9 @@ def test_the_order_depends_on_epoch_and_seed_alone() -> None:
     assert not torch.equal(first, torch.stack(_task().batches(3, 2)))
 
 
-def test_no_edge_tells_an_answer_of_the_batch() -> None:
-    task = _task()
+@pytest.mark.parametrize("control", ["none", "random-graph", "no-types"])
+def test_no_edge_tells_an_answer_of_the_batch(control: str) -> None:
+    task = _task(control)
     batch = task.batches()[0]
     kept = task._not_told(batch)
     assert kept is not None
@@ -137,11 +138,23 @@ def test_a_step_can_be_captured(tables: dict[str, dict[str, object]]) -> None:
             loss.backward()
 
 
+BIASED = {"loop_bias": True, "entity_bias": True}
+
+
+def _with_biases(model: LinkPredictor) -> LinkPredictor:
+    with torch.no_grad():
+        for bias in (model.loop_bias, model.decoder.entity_bias):
+            assert bias is not None
+            bias.normal_(std=3.0)
+    return model
+
+
+@pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("weighting", ["answers", "uniform"])
 @pytest.mark.parametrize("last", [False, True])
-def test_the_loss_is_its_definition(weighting: str, last: bool) -> None:
+def test_the_loss_is_its_definition(weighting: str, last: bool, biased: bool) -> None:
     task = _task(label_smoothing=0.2, query_weight=weighting)
-    model = _model(task)
+    model = _with_biases(_model(task, **BIASED)) if biased else _model(task)
     batch = task.batches()[-1 if last else 0]
     assert bool((batch < 0).any()) == last
     assert len(batch.unique()) == len(batch)  # places that are left have heads of their own
@@ -203,6 +216,26 @@ def test_guessing_the_relation_and_n3(guess: str) -> None:
     torch.testing.assert_close(task.loss(model, batch), expected)
 
 
+@pytest.mark.parametrize("weighting", ["answers", "uniform"])
+def test_an_answer_drawn_at_random_stands_for_all(weighting: str) -> None:
+    task = _task(n3=1.0, query_weight=weighting, mask_answers=False)
+    model = _model(task, num_layers=0, entity_channels=12)
+    plain = _task(query_weight=weighting, mask_answers=False)
+    batch = task.batches()[0]
+    torch.manual_seed(0)
+    found = torch.stack([task.loss(model, batch) - plain.loss(model, batch) for _ in range(400)]).detach()
+    norms = model.norm(model.entity_table).abs().pow(3).sum(1)
+    of_relations = model.decoder.relation(model.relation_table).abs().pow(3).sum(1)
+    total, weights, most = 0.0, 0.0, 0
+    for query in batch.tolist():
+        (head, relation), answers = task.graph.queries[query].tolist(), _answers(task, query)
+        weight = len(answers) if weighting == "answers" else 1
+        total += weight * (norms[head] + of_relations[relation] + norms[answers].mean()).item()
+        weights, most = weights + weight, max(most, len(answers))
+    assert most > 1 and found.std() > 0
+    assert abs(float(found.mean()) - total / weights) < 5 * float(found.std()) / 20
+
+
 def test_embeddings_past_the_encoder_have_a_loss_of_their_own() -> None:
     settings: dict[str, Any] = {"label_smoothing": 0.2, "relation_prediction": 0.5, "n3": 0.1}
     task = _task(**settings, skip_relation_prediction=2.0, skip_n3=0.01)
@@ -246,6 +279,11 @@ def test_what_guessing_the_relation_needs() -> None:
         _model(_task(relation_prediction=1.0), decoder="conve")
 
 
+def test_the_batch_norms_of_conve_need_two_queries() -> None:
+    with pytest.raises(ValueError, match=r"task.batch_size is 1 with model.decoder 'conve'.*allowed: 2 and above"):
+        _model(_task(batch_size=1), decoder="conve")
+
+
 def test_a_processor_multiplies_float32() -> None:
     """Many take several times as long for bfloat16."""
     task, rough = _task(), _task(precision="bfloat16")
@@ -266,9 +304,10 @@ def test_bfloat16_products_give_nearly_the_same_loss() -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_ranks_are_those_of_a_plain_sort() -> None:
+@pytest.mark.parametrize("biased", [False, True])
+def test_ranks_are_those_of_a_plain_sort(biased: bool) -> None:
     task = _task()
-    model = _model(task)
+    model = _with_biases(_model(task, **BIASED)) if biased else _model(task)
     triples = task.graph.triples
     everything = {tuple(row) for split in ("train", "valid", "test") for row in triples.split(split).tolist()}
     kept = torch.ones(task.num_edges, dtype=torch.bool)
@@ -313,6 +352,21 @@ def test_a_random_graph_keeps_degrees_and_types() -> None:
     assert torch.equal(random.edge_index[:, :size].flip(0), random.edge_index[:, size : 2 * size])
 
 
+def test_a_random_graph_says_nothing_that_is_true() -> None:
+    task = _task("random-graph")
+    triples = task.graph.triples
+    true = {tuple(row) for split in ("train", "valid", "test") for row in triples.split(split).tolist()}
+    source, target = task.edge_index.tolist()
+    told = set(zip(source, task.graph.edge_type.tolist(), target, strict=True))
+    assert not told & true and not told & {(t, r, h) for h, r, t in true}
+
+
+def test_a_random_graph_of_one_triple_is_what_it_is() -> None:
+    rows = {split: [("a", "r", "b")] for split in ("train", "valid", "test")}
+    graph = KnowledgeGraph.from_triples(triples_from("one", rows))
+    assert torch.equal(graph.at_random().edge_index, graph.edge_index)
+
+
 def test_without_types() -> None:
     task = _task("no-types")
     model = _model(task)
@@ -325,6 +379,18 @@ def test_the_temperature_is_the_one_that_fits_validation() -> None:
     with torch.no_grad():
         model.relation_table.mul_(50)  # far too sure of itself
     assert task.calibrate(model)["temperature"] == pytest.approx(16.0)
+
+
+def test_the_temperature_is_that_of_the_sum_of_the_scores() -> None:
+    task = _task()
+    model = _model(task, skip_channels=10)
+    assert model.skip is not None
+    with torch.no_grad():
+        model.relation_table.zero_()  # says nothing, at any temperature
+        model.skip.relation_table.mul_(1000)  # far too sure of itself
+    assert task.calibrate(model)["temperature"] == pytest.approx(16.0)
+    model.skip = None
+    assert task.calibrate(model)["temperature"] < 1
 
 
 class _Guess(nn.Module):

@@ -14,6 +14,7 @@ from magna.datasets import families
 from magna.datasets.triples import PUBLIC_NAMES, SPLITS, Triples, load_triples
 
 NAMES = (families.NAME, *PUBLIC_NAMES)
+_DEALS = 100  # of the edges of a random graph that are true, before those that are left are left
 
 
 class Answers(NamedTuple):
@@ -134,6 +135,40 @@ class KnowledgeGraph:
         ptr = _pointer(counts)
         start = torch.repeat_interleave(answers.ptr[position] - ptr[:-1], counts)
         return Answers(ptr, answers.index[start + torch.arange(len(start))])
+
+    def at_random(self) -> KnowledgeGraph:
+        """The same queries on a graph that says nothing: the tails of training triples are dealt anew, the same on
+        every machine, so that degrees and types stay. No edge is a triple of any split or its mirror image, as far as
+        that can be had.
+        """
+        head, relation, tail = self.triples.train.unbind(1)
+        size, chance = len(tail), torch.Generator().manual_seed(0)
+        true = torch.cat([self.triples.split(split) for split in SPLITS])
+        known = self._triple_codes(*torch.cat([true, true.flip(1)]).unbind(1))
+        order = torch.randperm(size, generator=chance)
+        for _ in range(_DEALS):
+            told = torch.isin(self._triple_codes(head, relation, tail[order]), known).nonzero().squeeze(1)
+            if len(told) == 0:
+                break
+            # Again among these and as many others.
+            others = torch.randint(size, told.shape, generator=chance)
+            again = torch.cat([told, others]).unique()
+            order[again] = order[again[torch.randperm(len(again), generator=chance)]]
+        edges = torch.stack([torch.cat([head, tail[order]]), torch.cat([tail[order], head])])
+        # The query that an edge would answer; one that training never asks is none.
+        asked = _code(self.queries[:, 0], self.queries[:, 1], self.num_relations)
+        code = _code(edges[0], self.edge_type[: 2 * size], self.num_relations)
+        place = torch.searchsorted(asked, code).clamp_(max=len(asked) - 1)
+        query = torch.where(asked[place] == code, place, -1)
+        return replace(
+            self,
+            edge_index=torch.cat([edges, self.edge_index[:, 2 * size :]], dim=1),
+            edge_query=torch.cat([query, self.edge_query[2 * size :]]),
+            reverse_query=torch.cat([query.roll(size), self.reverse_query[2 * size :]]),
+        )
+
+    def _triple_codes(self, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
+        return _code(head, relation, self.num_relations) * self.num_entities + tail
 
     def to(self, device: torch.device | str) -> KnowledgeGraph:
         """The same with its tensors on a device; the triples stay where they are."""

@@ -200,15 +200,32 @@ class TuckER(Decoder):
 
 
 class ConvE(Decoder):
-    """W ReLU(conv([h; r])) · t + b_t (Dettmers et al. 2018): 3 × 3 filters over head and relation, laid out as images.
+    """ReLU(W ReLU([h; r] ∗ ω)) · t + b_t (Dettmers et al. 2018): 3 × 3 filters ω over head and relation as images.
 
-    The images are as near to squares as the width allows, the head's above the relation's.
+    The images are as near to squares as the width allows, the head's above the relation's. Batch norms stand behind
+    the images, behind the filters and behind W, each in front of the ReLU; dropout also on whole maps of the filters
+    and behind W. In training a batch has 2 queries or more.
     """
 
     FILTERS, SIDE = 32, 3
 
-    def __init__(self, channels: int, relation_channels: int, num_entities: int, **options) -> None:
-        super().__init__(channels, relation_channels, num_entities, **options | {"entity_bias": True})
+    def __init__(
+        self,
+        channels: int,
+        relation_channels: int,
+        num_entities: int,
+        *,
+        dropout: float = 0.0,
+        backend: Backend = "auto",
+        **options,
+    ) -> None:
+        options |= {"dropout": dropout, "backend": backend, "entity_bias": True}
+        super().__init__(channels, relation_channels, num_entities, **options)
+        self.map_dropout = Dropout(dropout, rows=True, name="decoder_dropout", backend=backend)
+
+    @classmethod
+    def start_std(cls, channels: int) -> float:
+        return 1.0  # as that of the head, beside which it is laid
 
     def add_own(self) -> None:
         channels = self.channels
@@ -221,18 +238,27 @@ class ConvE(Decoder):
             )
         self.filters = nn.Conv2d(1, self.FILTERS, self.SIDE)
         self.out = nn.Linear(self.FILTERS * height * width, channels)
+        self.image_norm, self.map_norm = nn.BatchNorm2d(1), nn.BatchNorm2d(self.FILTERS)
+        self.out_norm = nn.BatchNorm1d(channels)
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        self.filters.reset_parameters()
-        # The filters answer with about half the deviation of a head's entries.
-        nn.init.normal_(self.out.weight, std=2 / math.sqrt(self.out.in_features * self.channels))
-        nn.init.zeros_(self.out.bias)
+        # What every norm gets has a deviation of 1, so that scores are the same before a norm has seen any.
+        nn.init.normal_(self.filters.weight, std=1 / self.SIDE)
+        nn.init.normal_(self.out.weight, std=math.sqrt(2 / self.out.in_features))
+        for layer in (self.filters, self.out):
+            assert layer.bias is not None
+            nn.init.zeros_(layer.bias)
+        for norm in (self.image_norm, self.map_norm, self.out_norm):
+            norm.reset_parameters()
+        # ReLU leaves half of the squares.
+        nn.init.constant_(self.out_norm.weight, math.sqrt(2 / self.channels))
 
     def join(self, head: Tensor, relation: Tensor) -> Tensor:
-        # Beside a head of deviation 1 a relation of 1 / sqrt(C) would not be seen.
-        image = torch.cat([head, relation * math.sqrt(self.channels)], -1).view(head.size(0), 1, 2 * self.height, -1)
-        return self.out(self.dropout(F.relu(self.filters(image)).flatten(1)))
+        image = self.image_norm(torch.cat([head, relation], -1).view(head.size(0), 1, 2 * self.height, -1))
+        maps = F.relu(self.map_norm(self.filters(image)))
+        maps = self.map_dropout(maps.flatten(0, 1)).view_as(maps)
+        return F.relu(self.out_norm(self.dropout(self.out(maps.flatten(1)))))
 
 
 DECODERS: dict[str, type[Decoder]] = {"distmult": DistMult, "complex": ComplEx, "tucker": TuckER, "conve": ConvE}

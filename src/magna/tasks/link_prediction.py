@@ -43,14 +43,14 @@ class LinkPrediction:
     def __init__(self, graph: KnowledgeGraph, config: Config, device: torch.device):
         if graph.queries.size(0) == 0:
             raise ValueError(f"{graph.triples.name} has no train triple; allowed: at least one in each split")
+        if config.data.control == "random-graph":
+            graph = graph.at_random()
         self.graph = graph.to(device)
         self.dataset, self.device = graph.triples.name, device
         self.typed = config.data.control != "no-types"
         self.num_nodes, self.num_edges = graph.num_entities, graph.edge_index.size(1)
         # The same tensors are handed to the model every time, so their sorted `Graph` is built only once.
         self.edge_index, self.edge_type = self.graph.edge_index, self.graph.edge_type if self.typed else None
-        if config.data.control == "random-graph":
-            self.edge_index = _shuffled(graph).to(device)
         self._rankings = {split: graph.ranking(split).to(device) for split in ("valid", "test")}
         self._take(config)
 
@@ -103,6 +103,11 @@ class LinkPrediction:
     def make_model(self, config: ModelConfig) -> LinkPredictor:
         """A fresh model of the right size for this data."""
         model = make_link_predictor(config, self.graph.num_entities, self.graph.num_relations, typed=self.typed)
+        if config.decoder == "conve" and self.batch_size < 2:
+            raise ValueError(
+                f"task.batch_size is {self.batch_size} with model.decoder 'conve', whose batch norms take the mean of "
+                "the queries of a step; allowed: 2 and above"
+            )
         entities, relations = model.entity_table.size(1), model.relation_table.size(1)
         if max(self.settings.relation_prediction, self.settings.skip_relation_prediction) > 0:
             if self.settings.relation_guess == "embeddings" and entities != relations:
@@ -318,12 +323,3 @@ def _metrics(ranks: Ranks) -> dict[str, float]:
 
 def _rows(ranking: Ranking, side: str) -> Tensor:
     return torch.arange(len(ranking.query))[ranking.side(side)]
-
-
-def _shuffled(graph: KnowledgeGraph) -> Tensor:
-    """The edges with the tails of training triples dealt anew: degrees and types stay, what is said is random."""
-    size = len(graph.triples.train)
-    order = torch.randperm(size, generator=torch.Generator().manual_seed(0))
-    head, tail = graph.edge_index[0, :size], graph.edge_index[1, :size][order]
-    edges = torch.stack([torch.cat([head, tail]), torch.cat([tail, head])])
-    return torch.cat([edges, graph.edge_index[:, 2 * size :]], dim=1)
