@@ -134,9 +134,10 @@ def loss() -> str:
 
 def ranking() -> str:
     def cells(row: Row) -> list[str]:
-        return [row["graph"], f"{row['targets']:,}", f"{row['entities']:,}", _digits(row["seconds"])]
+        size = [f"{row['targets']:,}", f"{row['entities']:,}"]
+        return [row["graph"], row["of"], *size, _digits(row["seconds"])]
 
-    return _listed("ranking", ["graph", "ranks", "entities"], ["seconds"], cells)
+    return _listed("ranking", ["graph", "of", "ranks", "entities"], ["seconds"], cells)
 
 
 def _listed(study: str, given: list[str], measured: list[str], cells: Callable[[Row], list[str]]) -> str:

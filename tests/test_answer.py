@@ -148,6 +148,25 @@ def test_what_any_split_says_is_known(run: Path, folder: Path, split: str) -> No
     assert not all(answer.known for answer in found)
 
 
+def test_other_data_needs_no_split_that_is_not_ranked(run: Path, folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "towns"
+    shutil.copytree(folder, other)
+    with (other / "train.tsv").open("a") as train:
+        train.write((other / "valid.tsv").read_text())
+    (other / "valid.tsv").write_text("")
+    head, relation, _ = _train_row(folder)
+    assert predict_links(run, [Query(head, relation, None)], other, device="cpu").answers[0]
+    assert evaluate_links(run, "test", other, device="cpu")["metrics"]["mrr"] > 0
+    with pytest.raises(ValueError, match="has no valid triple; allowed: at least one in each split"):
+        evaluate_links(run, "valid", other, device="cpu")
+
+
+def test_a_file_without_queries_is_named(tmp_path: Path) -> None:
+    (tmp_path / "asked.tsv").write_text("head\trelation\ttail\n\n")
+    with pytest.raises(ValueError, match=r"asked\.tsv has no query; allowed: lines of head, relation and tail"):
+        read_queries(tmp_path / "asked.tsv")
+
+
 @pytest.mark.parametrize("temperature", [0.5, 4.0])
 def test_probabilities_are_those_of_the_fitted_temperature(
     run: Path, folder: Path, tmp_path: Path, temperature: float

@@ -222,3 +222,8 @@ def test_a_recipe_does_not_choose_the_place_of_its_folders(name: str) -> None:
 def test_a_setting_is_searched_once(keys: list[str]) -> None:
     with pytest.raises(ValueError, match=r"search\.model\.K is there 2 times; allowed: each setting once"):
         Config.from_dict({"search": {key: [1, 2] for key in keys}})
+
+
+def test_a_point_without_a_digit_is_a_number_all_the_same() -> None:
+    config = Config().with_values(["train.lr=.01", "model.alpha=1.", "model.negative_slope=.2e0"])
+    assert (config.train.lr, config.model.alpha, config.model.negative_slope) == (0.01, 1.0, 0.2)

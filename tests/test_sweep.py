@@ -83,15 +83,20 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     return trainer
 
 
+class Toy:
+    dataset, METRIC, notes = "toy", "accuracy", ("a line was listed twice",)
+    schema = {"fingerprint": "first"}  # noqa: RUF012
+
+    def make_model(self, model: ModelConfig) -> None:
+        pass
+
+
+COMPARABLE = sweep._comparable(BASE, Plan(1), Toy())  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def task(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Task:
-        dataset, METRIC = "toy", "accuracy"
-
-        def make_model(self, model: ModelConfig) -> None:
-            pass
-
-    monkeypatch.setattr(sweep, "make_task", lambda *_: Task())
+    monkeypatch.setattr(sweep, "make_task", lambda *_: Toy())
 
 
 def _sweep(folder: Path, config: Config = BASE, storage: str | None = None, **settings: Any) -> dict[str, Any]:
@@ -151,6 +156,22 @@ def test_the_worse_half_stops_at_the_rungs(tmp_path: Path, trainer: Trainer, tas
     assert result["best"]["number"] == rows[-1]["number"]
 
 
+def test_a_study_of_other_data_is_refused(
+    tmp_path: Path, trainer: Trainer, task: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _sweep(tmp_path, trials=2)["notes"] == ["a line was listed twice"]
+    monkeypatch.setattr(Toy, "schema", {"fingerprint": "second"})
+    with pytest.raises(ValueError, match=r"was started with another content of its data; try .* another --out"):
+        _sweep(tmp_path, trials=3)
+
+
+def test_a_study_of_before_its_data_was_marked_goes_on(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    (tmp_path / "out").mkdir()
+    older = {key: value for key, value in COMPARABLE.items() if key != "content of its data"}
+    Study(f"sqlite:///{tmp_path / 'out' / 'study.db'}", "toy", BASE.search, older)
+    assert len(_sweep(tmp_path, trials=2)["top"]) == 2
+
+
 def test_a_trial_that_diverges_is_no_result(tmp_path: Path, trainer: Trainer, task: None) -> None:
     trainer.diverges_above = 0.5
     result = sweep.sweep(BASE, Plan(trials=8, confirm=0, prune=False), out=tmp_path / "some", device="cpu")
@@ -182,7 +203,7 @@ def test_the_choice_is_confirmed_with_further_seeds(tmp_path: Path, trainer: Tra
     assert {config.model.alpha for config in again} == set(alphas[-3:])
     assert [row["confirmed"] is None for row in result["top"]] == [False] * 3 + [True] * 2
     # The best of the search is luck: with the further seeds the third is better.
-    study = Study(f"sqlite:///{tmp_path / 'out' / 'study.db'}", "toy", BASE.search, sweep._comparable(BASE, Plan(1)))
+    study = Study(f"sqlite:///{tmp_path / 'out' / 'study.db'}", "toy", BASE.search, COMPARABLE)
     study.confirm(study.best()[2].number, [1001, 1002], [0.9, 0.9])
     result = _sweep(tmp_path, trials=6, confirm=3, confirm_seeds=2)
     assert len(trainer.configs) == 12 and result["best"]["number"] == study.best()[2].number
@@ -194,7 +215,7 @@ def test_what_others_have_confirmed_meanwhile_is_not_trained_again(
 ) -> None:
     monkeypatch.setattr("random.sample", lambda parts, count: parts[::-1])  # begins with the last
     _sweep(tmp_path, trials=6)
-    study = Study(f"sqlite:///{tmp_path / 'out' / 'study.db'}", "toy", BASE.search, sweep._comparable(BASE, Plan(1)))
+    study = Study(f"sqlite:///{tmp_path / 'out' / 'study.db'}", "toy", BASE.search, COMPARABLE)
     best = study.best()
 
     def meanwhile(*arguments: Any, **options: Any) -> list[TrialResult]:
@@ -389,7 +410,7 @@ def test_it_waits_for_the_trials_of_another_process(
 ) -> None:
     monkeypatch.setattr(sweep, "WAIT_SECONDS", 0.05)
     url = f"sqlite:///{tmp_path / 'shared.db'}"
-    other = Study(url, "toy", BASE.search, sweep._comparable(BASE, Plan(1)))
+    other = Study(url, "toy", BASE.search, COMPARABLE)
     trial = other.ask()
 
     def finish() -> None:

@@ -194,3 +194,18 @@ def test_a_file_that_is_no_figure_is_named(tmp_path: Path, content: str) -> None
     (tmp_path / "table1" / "other.json").write_text(content)
     with pytest.raises(ValueError, match=r"other\.json is no figure of a table; try to delete it"):
         tables.make_table("table1", tmp_path)
+
+
+@pytest.mark.parametrize("dataset", ["wn18rr", "fb15k-237", "families"])
+def test_what_a_recipe_expects_is_what_was_measured(dataset: str) -> None:
+    recipes = [cell for cell in experiments.table3(dataset) if not cell.changes]
+    assert any(cell.config.expected.seeds for cell in recipes)
+    for cell in recipes:
+        file, expected = ROOT / "results" / cell.path, cell.config.expected
+        assert file.exists() == (expected.seeds > 0), cell.path
+        if expected.seeds:
+            found = json.loads(file.read_text())
+            assert round(found["mean"]["valid"]["mrr"], 3) == expected.valid
+            assert round(found["mean"]["test"]["mrr"], 3) == expected.test
+            assert round(found["std"]["test"]["mrr"], 3) == expected.test_std
+            assert len(found["runs"]) == expected.seeds

@@ -125,7 +125,7 @@ def predict_links(
         raise ValueError(f"top is {top}; allowed: 1 or more")
     if not queries:
         raise ValueError("there is no query; allowed: a relation with a head or a tail, or a file of them")
-    temperature, task, model, notes = _open(run_dir, data, data_dir, device, new_triples)
+    temperature, task, model, notes = _open(run_dir, data, data_dir, device, (), new_triples)
     graph = task.graph
     asked = torch.tensor(_all_numbers(queries, graph))
     known = graph.answers_to(asked)
@@ -158,7 +158,7 @@ def evaluate_links(
     device: str = "auto",
 ) -> dict[str, Any]:
     """Rank a finished run again from its files: what `magna evaluate --json` prints for link prediction."""
-    _, task, model, notes = _open(run_dir, data, data_dir, device)
+    _, task, model, notes = _open(run_dir, data, data_dir, device, (split,))
     with matmul_precision(task.precision):
         report = task.report(model, split)
     return {"task": "link_prediction", "dataset": task.dataset, "split": split, **report, "notes": list(notes)}
@@ -184,6 +184,8 @@ def read_queries(path: str | Path) -> list[Query]:
             queries.append(Query(head, relation, tail, place=f"{path} line {number}").check())
         except ValueError as error:
             raise ValueError(f"{path} line {number}: {error}") from None
+    if not queries:
+        raise ValueError(f"{path} has no query; allowed: lines of head, relation and tail, one end empty or ?")
     return queries
 
 
@@ -223,6 +225,7 @@ def _open(
     data: str | Path | None,
     data_dir: str | Path | None,
     device: str,
+    ranked: Sequence[str],
     new_triples: str | Path | None = None,
 ) -> _Opened:
     run = RunFolder.open(run_dir)
@@ -230,7 +233,7 @@ def _open(
         raise ValueError(f"{run.path} is a run of node classification; try --node or --nodes, or magna.predict")
     model, where = run.load_model(), torch.device(pick_device(device))
     config = _with_data(run, data)
-    task = make_task(config, data_dir, where)
+    task = make_task(config, data_dir, where, ranked)
     assert isinstance(task, LinkPrediction) and isinstance(model, LinkPredictor)
     notes = _compared(run, task)
     _check_sizes(run, model, task.graph)
@@ -238,7 +241,7 @@ def _open(
         triples = task.graph.triples
         more = triples.with_train_file(Path(new_triples))
         notes += more.notes[len(triples.notes) :]
-        task = LinkPrediction(KnowledgeGraph.from_triples(more), config, where)
+        task = LinkPrediction(KnowledgeGraph.from_triples(more), config, where, ranked)
     temperature = (run.summary or {}).get("temperature", 1.0)  # as it is, where a run has not fitted one
     if not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
         raise run.damaged("summary.json", f"'temperature' is {temperature!r}")

@@ -91,6 +91,7 @@ def plan(
     return {
         "task": config.task.name,
         "dataset": task.dataset,
+        "notes": list(task.notes),
         "recipe": config.recipe,
         "device": where.type,
         "nodes": task.num_nodes,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 import statistics
 import time
@@ -110,8 +112,8 @@ def sweep(
             url,
             config.recipe,
             config.search,
-            _comparable(config, plan),
-            defaults=_trained(Config()),
+            _comparable(config, plan, task),
+            defaults=_trained(Config()) | _content(task),  # a study of before it was kept is taken for one of the same
             sampler=plan.sampler,
             seed=plan.seed,
         )
@@ -125,6 +127,7 @@ def sweep(
     result = {
         "task": config.task.name,
         "dataset": task.dataset,
+        "notes": list(task.notes),
         "recipe": config.recipe,
         "device": where.type,
         "out": str(folder),
@@ -299,9 +302,14 @@ def _with_seeds(config: Config, settings: Iterable[Mapping[str, Any]], seeds: Se
     return [one.with_seed(seed) for one in (config.with_settings(each) for each in settings) for seed in seeds]
 
 
-def _comparable(config: Config, plan: Plan) -> dict[str, Any]:
+def _comparable(config: Config, plan: Plan, task: Task) -> dict[str, Any]:
     """What all trials of a study have in common."""
-    return _trained(config) | {"seeds-per-trial": plan.seeds_per_trial}
+    return _trained(config) | {"seeds-per-trial": plan.seeds_per_trial} | _content(task)
+
+
+def _content(task: Task) -> dict[str, Any]:
+    """The data itself, which may change where its name does not."""
+    return {"content of its data": hashlib.sha256(json.dumps(task.schema, sort_keys=True).encode()).hexdigest()[:16]}
 
 
 def _trained(config: Config) -> dict[str, Any]:

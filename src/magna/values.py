@@ -5,12 +5,15 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 import tomllib
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+_BARE_POINT = re.compile(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,8 @@ def parse(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        return text
+        # TOML wants a digit on either side of the point.
+        return float(text) if _BARE_POINT.fullmatch(text.strip()) else text
 
 
 def toml(value: Any) -> str:

@@ -39,6 +39,10 @@ def test_ranking(knowledge: Any, tmp_path: Path) -> None:
     (file,) = tmp_path.glob("ranking-*.json")
     (row,) = json.loads(file.read_text())["rows"]
     assert row["targets"] == 6 and row["entities"] == 3 and row["seconds"] > 0
+    knowledge.ranking(["families"], torch.device("cpu"), None, tmp_path, {})
+    first, second = json.loads(file.read_text())["rows"]
+    assert (first["of"], second["of"]) == ("512 random channels", "recipe families")
+    assert first["targets"] == second["targets"] and second["mr"] < first["entities"]
 
 
 def test_steps(knowledge: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,21 @@ def test_a_triple_in_two_splits_counts_once_for_its_relation() -> None:
     assert report["inverse_pairs"] == []  # one of two
 
 
+def test_ties_in_a_small_graph_are_no_leakage() -> None:
+    report = audit(graph([("a", "r", "b")], test=[("a", "r", "c")]))
+    rule = report["leakage"]["reverse_rule"]["test"]
+    assert rule["mrr"] > 0.1 and rule["answered"] == 0
+    assert not any("reverse rule" in warning for warning in report["warnings"])
+    mirrored = audit(graph([("a", "r", "b")], test=[("b", "r", "a")]))
+    assert any("reverse rule" in warning for warning in mirrored["warnings"])
+
+
+def test_a_triple_in_three_splits_is_told_by_pairs() -> None:
+    row: list[Row] = [("a", "r", "b")]
+    text = " ".join(printed(audit(graph(row, valid=row, test=row))).split())
+    assert "1 in train and valid, 1 in train and test, 1 in valid and test" in text
+
+
 def test_empty_splits_are_told() -> None:
     report = audit(graph([("a", "r", "b")]))
     assert report["leakage"]["reverse_rule"] == report["leakage"]["inverse_in_train"] == {}

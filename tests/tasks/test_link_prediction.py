@@ -277,6 +277,12 @@ def test_what_guessing_the_relation_needs() -> None:
         _model(task, relation_channels=6)
     with pytest.raises(ValueError, match="'conve', which cannot score all relations of a pair; allowed: distmult, "):
         _model(_task(relation_prediction=1.0), decoder="conve")
+    with pytest.raises(ValueError, match=r"^task.skip_relation_prediction with model.decoder 'conve'"):
+        _model(_task(skip_relation_prediction=1.0), decoder="conve", skip_channels=12)
+    # Each by its own widths.
+    past = _task(skip_relation_prediction=1.0, relation_guess="embeddings")
+    model = _model(past, relation_channels=6, skip_channels=12)
+    assert math.isfinite(past.loss(model, past.batches()[0]).item())
 
 
 def test_the_batch_norms_of_conve_need_two_queries() -> None:

@@ -115,6 +115,15 @@ def plain_console() -> Console:
     return Console(markup=False, emoji=False, highlight=False)
 
 
+def printable(name: str) -> str:
+    r"""A user's name as a terminal may show it: control characters would be obeyed.
+
+    >>> printable("a\x1b[2Jb é")
+    'a\\x1b[2Jb é'
+    """
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in name)
+
+
 def show_notes(result: dict[str, Any]) -> None:
     """What one should know of the data; not on stdout, where the result is."""
     for note in result.get("notes", ()):

@@ -213,6 +213,7 @@ def _show_score(result: dict[str, Any]) -> None:
 def _show_plan(result: dict[str, Any]) -> None:
     from magna.progress import duration
 
+    show_notes(result)
     memory, when = result["memory"], result["time"]
     fits = "fits" if memory["fits"] else "does not fit"
     typer.echo(f"{result['dataset']}: {result['nodes']:,} nodes, {result['edges']:,} edges, on {result['device']}")

@@ -18,6 +18,7 @@ from magna.cli.options import (
     finish,
     plain_console,
     share_cores,
+    show_notes,
 )
 from magna.config import load_recipe, split_key
 
@@ -91,6 +92,7 @@ def sweep(
     def show(result: dict[str, Any]) -> None:
         from magna import findings
 
+        show_notes(result)
         findings.show(result, plain_console())
 
     finish(work, verbose, as_json, show)

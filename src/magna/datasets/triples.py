@@ -201,6 +201,8 @@ def nearest(name: str, known: Sequence[str], count: int = 3) -> list[str]:
     ['anna-2', 'anna-12']
     >>> nearest("Republic of MALTA", ["Malta", "Mali", "Republic of Yemen"])
     ['Malta', 'Republic of Yemen']
+    >>> nearest("9", ["00019", "00009", "00090"])
+    ['00009']
     """
     wanted, matcher = _words(name), difflib.SequenceMatcher(b=name.casefold())
     wanted_pairs = _letter_pairs(wanted)
@@ -254,8 +256,9 @@ def _row(path: Path, line: Line) -> Row:
 
 
 def _words(name: str) -> str:
-    """The words of a name in small letters, a blank before and after each."""
-    return f" {_BETWEEN_WORDS.sub(' ', name.casefold()).strip()} "
+    """The words of a name in small letters, a blank before and after each, numbers without zeros in front."""
+    words = _BETWEEN_WORDS.sub(" ", name.casefold()).split()
+    return f" {' '.join(word.lstrip('0') or '0' if word.isdecimal() else word for word in words)} "
 
 
 def _letter_pairs(text: str) -> set[str]:

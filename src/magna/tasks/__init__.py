@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -18,8 +19,15 @@ __all__ = ["LinkPrediction", "NodeClassification", "Task", "make_task"]
 Task = NodeClassification | LinkPrediction
 
 
-def make_task(config: Config, data_dir: str | Path | None, device: torch.device) -> Task:
-    """Read the data that a config names and put the task on a device."""
+def make_task(
+    config: Config,
+    data_dir: str | Path | None,
+    device: torch.device,
+    ranked: Sequence[str] = ("valid", "test"),
+) -> Task:
+    """Read the data that a config names and put the task on a device; `ranked` are the splits of a knowledge graph
+    that will be.
+    """
     links = config.task.name == "link_prediction"
     for field in fields(DataConfig):
         if field.name != "name" and (field.name == "control") != links:
@@ -31,5 +39,5 @@ def make_task(config: Config, data_dir: str | Path | None, device: torch.device)
             f"model.backend is {config.model.backend!r}, which cannot run here: {reason}; try model.backend=auto"
         )
     if links:
-        return LinkPrediction(load_knowledge_graph(config.data.name, data_dir), config, device)
+        return LinkPrediction(load_knowledge_graph(config.data.name, data_dir), config, device, ranked)
     return NodeClassification(load_node_data(config.data, data_dir), config, device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,7 +41,10 @@ class LinkPrediction:
 
     METRIC = "mrr"
 
-    def __init__(self, graph: KnowledgeGraph, config: Config, device: torch.device):
+    def __init__(
+        self, graph: KnowledgeGraph, config: Config, device: torch.device, ranked: Sequence[str] = ("valid", "test")
+    ):
+        """`ranked` are the splits that will be: training takes both, and one without triples is an error here."""
         if graph.queries.size(0) == 0:
             raise ValueError(f"{graph.triples.name} has no train triple; allowed: at least one in each split")
         if config.data.control == "random-graph":
@@ -51,7 +55,7 @@ class LinkPrediction:
         self.num_nodes, self.num_edges = graph.num_entities, graph.edge_index.size(1)
         # The same tensors are handed to the model every time, so their sorted `Graph` is built only once.
         self.edge_index, self.edge_type = self.graph.edge_index, self.graph.edge_type if self.typed else None
-        self._rankings = {split: graph.ranking(split).to(device) for split in ("valid", "test")}
+        self._rankings = {split: graph.ranking(split).to(device) for split in ranked}
         self._take(config)
 
     def _take(self, config: Config) -> None:
@@ -108,19 +112,26 @@ class LinkPrediction:
                 f"task.batch_size is {self.batch_size} with model.decoder 'conve', whose batch norms take the mean of "
                 "the queries of a step; allowed: 2 and above"
             )
-        entities, relations = model.entity_table.size(1), model.relation_table.size(1)
-        if max(self.settings.relation_prediction, self.settings.skip_relation_prediction) > 0:
-            if self.settings.relation_guess == "embeddings" and entities != relations:
-                raise ValueError(
-                    f"task.relation_guess is 'embeddings' with entities of width {entities} and relations of width "
-                    f"{relations}; allowed: equal widths (model.relation_channels), or 'states'"
-                )
-            if self.settings.relation_guess == "states" and config.decoder not in LINEAR:
-                raise ValueError(
-                    f"task.relation_prediction with model.decoder {config.decoder!r}, which cannot score all relations "
-                    f"of a pair; allowed: {', '.join(LINEAR)}, or task.relation_guess 'embeddings'"
-                )
+        self._check_guess("task.relation_prediction", self.settings.relation_prediction, model, config.decoder)
+        if model.skip is not None:
+            asked = self.settings.skip_relation_prediction
+            self._check_guess("task.skip_relation_prediction", asked, model.skip, config.decoder)
         return model
+
+    def _check_guess(self, setting: str, asked: float, model: LinkPredictor, decoder: str) -> None:
+        """Whether the relation can be guessed by these embeddings and this decoder, where that is asked for."""
+        entities, relations = model.entity_table.size(1), model.relation_table.size(1)
+        guess = self.settings.relation_guess
+        if asked > 0 and guess == "embeddings" and entities != relations:
+            raise ValueError(
+                f"task.relation_guess is 'embeddings' with entities of width {entities} and relations of width "
+                f"{relations}; allowed: equal widths (model.relation_channels), or 'states'"
+            )
+        if asked > 0 and guess == "states" and decoder not in LINEAR:
+            raise ValueError(
+                f"{setting} with model.decoder {decoder!r}, which cannot score all relations of a pair; allowed: "
+                f"{', '.join(LINEAR)}, or task.relation_guess 'embeddings'"
+            )
 
     @property
     def num_batches(self) -> int:
