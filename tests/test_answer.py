@@ -13,12 +13,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer import Exit
 from typer.testing import CliRunner
 
 from magna import LinkPredictor, loop
 from magna import train as training
 from magna.answer import Query, evaluate_links, predict_links, read_queries
 from magna.cli import app, main
+from magna.cli.options import fail, show_notes
+from magna.cli.use import _show_links
 from magna.config import Config, load_recipe
 from magna.predict import evaluate, predict
 
@@ -450,3 +453,15 @@ def test_other_data_than_that_of_training_is_refused(run: Path, config: Config, 
 def test_labels_are_not_asked_of_a_link_predictor(run: Path) -> None:
     with pytest.raises(ValueError, match="is a run of link prediction"):
         predict(run, device="cpu")
+
+
+def test_a_terminal_is_shown_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = {"entity": "b\x1b[2J", "score": 1.0, "probability": 0.5, "known": False}
+    query = {"head": "a\x1b[2J", "relation": "r\x07", "tail": None, "answers": [answer]}
+    _show_links({"dataset": "towns", "queries": [query]})
+    with pytest.raises(Exit):
+        fail("entity is none; nearest: b\x1b[2J", 2, verbose=False)
+    show_notes({"notes": ["\x1b[2J is listed again"]})
+    shown = capsys.readouterr()
+    assert "\x1b" not in shown.out + shown.err and "\x07" not in shown.out
+    assert shown.out.count("\\x1b[2J") == 2 and shown.err.count("\\x1b[2J") == 2

@@ -127,7 +127,7 @@ def printable(name: str) -> str:
 def show_notes(result: dict[str, Any]) -> None:
     """What one should know of the data; not on stdout, where the result is."""
     for note in result.get("notes", ()):
-        typer.echo(f"note: {note}", err=True)
+        typer.echo(f"note: {printable(note)}", err=True)
 
 
 def share_cores() -> None:
@@ -151,5 +151,5 @@ def _others_at_work() -> bool:
 def fail(message: str, status: int, verbose: bool) -> NoReturn:
     if verbose:
         traceback.print_exc()
-    print(f"magna: {' '.join(line.strip() for line in message.splitlines())}", file=sys.stderr)
+    print(f"magna: {printable(' '.join(line.strip() for line in message.splitlines()))}", file=sys.stderr)
     raise typer.Exit(status)

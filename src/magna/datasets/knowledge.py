@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from magna.datasets import families
-from magna.datasets.triples import PUBLIC_NAMES, SPLITS, Triples, load_triples
+from magna.datasets.triples import PUBLIC_NAMES, SPLITS, Triples, codes, load_triples
 
 NAMES = (families.NAME, *PUBLIC_NAMES)
 _DEALS = 100  # of the edges of a random graph that are true, before those that are left are left
@@ -142,12 +142,13 @@ class KnowledgeGraph:
         that can be had.
         """
         head, relation, tail = self.triples.train.unbind(1)
-        size, chance = len(tail), torch.Generator().manual_seed(0)
+        size, sizes, chance = len(tail), (self.num_entities, self.num_relations), torch.Generator().manual_seed(0)
         true = torch.cat([self.triples.split(split) for split in SPLITS])
-        known = self._triple_codes(*torch.cat([true, true.flip(1)]).unbind(1))
+        known = codes(torch.cat([true, true.flip(1)]), *sizes)
         order = torch.randperm(size, generator=chance)
         for _ in range(_DEALS):
-            told = torch.isin(self._triple_codes(head, relation, tail[order]), known).nonzero().squeeze(1)
+            dealt = torch.stack([head, relation, tail[order]], dim=1)
+            told = torch.isin(codes(dealt, *sizes), known).nonzero().squeeze(1)
             if len(told) == 0:
                 break
             # Again among these and as many others.
@@ -166,9 +167,6 @@ class KnowledgeGraph:
             edge_query=torch.cat([query, self.edge_query[2 * size :]]),
             reverse_query=torch.cat([query.roll(size), self.reverse_query[2 * size :]]),
         )
-
-    def _triple_codes(self, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
-        return _code(head, relation, self.num_relations) * self.num_entities + tail
 
     def to(self, device: torch.device | str) -> KnowledgeGraph:
         """The same with its tensors on a device; the triples stay where they are."""
