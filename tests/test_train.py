@@ -566,3 +566,21 @@ def test_what_goes_past_the_encoder_is_clipped_by_itself(monkeypatch: pytest.Mon
     past = {id(parameter) for parameter in models[-1].skip.parameters()}
     rest = {id(parameter) for parameter in models[-1].parameters()} - past
     assert clipped[:2] == [rest, past] and len(clipped) % 2 == 0
+
+
+def test_what_capturing_a_step_changes_is_put_back_batch_norms_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    held = list[torch.Tensor]()
+
+    def captured(step: Any, example: Any, adam: Any, changed: Any, model: Any) -> Any:
+        held.extend(changed)
+        return step
+
+    monkeypatch.setattr(loop, "captured", captured)
+    settings = ["model.decoder=conve", "train.epochs=1", "model.hidden_channels=12", "model.heads=2"]
+    config = load_recipe("families").with_values([*settings, "model.entity_channels=12"])
+    training.train(config, run_dir=tmp_path / "run", device="cpu")
+    saved = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    assert sorted(tensor.shape for tensor in held) == sorted(value.shape for value in saved.values())
+    assert "decoder.map_norm.running_var" in saved
