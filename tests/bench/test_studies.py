@@ -43,7 +43,7 @@ def test_tables_are_written_between_their_markers(study, tmp_path, monkeypatch):
     (tmp_path / "epoch-some.json").write_text(json.dumps({"rows": [stamp | epoch | {"difference": 1e-6}]}))
     step = {"recipe": "wn18rr", "set": ["model.K=3"], "batch": 4096, "ms": 9, "tflops": 300.0, "peak_bytes": 3e9}
     (tmp_path / "step-some.json").write_text(json.dumps(stamp | {"rows": [step]}))
-    ranks = {"graph": "fb15k-237", "targets": 40_932, "entities": 14_541, "seconds": 0.06}
+    ranks = {"graph": "fb15k-237", "of": "some vectors", "targets": 40_932, "entities": 14_541, "seconds": 0.06}
     (tmp_path / "ranking-some.json").write_text(json.dumps(stamp | {"rows": [ranks]}))
     monkeypatch.setattr(ledger, "RECORDS", tmp_path)
     monkeypatch.setattr(ledger, "DOCS", document)
@@ -52,7 +52,7 @@ def test_tables_are_written_between_their_markers(study, tmp_path, monkeypatch):
     assert "old" not in text
     assert "| cora | save | 5 |" in text
     assert "| wn18rr | model.K=3 | 4,096 | 9.00 | 300 | 3,000 |" in text
-    assert "| fb15k-237 | 40,932 | 14,541 | 0.06 |" in text and "Not measured yet." in text
+    assert "| fb15k-237 | some vectors | 40,932 | 14,541 | 0.06 |" in text and "Not measured yet." in text
     assert "| cora-paper | its own | 6 × 512 | 5.00 | 10.0 | 0.50 | 1e-06 |" in text
     assert text.startswith("before\n")
     assert text.endswith("after\n")
