@@ -17,7 +17,7 @@ from magna.bench import measure
 from magna.capture import matmul_precision, own_stream
 from magna.config import Config, load_recipe, recipe_names
 from magna.cores import other_cores
-from magna.datasets.knowledge import load_knowledge_graph
+from magna.datasets.knowledge import Ranking, load_knowledge_graph
 from magna.loop import fit
 from magna.metrics import Ranks
 from magna.ops import kvsall_loss, rank_targets
@@ -188,16 +188,7 @@ def ranking(names: Iterable[str], device: torch.device, data_dir: str | None, ou
     for name in names:
         graph = load_knowledge_graph(name, data_dir)
         asked = graph.ranking("test").to(device)
-        number = torch.Generator().manual_seed(0)
-        query, candidates = (
-            torch.randn(size, CHANNELS, generator=number).to(device)
-            for size in (len(asked.queries), graph.num_entities)
-        )
-
-        def plain(given: Any = (query, candidates, None, asked.query, asked.target, asked.known)) -> dict[str, float]:
-            return Ranks(*rank_targets(*given)).metrics()
-
-        works: dict[str, Callable[[], dict[str, float]]] = {f"{CHANNELS} random channels": plain}
+        works = {f"{CHANNELS} random channels": _vectors(asked, graph.num_entities)}
         if name in recipe_names():
             works[f"recipe {name}"] = _evaluation(load_recipe(name), device, data_dir)
         for what, work in works.items():
@@ -207,14 +198,22 @@ def ranking(names: Iterable[str], device: torch.device, data_dir: str | None, ou
                 metrics = work()
                 times.append((time.perf_counter() - begin, time.process_time() - own))
             seconds, cpu_seconds = min(times)
-            row = {"graph": name, "of": what, "queries": len(query), "targets": len(asked.target)}
-            row |= {"entities": len(candidates), "seconds": seconds, "cpu_seconds": cpu_seconds, "mr": metrics["mr"]}
+            row = {"graph": name, "of": what, "queries": len(asked.queries), "targets": len(asked.target)}
+            row |= {"entities": graph.num_entities, "seconds": seconds, "cpu_seconds": cpu_seconds, "mr": metrics["mr"]}
             record["rows"].append(row)
             ledger.write_json(path, record)
             print(
                 f"{name:10} {what}, {row['targets']:,} ranks: {seconds:.2f} s, {cpu_seconds:.2f} s of CPU", flush=True
             )
     return record
+
+
+def _vectors(asked: Ranking, num_entities: int) -> Callable[[], dict[str, float]]:
+    number, device = torch.Generator().manual_seed(0), asked.queries.device
+    query, candidates = (
+        torch.randn(size, CHANNELS, generator=number).to(device) for size in (len(asked.queries), num_entities)
+    )
+    return lambda: Ranks(*rank_targets(query, candidates, None, asked.query, asked.target, asked.known)).metrics()
 
 
 def _evaluation(config: Config, device: torch.device, data_dir: str | None) -> Callable[[], dict[str, float]]:

@@ -34,6 +34,7 @@ OnTrial = Callable[[int, list[TrialResult] | str], None]
 
 BATCH = {"random": {"cpu": 8, "cuda": 256}, "tpe": {"cpu": 8, "cuda": 32}}  # TPE learns from batch to batch
 WAIT_SECONDS = 2.0
+_CONTENT = "content of its data"  # which may change where its name does not
 
 
 @dataclass(frozen=True)
@@ -107,13 +108,15 @@ def sweep(
     url = storage if storage is not None else file_url(folder / "study.db")
     # Trials of link prediction share no batch: the next one may learn from the last.
     batch = 1 if isinstance(task, LinkPrediction) else plan.batch or BATCH[plan.sampler][where.type]
+    comparable = _comparable(config, plan, task)
     with telling_full_disk(url):
         study = Study(
             url,
             config.recipe,
             config.search,
-            _comparable(config, plan, task),
-            defaults=_trained(Config()) | _content(task),  # a study of before it was kept is taken for one of the same
+            comparable,
+            # A study of before the content of its data was kept is taken for one of the same.
+            defaults=_trained(Config()) | {_CONTENT: comparable[_CONTENT]},
             sampler=plan.sampler,
             seed=plan.seed,
         )
@@ -304,12 +307,8 @@ def _with_seeds(config: Config, settings: Iterable[Mapping[str, Any]], seeds: Se
 
 def _comparable(config: Config, plan: Plan, task: Task) -> dict[str, Any]:
     """What all trials of a study have in common."""
-    return _trained(config) | {"seeds-per-trial": plan.seeds_per_trial} | _content(task)
-
-
-def _content(task: Task) -> dict[str, Any]:
-    """The data itself, which may change where its name does not."""
-    return {"content of its data": hashlib.sha256(json.dumps(task.schema, sort_keys=True).encode()).hexdigest()[:16]}
+    content = hashlib.sha256(json.dumps(task.schema, sort_keys=True).encode()).hexdigest()[:16]
+    return _trained(config) | {"seeds-per-trial": plan.seeds_per_trial, _CONTENT: content}
 
 
 def _trained(config: Config) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from magna.datasets import families
 from magna.datasets.triples import PUBLIC_NAMES, SPLITS, Triples, codes, load_triples
 
 NAMES = (families.NAME, *PUBLIC_NAMES)
-_DEALS = 100  # of the edges of a random graph that are true, before those that are left are left
+_DEALS = 100  # so often at most are the edges of a random graph that say something true dealt again
 
 
 class Answers(NamedTuple):

@@ -46,6 +46,7 @@ class Decoder(nn.Module):
 
     PROJECTS = True  # a matrix takes relations to the width of the states
     TERMS = 1  # products that are summed for each channel of a score
+    LEAST_BATCH = 1  # queries of a training step
 
     def __init__(
         self,
@@ -204,10 +205,11 @@ class ConvE(Decoder):
 
     The images are as near to squares as the width allows, the head's above the relation's. Batch norms stand behind
     the images, behind the filters and behind W, each in front of the ReLU; dropout also on whole maps of the filters
-    and behind W. In training a batch has 2 queries or more.
+    and behind W.
     """
 
     FILTERS, SIDE = 32, 3
+    LEAST_BATCH = 2  # one alone has no variance
 
     def __init__(
         self,

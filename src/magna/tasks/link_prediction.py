@@ -107,10 +107,10 @@ class LinkPrediction:
     def make_model(self, config: ModelConfig) -> LinkPredictor:
         """A fresh model of the right size for this data."""
         model = make_link_predictor(config, self.graph.num_entities, self.graph.num_relations, typed=self.typed)
-        if config.decoder == "conve" and self.batch_size < 2:
+        if self.batch_size < model.decoder.LEAST_BATCH:
             raise ValueError(
-                f"task.batch_size is {self.batch_size} with model.decoder 'conve', whose batch norms take the mean of "
-                "the queries of a step; allowed: 2 and above"
+                f"task.batch_size is {self.batch_size} with model.decoder {config.decoder!r}, which norms the queries "
+                f"of a step by each other; allowed: {model.decoder.LEAST_BATCH} and above"
             )
         self._check_guess("task.relation_prediction", self.settings.relation_prediction, model, config.decoder)
         if model.skip is not None:
