@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,13 @@ ROOT = Path(__file__).parents[1]
 
 
 def put_links(
-    results: Path, row: str, mrrs: list[float], dataset: str = "wn18rr", device: str = "cpu", parts: bool = False
+    results: Path,
+    row: str,
+    mrrs: list[float],
+    dataset: str = "wn18rr",
+    device: str = "cpu",
+    parts: bool = False,
+    commits: Sequence[str | None] = (None,) * 2,
 ) -> None:
     file = results / "table3" / dataset / f"{row}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -26,7 +33,7 @@ def put_links(
     for i, mrr in enumerate(mrrs):
         test = {"mr": 2000 + 100 * i, "mrr": mrr, **ranks}
         halves = {"test_encoder": test | {"mrr": mrr - 0.1}, "test_skip": test | {"mrr": mrr - 0.2}} if parts else {}
-        runs.append({"test": test, "device": device, **halves})
+        runs.append({"test": test, "device": device, "commit": commits[i], **halves})
     changes = [] if row in experiments.TABLE_3 else ["model.K=0"]
     record = {"row": row, "dataset": dataset, "recipe": dataset, "changes": changes, "split": None, "runs": runs}
     file.write_text(json.dumps(record | {"environment": {"device": "another"}}))
@@ -138,13 +145,13 @@ def test_table_3_has_ours_and_theirs_of_each_graph(tmp_path: Path) -> None:
 
 
 def test_controls_show_what_is_left_of_the_gain(tmp_path: Path) -> None:
-    put_links(tmp_path, "MAGNA, tuned", [0.50, 0.51], parts=True)
-    put_links(tmp_path, "No propagation", [0.45, 0.46], parts=True)
+    put_links(tmp_path, "MAGNA, tuned", [0.50, 0.51], parts=True, commits=["abc", "def-dirty"])
+    put_links(tmp_path, "No propagation", [0.45, 0.46], parts=True, commits=["abc", "abc"])
     put_links(tmp_path, "DistMult", [0.44])
     assert tables.make_table("controls", tmp_path).rows == [
-        ["WN18RR", "MAGNA, tuned", "recipe `wn18rr`", ".505 ± .007", "", ".405 ± .007"],
-        ["WN18RR", "No propagation", "`model.K=0`", ".455 ± .007", "**−.050 ± .007**", ".355 ± .007"],
-        ["WN18RR", "DistMult", "recipe `wn18rr`", ".440", "−.065", "—"],
+        ["WN18RR", "MAGNA, tuned", "recipe `wn18rr`", ".505 ± .007", "", ".405 ± .007", "abc, def-dirty"],
+        ["WN18RR", "No propagation", "`model.K=0`", ".455 ± .007", "**−.050 ± .007**", ".355 ± .007", "abc"],
+        ["WN18RR", "DistMult", "recipe `wn18rr`", ".440", "−.065", "—", "—"],
     ]
 
 

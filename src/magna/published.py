@@ -118,7 +118,8 @@ LINKS_ELSEWHERE = (
     _links("DistMult, tuned", "LibKGE, Ruffinelli et al. 2020", "- .452 .413 .466 .530", "- .343 .250 .378 .531"),
     _links("ComplEx-N3", "Lacroix et al. 2018", "- .48 - - -", "- .37 .27 - .56"),
     _links("ComplEx-N3 + relation prediction", "Chen et al. 2021", "- .488 .443 - .578", "- .388 .298 - .568"),
-    _links("RESCAL-DURA", "Zhang et al. 2020", "- .498 .455 - .577", "- .371 .276 - .560"),
+    _links("RESCAL-DURA", "Zhang et al. 2020", "- .498 .455 - .577", "- .368 .276 - .550"),
+    _links("ComplEx-DURA", "Zhang et al. 2020", "- .491 .449 - .571", "- .371 .276 - .560"),
     _links("CompGCN", "Vashishth et al. 2020", "- .479 .443 - .546", "- .355 .264 - .535"),
-    _links("NBFNet", "Zhu et al. 2021", "- .551 .496 - .661", "- .416 .322 - .602"),
+    _links("NBFNet", "Zhu et al. 2021", "636 .551 .497 .573 .666", "114 .415 .321 .454 .599"),
 )

@@ -152,8 +152,9 @@ def controls(read: Read) -> Table:
                 by = "" if row == "MAGNA, tuned" else _short(_difference(part, whole, digits=3))
                 change = " ".join(f"`{change}`" for change in cells[0]["changes"]) or f"recipe `{cells[0]['recipe']}`"
                 encoder = _ranked(cells, "mrr", "test_encoder", dispersed=True)
-                rows.append([_written(dataset), row, change, _ranked(cells, "mrr", dispersed=True), by, encoder])
-    return Table(["data", "model", "setting", "MRR", "difference", "encoder's scores alone"], rows)
+                figures = [_ranked(cells, "mrr", dispersed=True), by, encoder]
+                rows.append([_written(dataset), row, change, *figures, _commits(cells)])
+    return Table(["data", "model", "setting", "MRR", "difference", "encoder's scores alone", "commit"], rows)
 
 
 def links(read: Read) -> Table:
@@ -297,3 +298,9 @@ def _origin(found: Sequence[dict[str, Any]]) -> str:
     words = f"{' or '.join(map(str, seeds))} {'seed' if max(seeds) == 1 else 'seeds'}"
     devices = dict.fromkeys(run.get("device", cell["environment"]["device"]) for cell in found for run in cell["runs"])
     return f"ours, {words}, {' or '.join(devices)}"
+
+
+def _commits(found: Sequence[dict[str, Any]]) -> str:
+    """The code that trained the runs of some cells, each once; a dash for what was installed without its history."""
+    commits = (run.get("commit", cell.get("commit")) for cell in found for run in cell["runs"])
+    return ", ".join(dict.fromkeys(commit or EMPTY for commit in commits))
