@@ -20,7 +20,7 @@ from magna import LinkPredictor, loop
 from magna import train as training
 from magna.answer import Query, evaluate_links, predict_links, read_queries
 from magna.cli import app, main
-from magna.cli.options import fail, show_notes
+from magna.cli.options import fail, finish, show_notes
 from magna.cli.use import _show_links
 from magna.config import Config, load_recipe
 from magna.predict import evaluate, predict
@@ -252,6 +252,25 @@ def test_new_triples_that_are_no_news_are_counted(run: Path, folder: Path, tmp_p
     assert "begins with a header" in header and again.startswith("new.tsv lists 1 triples again")
 
 
+def test_a_random_graph_is_told_nothing(config: Config, folder: Path, tmp_path: Path) -> None:
+    """One triple more would deal all of it anew."""
+    training.train(config.with_values(["data.control=random-graph"]), run_dir=tmp_path / "run", device="cpu")
+    query = Query("town 05", "in", None)
+    with pytest.raises(ValueError, match="is a run on a random graph, which is told nothing"):
+        predict_links(tmp_path / "run", [query], new_triples=folder / "test.tsv", device="cpu")
+    assert predict_links(tmp_path / "run", [query], device="cpu").answers
+
+
+def test_data_from_elsewhere_comes_with_its_notes(run: Path, folder: Path, tmp_path: Path) -> None:
+    again = shutil.copytree(folder, tmp_path / "again")
+    text = (folder / "train.tsv").read_text()
+    (again / "train.tsv").write_text(f"head\trelation\ttail\n{text}{text}")
+    header, twice = evaluate_links(run, "test", again, device="cpu")["notes"]
+    assert header.startswith("train.tsv begins with a header") and twice.startswith("train lists 140 triples again")
+    assert predict_links(run, [Query("town 05", "in", None)], again, device="cpu").notes == (header, twice)
+    assert evaluate_links(run, "test", device="cpu")["notes"] == []
+
+
 def test_new_triples_are_heard_without_training(run: Path, tmp_path: Path) -> None:
     query = Query("town 05", "in", None)
     (tmp_path / "new.tsv").write_text("town 05\tbeside\ttown 40\ntown 05\tin\tland 4\n")
@@ -331,7 +350,8 @@ def test_queries_are_read_as_triples_are(tmp_path: Path) -> None:
     text = "Subject\tPredicate\tObject\r\na \tr\u2028s\t?\r\n\r\n\t r\tb\x85\n"
     (tmp_path / "queries.tsv").write_bytes(text.encode())
     (tmp_path / "queries.tsv.gz").write_bytes(gzip.compress(text.encode()))
-    for name in ("queries.tsv", "queries.tsv.gz"):
+    (tmp_path / "queries.TSV.GZ").write_bytes(gzip.compress(text.encode()))
+    for name in ("queries.tsv", "queries.tsv.gz", "queries.TSV.GZ"):
         assert read_queries(tmp_path / name) == [Query("a ", "r\u2028s", None), Query(None, " r", "b\x85")]
     # Around the commas of a CSV there may be blanks, and a name in quotes may have a comma.
     (tmp_path / "queries.csv.gz").write_bytes(gzip.compress(b'head, relation, tail\n"a, b", r\n'))
@@ -458,10 +478,10 @@ def test_labels_are_not_asked_of_a_link_predictor(run: Path) -> None:
 def test_a_terminal_is_shown_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     answer = {"entity": "b\x1b[2J", "score": 1.0, "probability": 0.5, "known": False}
     query = {"head": "a\x1b[2J", "relation": "r\x07", "tail": None, "answers": [answer]}
-    _show_links({"dataset": "towns", "queries": [query]})
+    finish(lambda: {"dataset": "towns", "queries": [query]}, verbose=False, as_json=False, show=_show_links)
     with pytest.raises(Exit):
         fail("entity is none; nearest: b\x1b[2J", 2, verbose=False)
-    show_notes({"notes": ["\x1b[2J is listed again"]})
+    finish(lambda: {"notes": ["\x1b[2J is listed again"]}, verbose=False, as_json=False, show=show_notes)
     shown = capsys.readouterr()
     assert "\x1b" not in shown.out + shown.err and "\x07" not in shown.out
     assert shown.out.count("\\x1b[2J") == 2 and shown.err.count("\\x1b[2J") == 2

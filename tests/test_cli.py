@@ -251,6 +251,17 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().err == f"magna: {tmp_path / 'gone'}: No such file or directory\n"
 
 
+def test_what_is_not_permitted_is_wrong_input(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> dict[str, object]:
+        raise PermissionError(errno.EACCES, "Permission denied", "kept/train.tsv")
+
+    with pytest.raises(typer.Exit) as end:
+        finish(work, verbose=False, as_json=True, show=print)
+    assert end.value.exit_code == 2
+    words = "try a place that you may read and write, or see to that"
+    assert capsys.readouterr().err == f"magna: kept/train.tsv: Permission denied; {words}\n"
+
+
 @pytest.mark.parametrize(
     "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"), torch.OutOfMemoryError("CUDA")]
 )

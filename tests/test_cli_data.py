@@ -141,6 +141,16 @@ def test_a_knowledge_graph_is_audited_too(
     assert out == "" and "test.tsv line 2 has 2 tab-separated columns" in err and len(err.splitlines()) == 1
 
 
+def test_an_audit_shows_no_control_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.tsv").write_text("a\x1b[2J\tr\x1b[31m\tb\n")
+    assert run_magna(monkeypatch, "data", "audit", str(tmp_path)) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "a\\x1b[2J (1)" in out and "r\\x1b[31m" in out
+
+
 def test_a_missing_train_file_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -178,6 +178,13 @@ def test_a_wrong_file_is_named(tmp_path: Path, text: str, words: str) -> None:
     assert "bad.toml" in str(caught.value)
 
 
+def test_a_file_of_data_is_no_recipe(tmp_path: Path) -> None:
+    for name in ("train.tsv", "nodes.csv", "train.txt.gz"):
+        (tmp_path / name).write_text("a\tr\tb\n")
+        with pytest.raises(ValueError, match=f"{name} is a file; allowed: the folder of your own data, {tmp_path}, "):
+            load_recipe(str(tmp_path / name))
+
+
 def test_an_unknown_recipe_names_the_nearest() -> None:
     with pytest.raises(ValueError, match="did you mean 'digits'"):
         load_recipe("digit")

@@ -153,6 +153,7 @@ def test_a_run_of_a_later_format_is_refused(tmp_path: Path) -> None:
         ("environment.json", b'{"format"', "environment.json is damaged"),
         ("config.toml", b'recipe = "di', "config.toml is not TOML"),
         ("config.toml", b"[model]\nK = true\n", "model.K is True"),
+        ("config.toml", b"", "config.toml is damaged: it is empty; try a copy of it, or train again"),
         ("summary.json", b"", "summary.json is damaged"),
         ("summary.json", b"[1]", "holds no JSON object"),
         ("summary.json", b'{"seed": 0}', "summary.json is damaged: it has no 'seconds'"),

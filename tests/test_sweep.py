@@ -145,6 +145,28 @@ def test_files_of_others_are_kept(tmp_path: Path, trainer: Trainer, task: None, 
     assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["mine"]
 
 
+def test_what_another_recipe_has_found_is_kept(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    _sweep(tmp_path)
+    found = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.name != "study.db"}
+    words = r"holds what a search of toy found, and this is one of other; .* another --out"
+    with pytest.raises(ValueError, match=words):
+        _sweep(tmp_path, config=replace(BASE, recipe="other"))
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in found} == found
+    assert _sweep(tmp_path, trials=5)["states"]["complete"] == 5
+
+
+def test_validation_that_comes_too_late_to_stop_a_trial_is_said(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    said: list[str] = []
+    seldom = BASE.with_values(["train.eval_every=5"])
+    _sweep(tmp_path / "one", config=seldom, prune=True, say=said.append)
+    words = "note: train.eval_every is 5 and trials may stop from epoch 2 of 16: none does before it was validated"
+    assert f"{words}; try --set train.eval_every=2" in said
+    said.clear()
+    _sweep(tmp_path / "two", config=seldom, say=said.append)  # none is to stop
+    _sweep(tmp_path / "three", config=BASE.with_values(["train.eval_every=2"]), prune=True, say=said.append)
+    assert not [line for line in said if "note" in line]
+
+
 def test_the_worse_half_stops_at_the_rungs(tmp_path: Path, trainer: Trainer, task: None) -> None:
     result = _sweep(tmp_path, trials=32, batch=32, prune=True)
     rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]

@@ -176,6 +176,21 @@ def test_resume_of_a_finished_run_reports_it(finished: tuple[Path, dict]) -> Non
     assert training.train(Config.from_dict(SMALL), run_dir=folder, device="cpu", resume=True) == result
 
 
+@pytest.mark.parametrize("harm", ["gone", "emptied"])
+def test_resume_makes_a_model_that_is_gone_again(tmp_path: Path, finished: tuple[Path, dict], harm: str) -> None:
+    run = shutil.copytree(finished[0], tmp_path / "run")
+    model = (run / "model" / "model.safetensors").read_bytes()
+    shutil.rmtree(run / "model") if harm == "gone" else (run / "model" / "model.safetensors").write_bytes(b"")
+    checkpoint = (run / "checkpoint").rename(tmp_path / "checkpoint")
+    words = r"model.*(is missing|is damaged).*try a copy of the run folder, or train again"
+    with pytest.raises(ValueError, match=words):
+        training.train(Config.from_dict(SMALL), run_dir=run, device="cpu", resume=True)
+    checkpoint.rename(run / "checkpoint")
+    result = training.train(Config.from_dict(SMALL), run_dir=run, device="cpu", resume=True)
+    assert result["mean"] == finished[1]["mean"]
+    assert (run / "model" / "model.safetensors").read_bytes() == model
+
+
 def test_a_checkpoint_of_another_model_is_one_line(tmp_path: Path) -> None:
     config = Config.from_dict(SMALL).with_values(["train.epochs=2"])
     for name, width in (("one", 16), ("other", 32)):

@@ -233,9 +233,12 @@ def _open(
         raise ValueError(f"{run.path} is a run of node classification; try --node or --nodes, or magna.predict")
     model, where = run.load_model(), torch.device(pick_device(device))
     config = _with_data(run, data)
+    if new_triples is not None and config.data.control == "random-graph":
+        raise ValueError(f"{run.path} is a run on a random graph, which is told nothing; try without new triples")
     task = make_task(config, data_dir, where, ranked)
     assert isinstance(task, LinkPrediction) and isinstance(model, LinkPredictor)
-    notes = _compared(run, task)
+    # What is to be said of the run's own data, its training has said.
+    notes = (*(() if data is None else task.graph.triples.notes), *_compared(run, task))
     _check_sizes(run, model, task.graph)
     if new_triples is not None:
         triples = task.graph.triples

@@ -29,6 +29,7 @@ from magna.values import Range, at_least, build, checked, hints, make_range, par
 
 DEFAULT_RECIPE = "digits"
 TRIPLES_RECIPE = "families"  # settings for triples of your own
+_OF_DATA = (".tsv", ".txt", ".csv", ".parquet", ".gz")  # names of files that are no recipe
 # Settings are chosen with the first, results are reported with the second; no seed is in both.
 SEARCH_SEEDS, REPORT_SEEDS = range(1000, 2000), range(100)
 
@@ -269,7 +270,7 @@ class Config:
         except FileNotFoundError:
             raise ValueError(f"{path} is not there; try the name of a recipe: {', '.join(recipe_names())}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is not TOML: {error}") from None
+            raise ValueError(f"{path} is not TOML: {error}; allowed: a recipe, or the config.toml of a run") from None
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
@@ -324,6 +325,11 @@ def load_recipe(name: str | None = None) -> Config:
     path = Path(name)
     if path.is_dir() or (path.suffix == ".pt" and path.is_file()):
         return _own_data(path)
+    if path.suffix.lower() in _OF_DATA and path.is_file():
+        raise ValueError(
+            f"{name} is a file; allowed: the folder of your own data, {shlex.quote(str(path.parent))}, a TOML file, or "
+            "the name of a recipe"
+        )
     if name.endswith(".toml") or path.is_file():
         config = Config.from_toml(name)
         return replace(config, recipe=config.recipe or path.stem)

@@ -95,6 +95,15 @@ def write_files(folder: Path, config: Config, rows: Sequence[Mapping[str, Any]],
         write_whole(folder / name, text.encode(), again="the same command")
 
 
+def recipe_of(folder: Path) -> str | None:
+    """The recipe whose search has left its files in a folder; None where none has, or they do not say."""
+    try:
+        recipe: str | None = json.loads((folder / "trials.json").read_text(encoding="utf-8"))["recipe"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return recipe
+
+
 def show(result: Mapping[str, Any], console: Console) -> None:
     """The best trials side by side, one column each."""
     from rich import box

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from magna.config import TrainConfig
 from magna.metrics import headline
 from magna.study import Study
 
@@ -49,7 +50,7 @@ class Watch:
     @property
     def every(self) -> int:
         """Epochs from one report to the next."""
-        return max(1, round(self.epochs / REPORTS))
+        return _every(self.epochs)
 
     def __call__(self, epoch: int, which: list[int], scores: list[float]) -> list[int]:
         for run, score in zip(which, scores, strict=True):
@@ -73,6 +74,21 @@ class Watch:
         if any(run is None for run in runs):
             return None
         return statistics.fmean(run.get(epoch, max(run.values())) for run in runs if run is not None)
+
+
+def validated_seldom(config: TrainConfig) -> str | None:
+    """What is to be said where validation is looked at too seldom for the first rung; None where it is not."""
+    first = RUNGS[0] * _every(config.epochs)
+    if config.eval_every <= first:
+        return None
+    return (
+        f"train.eval_every is {config.eval_every} and trials may stop from epoch {first} of {config.epochs}: none does "
+        f"before it was validated; try --set train.eval_every={first}"
+    )
+
+
+def _every(epochs: int) -> int:
+    return max(1, round(epochs / REPORTS))
 
 
 def goes_on(score: float, peers: Sequence[float]) -> bool:

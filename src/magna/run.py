@@ -150,7 +150,10 @@ class RunFolder:
 
     @property
     def config(self) -> Config:
-        return Config.from_toml(self.path / "config.toml")
+        file = self.path / "config.toml"
+        if file.is_file() and not file.stat().st_size:  # which would be a recipe that leaves all as it is
+            raise self.damaged(file.name, "it is empty")
+        return Config.from_toml(file)
 
     @property
     def summary(self) -> dict[str, Any] | None:
@@ -180,10 +183,23 @@ class RunFolder:
         for name in ("config.json", "model.safetensors"):
             if not (folder / name).is_file():
                 raise ValueError(f"{folder / name} is missing; try a copy of the run folder, or train again")
+            (folder / name).open("rb").close()  # safetensors would say of one that may not be read that it is not there
         try:
             return kind.from_pretrained(folder)
         except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, safetensors.SafetensorError) as error:
             raise ValueError(f"{folder} is damaged ({error}); try a copy of the run folder, or train again") from error
+
+    def is_done(self) -> bool:
+        """Whether the run has ended; one whose model is gone since can be ended again from its checkpoint."""
+        if self.summary is None:
+            return False
+        try:
+            self.load_model()
+        except ValueError:
+            if not self.checkpoint.is_file():
+                raise
+            return False
+        return True
 
     def log(self, *rows: Mapping[str, Any]) -> None:
         """Add a line to `metrics.jsonl` for each row."""

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from magna.config import SEARCH_SEEDS, Config, split_key
-from magna.findings import FILES, judge, name_seeds, trial_rows, write_files
-from magna.halving import Watch
+from magna.findings import FILES, judge, name_seeds, recipe_of, trial_rows, write_files
+from magna.halving import Watch, validated_seldom
 from magna.metrics import headline
 from magna.run import pick_device
 from magna.study import GRACE_SECONDS, Sampler, Study, file_url, safe, telling_full_disk
@@ -105,6 +105,11 @@ def sweep(
     folder = make_folder(out, "--out")
     if storage is None and not (folder / "study.db").exists():
         check_free(folder, FILES, "no study (no study.db)", "--out")
+    if (other := recipe_of(folder)) not in (None, config.recipe):
+        raise ValueError(
+            f"{folder} holds what a search of {other} found, and this is one of {config.recipe}; allowed: a folder for "
+            "each; try another --out"
+        )
     url = storage if storage is not None else file_url(folder / "study.db")
     # Trials of link prediction share no batch: the next one may learn from the last.
     batch = 1 if isinstance(task, LinkPrediction) else plan.batch or BATCH[plan.sampler][where.type]
@@ -122,6 +127,8 @@ def sweep(
         )
         there = len(study.finished())
         say(f"{task.dataset} on {where.type}: {there} of {plan.trials} trials are there · {safe(url)}")
+        if plan.prune and (seldom := validated_seldom(config.train)):
+            say(f"note: {seldom}")
         _search(config, plan, task, study, batch, say)
         _confirm(config, plan, task, study, batch, say)
 

@@ -118,7 +118,8 @@ def _run(
     on_epoch: Callable[[Epoch], None],
 ) -> dict[str, Any]:
     run, goes_on = RunFolder(folder), resume and _started_alike(folder, config, task)
-    if goes_on and run.summary is not None:
+    if goes_on and run.is_done():
+        assert run.summary is not None
         return {**run.summary, "run_dir": str(folder)}
 
     torch.manual_seed(config.train.seed)

@@ -97,6 +97,18 @@ def test_inverse_relations_are_found_whatever_is_held_out() -> None:
     assert "2 valid triples (100.0 %), 6 test triples (66.7 %) are in train under" in " ".join(printed(report).split())
 
 
+def test_a_smaller_relation_may_be_told_by_a_larger_one_turned_round() -> None:
+    parents = [(f"p{number}", "parent_of", f"c{number}") for number in range(10)]
+    children = [(tail, "child_of", head) for head, _, tail in parents[:4]]
+    report = audit(graph(parents, test=[*children, ("p0", "next_to", "p1")]))
+    assert report["inverse_pairs"] == []  # most parents are nobody's known child
+    assert report["leakage"]["inverse_in_train"] == {"test": {"triples": 4, "share": 0.8}}
+    assert any("turned round, under an inverse relation: 4 (80.0 %)" in line for line in report["warnings"])
+    # The other way a few of many: knowing who is a child tells little of who is a parent.
+    report = audit(graph(children, test=parents))
+    assert report["leakage"]["inverse_in_train"] == {"test": {"triples": 0, "share": 0.0}}
+
+
 def test_a_relation_of_its_own_inverse_is_left_to_the_reverse_rule() -> None:
     report = audit(graph([("a", "r", "b"), ("b", "s", "c")], test=[("b", "r", "a")]))
     assert report["symmetric"] == [{"relation": "r", "share": 1.0}]

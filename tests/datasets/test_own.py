@@ -222,7 +222,11 @@ def test_missing_files_are_named(folder: Path, tmp_path: Path) -> None:
 
 def test_text_that_is_not_utf8_is_refused(folder: Path) -> None:
     (folder / "nodes.csv").write_bytes(b"id,x\nf\xfcr,1\n")
-    with pytest.raises(ValueError, match="is not UTF-8"):
+    with pytest.raises(ValueError, match=r"nodes\.csv line 2 is not UTF-8; allowed: text in UTF-8"):
+        load_own(folder)
+    # Also where a decoder reads many lines at once.
+    (folder / "nodes.csv").write_bytes(b"id,x\n" + b"a,1\n" * 5_000 + b"f\xfcr,1\n" + b"b,1\n" * 5_000)
+    with pytest.raises(ValueError, match=r"nodes\.csv line 5002 is not UTF-8"):
         load_own(folder)
 
 

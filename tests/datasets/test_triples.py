@@ -150,11 +150,11 @@ def test_a_missing_file_and_one_too_many_are_named(tmp_path: Path) -> None:
 def test_names_in_names_out() -> None:
     data = triples_from("kin", {"train": [("anna-12", "aunt_of", "ben-2")], "valid": [], "test": []})
     assert (data.entity_id("ben-2"), data.relation_id("aunt_of")) == (1, 0)
-    with pytest.raises(ValueError, match="entity is 'Anna12'; allowed: one of the 2 of kin, nearest: anna-12"):
+    with pytest.raises(ValueError, match="entity is 'Anna12'; allowed: one of the 2 of kin, nearest: 'anna-12'"):
         data.entity_id("Anna12")
-    with pytest.raises(ValueError, match="relation is 'aunt'; allowed: one of the 1 of kin, nearest: aunt_of"):
+    with pytest.raises(ValueError, match="relation is 'aunt'; allowed: one of the 1 of kin, nearest: 'aunt_of'"):
         data.relation_id("aunt")
-    with pytest.raises(ValueError, match="entity is '☃'; allowed: one of the 2 of kin, for example anna-12, ben-2"):
+    with pytest.raises(ValueError, match="entity is '☃'; allowed: one of the 2 of kin, for example 'anna-12', 'ben-2'"):
         data.entity_id("☃")
     with pytest.raises(ValueError, match="split is 'dev'; allowed: train, valid, test"):
         data.split("dev")
@@ -188,7 +188,8 @@ def test_new_triples_of_known_names(tmp_path: Path) -> None:
     assert data.with_train_file(file).train.tolist() == [[0, 0, 1], [1, 0, 2], [2, 0, 0]]
     assert data.train.tolist() == [[0, 0, 1], [1, 0, 2]]
     file.write_text("c\tr\ta\n\nc\tr\taa\n")
-    with pytest.raises(ValueError, match=r"more\.tsv line 3: entity is 'aa'; allowed: one of the 3 of kin, nearest: a"):
+    words = r"more\.tsv line 3: entity is 'aa'; allowed: one of the 3 of kin, nearest: 'a'"
+    with pytest.raises(ValueError, match=words):
         data.with_train_file(file)
 
 

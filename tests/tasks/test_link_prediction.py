@@ -40,7 +40,7 @@ def _task(control: str = "none", precision: str = "float32", **settings) -> Link
     tables = {
         "data": {"control": control},
         "model": {"skip_channels": 10},  # so that settings of what goes past the encoder may be given
-        "task": {"name": "link_prediction", "batch_size": 32} | settings,
+        "task": {"name": "link_prediction", "batch_size": 16} | settings,
         "train": {"precision": precision},
     }
     return LinkPrediction(_graph(), Config.from_dict(tables), torch.device("cpu"))
@@ -65,7 +65,7 @@ def _scores(task: LinkPrediction, model: LinkPredictor, batch: Tensor, mask: Ten
 def test_an_epoch_asks_every_query_once() -> None:
     task = _task()
     batches = task.batches(epoch=2, seed=5)
-    assert len(batches) == task.num_batches and {len(batch) for batch in batches} == {32}
+    assert len(batches) == task.num_batches and {len(batch) for batch in batches} == {16}
     asked = torch.cat(batches)
     assert sorted(asked[asked >= 0].tolist()) == list(range(len(task.graph.queries)))
 
@@ -182,12 +182,45 @@ def test_places_that_are_left_hide_no_edge() -> None:
     assert free is not None and without is not None and torch.equal(free, without)
 
 
+def test_a_step_leaves_most_edges_where_they_are() -> None:
+    """A step of all queries would hide every edge, and attention would never learn."""
+    task = _task(batch_size=512)
+    queries = len(task.graph.queries)
+    assert task.batch_size == -(-queries // 10) and task.num_batches == 10
+    for batch in task.batches():
+        kept = task._not_told(batch)
+        assert kept is not None and kept.float().mean() > 0.6
+    (note,) = task.notes
+    assert f"batch_size is 512 and training has {queries} queries: a step takes {task.batch_size}, as it hides" in note
+    # Where nothing is hidden, or nothing is heard, a step may have them all.
+    assert _task(batch_size=512, mask_answers=False).batch_size == queries
+    alone = Config.from_dict({"model": {"num_layers": 0}, "task": {"name": "link_prediction", "batch_size": 512}})
+    assert task.with_config(alone).batch_size == queries and task.with_config(alone).notes == ()
+    assert _task(batch_size=16).notes == ()
+
+
+def test_a_graph_of_two_queries_has_batches_that_can_be_normed() -> None:
+    rows = {split: [("a", "r", "b")] for split in ("train", "valid", "test")}
+    config = Config.from_dict({"model": {"decoder": "conve"}, "task": {"name": "link_prediction"}})
+    task = LinkPrediction(KnowledgeGraph.from_triples(triples_from("one", rows)), config, torch.device("cpu"))
+    assert task.batch_size == 2 and task.make_model(replace(MODEL, decoder="conve", entity_channels=64))
+
+
+def test_places_that_are_left_ask_what_the_rest_asks() -> None:
+    """Queries from everywhere, so that the norms of a decoder see the usual mixture."""
+    task = _task()
+    head, relation, count, _ = task._queries[:, -task.batch_size :]
+    asked = list(zip(head.tolist(), relation.tolist(), strict=True))
+    assert len(set(asked)) == task.batch_size and set(asked) <= {tuple(row) for row in task.graph.queries.tolist()}
+    assert set(relation.tolist()) == set(range(2 * RELATIONS)) and not count.any()
+
+
 def test_one_loss_for_all_batch_sizes() -> None:
     """Places that are left in a batch change nothing."""
     task = _task(mask_answers=False)
     model = _model(task)
     batch = task.batches()[0]
-    padded = torch.cat([batch[:10], batch.new_full((22,), -1)])
+    padded = torch.cat([batch[:10], batch.new_full((6,), -1)])
     small = _task(mask_answers=False, batch_size=10)
     torch.testing.assert_close(task.loss(model, padded), small.loss(model, batch[:10]))
 
@@ -197,7 +230,7 @@ def _with_one_answer(task: LinkPrediction) -> tuple[Tensor, tuple[Tensor, Tensor
     single = [q for q in range(len(task.graph.queries)) if len(_answers(task, q)) == 1][:8]
     head, relation = task.graph.queries[single].unbind(1)
     tail = torch.tensor([_answers(task, query)[0] for query in single])
-    return torch.tensor(single + [-1] * 24), (head, relation, tail)
+    return torch.tensor(single + [-1] * 8), (head, relation, tail)
 
 
 @pytest.mark.parametrize("guess", ["states", "embeddings"])

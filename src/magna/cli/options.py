@@ -80,7 +80,7 @@ def finish(
         if as_json:
             typer.echo(to_json(result))
         else:
-            show(result)
+            show(shown(result))
     except BrokenPipeError:
         raise  # whoever reads has heard enough: typer ends without a word
     except KeyboardInterrupt:
@@ -92,6 +92,8 @@ def finish(
         words = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
         if error.errno == errno.ENAMETOOLONG:  # not a failure of the machine: no file can be called so
             fail(f"{words}; try a shorter one", 2, verbose)
+        if isinstance(error, PermissionError) and error.filename:
+            fail(f"{words}; try a place that you may read and write, or see to that", 2, verbose)
         fail(words, 1, verbose)
     except Exception as error:
         words = f"{type(error).__name__}: {error}"
@@ -124,10 +126,19 @@ def printable(name: str) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in name)
 
 
+def shown(result: Any) -> Any:
+    """A result with every text in it `printable`."""
+    if isinstance(result, str):
+        return printable(result)
+    if isinstance(result, dict):
+        return {shown(key): shown(value) for key, value in result.items()}
+    return [shown(value) for value in result] if isinstance(result, list) else result
+
+
 def show_notes(result: dict[str, Any]) -> None:
     """What one should know of the data; not on stdout, where the result is."""
     for note in result.get("notes", ()):
-        typer.echo(f"note: {printable(note)}", err=True)
+        typer.echo(f"note: {note}", err=True)
 
 
 def share_cores() -> None:

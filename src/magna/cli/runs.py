@@ -22,6 +22,7 @@ from magna.cli.options import (
     Verbose,
     finish,
     plain_console,
+    printable,
     share_cores,
     show_notes,
 )
@@ -165,7 +166,7 @@ def _describe(config: Config, task: Any, device: Any) -> str:
         kind += f", an ensemble of {model.members}"
     return (
         f"{task.dataset}: {task.size} · {model.num_layers} × {model.hidden_channels} {kind} · {device.type}"
-        + "".join(f"\nnote: {note}" for note in task.notes)
+        + "".join(f"\nnote: {printable(note)}" for note in task.notes)
     )
 
 

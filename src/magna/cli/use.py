@@ -18,7 +18,6 @@ from magna.cli.options import (
     Verbose,
     finish,
     plain_console,
-    printable,
     show_notes,
 )
 
@@ -131,8 +130,7 @@ def _show_predictions(result: dict[str, Any]) -> None:
         second = sorted(row["probabilities"].items(), key=lambda entry: -entry[1])[1:2]
         then = ", ".join(f"{name} {100 * value:.1f} %" for name, value in second)
         share = f"{100 * row['probability']:.1f} %"
-        cells = row["id"], row["label"], share, then, row["true_label"] or ""
-        table.add_row(*map(printable, cells))
+        table.add_row(row["id"], row["label"], share, then, row["true_label"] or "")
     plain_console().print(table)
     if len(nodes) > _ROWS:
         typer.echo(f"the first {_ROWS} of {len(nodes):,} nodes; all with --out FILE or --json")
@@ -143,10 +141,10 @@ def _show_links(result: dict[str, Any]) -> None:
 
     for query in result["queries"]:
         asked = "tail" if query["tail"] is None else "head"
-        whole = printable(" · ".join(query[part] or "?" for part in ("head", "relation", "tail")))
+        whole = " · ".join(query[part] or "?" for part in ("head", "relation", "tail"))
         table = Table("rank", asked, "probability", "score", "", title=f"{result['dataset']}: {whole}")
         for rank, answer in enumerate(query["answers"], start=1):
             share = f"{100 * answer['probability']:.1f} %"
             known = "known" if answer["known"] else ""
-            table.add_row(str(rank), printable(answer["entity"]), share, f"{answer['score']:.2f}", known)
+            table.add_row(str(rank), answer["entity"], share, f"{answer['score']:.2f}", known)
         plain_console().print(table)

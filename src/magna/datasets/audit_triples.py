@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ _SHOWN_RELATIONS = 15
 _NUMBERS_WIDTH = 58  # of the table of relations, without their names
 # More answers than this on average make a side "N" (Bordes et al. 2013).
 _MANY = 1.5
-# Two relations mirror each other when this share of the triples of both is in the other one, turned round. All splits
-# count: a split at random parts the two triples of a pair, so that training alone would show less the more is held out.
+# A relation is mirrored in another one when this share of its triples is there, turned round; two are each other's
+# inverse when both are. All splits count: a split at random parts the two triples of a pair, so that training alone
+# would show less the more is held out.
 _MIRRORED = 0.8
 # The reverse rule, which knows nothing, should not get further than this.
 _SUSPICIOUS = 0.1  # MRR of the reverse rule, and the share of answers that it names
@@ -49,15 +51,16 @@ def audit(graph: KnowledgeGraph) -> dict[str, Any]:
     }
     mirrored = _mirrored(triples)
     report["symmetric"] = [
-        {"relation": triples.relations[one], "share": share} for one, other, share in mirrored if one == other
+        {"relation": triples.relations[one], "share": share} for (one, other), share in mirrored.items() if one == other
     ]
-    pairs = [(one, other, share) for one, other, share in mirrored if one != other]
     report["inverse_pairs"] = [
-        {"relation": triples.relations[one], "inverse": triples.relations[other], "share": share}
-        for one, other, share in pairs
+        {"relation": triples.relations[one], "inverse": triples.relations[other], "share": min(share, back)}
+        for (one, other), share in mirrored.items()
+        if one < other and (back := mirrored.get((other, one)))
     ]
+    told_by = [(one, other) for one, other in mirrored if one != other]
     report["leakage"]["inverse_in_train"] = {
-        split: _inverse_in_train(triples, split, pairs) for split in _HELD_OUT if splits[split]
+        split: _inverse_in_train(triples, split, told_by) for split in _HELD_OUT if splits[split]
     }
     report["unseen"] = {split: _unseen(triples, split) for split in _HELD_OUT}
     report["degree"], report["hubs"] = _degrees(triples)
@@ -163,8 +166,8 @@ def _shared(triples: Triples) -> dict[str, int]:
     return {f"{one}_{other}": int(torch.isin(of[other], of[one]).sum()) for one, other in pairs}
 
 
-def _mirrored(triples: Triples) -> list[tuple[int, int, float]]:
-    """Pairs of relations of which one is the other's inverse, and the share that is; a relation may be its own."""
+def _mirrored(triples: Triples) -> dict[tuple[int, int], float]:
+    """(relation, the one that it is mirrored in, which may be itself) → the share of its triples that are."""
     from scipy.sparse import csr_matrix
 
     head, relation, tail = torch.cat([triples.split(split) for split in SPLITS]).unique(dim=0).unbind(1)
@@ -174,21 +177,17 @@ def _mirrored(triples: Triples) -> list[tuple[int, int, float]]:
     there, back = (csr_matrix((ones, (part.numpy(), relation.numpy())), shape=shape) for part in place.chunk(2))
     # [R, R] triples of one relation that are, turned round, triples of the other.
     common = (there.T @ back).tocoo()
-    count = torch.bincount(relation, minlength=triples.num_relations).numpy()
-    found = []
-    for one, other, number in zip(common.row, common.col, common.data, strict=True):
-        share = float(number / max(count[one], count[other]))
-        if one <= other and share >= _MIRRORED:
-            found.append((int(one), int(other), share))
-    return found
+    count = torch.bincount(relation, minlength=triples.num_relations).tolist()
+    pairs = zip(common.row.tolist(), common.col.tolist(), common.data.tolist(), strict=True)
+    shares = {(one, other): number / count[one] for one, other, number in pairs}
+    return {pair: share for pair, share in sorted(shares.items()) if share >= _MIRRORED}
 
 
-def _inverse_in_train(triples: Triples, split: str, pairs: list[tuple[int, int, float]]) -> dict[str, float]:
-    """Held-out triples that are in training turned round, under the other relation of a pair; and their share."""
+def _inverse_in_train(triples: Triples, split: str, told_by: Sequence[tuple[int, int]]) -> dict[str, float]:
+    """Held-out triples that are in training turned round, under a relation that theirs is mirrored in; their share."""
     sizes = triples.num_entities, triples.num_relations
     head, relation, tail = triples.split(split).unbind(1)
-    both = [ends for one, other, _ in pairs for ends in ((one, other), (other, one))]
-    held_out, inverse = torch.tensor(both, dtype=torch.int64).view(-1, 2).unbind(1)
+    held_out, inverse = torch.tensor(told_by, dtype=torch.int64).view(-1, 2).unbind(1)
     row, pair = (relation[:, None] == held_out).nonzero().unbind(1)
     turned = torch.stack([tail[row], inverse[pair], head[row]], dim=1)
     there = row[torch.isin(codes(turned, *sizes), codes(triples.train, *sizes))].unique()

@@ -35,7 +35,7 @@ def load_own(path: str | Path, like: Schema | None = None) -> NodeData:
         return _load_pyg(path / PYG_FILE, path.name, like)
     if not path.is_dir():
         state = "is no folder" if path.exists() else "is not there"
-        raise ValueError(f"{path} {state}; allowed: a folder with nodes.csv and edges.csv, or a .pt file")
+        raise ValueError(f"{path} {state}; allowed: a folder with nodes.csv and edges.csv, or triples, or a .pt file")
     if not any(path.glob("nodes.*")) and not any(path.glob("edges.*")):
         raise ValueError(
             f"{path} holds no data that is known; allowed: nodes.csv and edges.csv, or {PYG_FILE}, or triples as "

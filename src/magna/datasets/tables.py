@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,22 +51,44 @@ def is_csv(path: Path) -> bool:
     return path.name.lower().removesuffix(".gz").endswith(".csv")
 
 
+def is_gzip(path: Path) -> bool:
+    """By its name."""
+    return path.suffix.lower() == ".gz"
+
+
 def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The number of each line that is not empty, and its cells, still with the blanks behind them; plain or .gz."""
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", newline="", encoding="utf-8-sig") as file:
+        with _opener(path)(path, "rt", newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file, strict=True, skipinitialspace=True)
             for row in rows:
                 if row:
                     yield rows.line_num, row
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); try saving it so") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{_place(path, _undecodable(path))} is not UTF-8; allowed: text in UTF-8") from None
     except csv.Error as error:
         raise ValueError(f"{_place(path, rows.line_num)} is not CSV: {error}") from None
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise ValueError(f"{path} is not a whole gzip file; pack it again, or give it without .gz") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror})") from None
+
+
+def _opener(path: Path) -> Callable[..., Any]:
+    return gzip.open if is_gzip(path) else open
+
+
+def _undecodable(path: Path) -> int:
+    """The first line that is not UTF-8; how far a decoder came that reads block by block, it does not say."""
+    number = 0
+    with _opener(path)(path, "rb") as file:
+        for line in file:
+            number += 1
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                break
+    return number
 
 
 def _read_csv(path: Path, required: Sequence[str], optional: Sequence[str], numbers: bool) -> Table:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from magna.datasets.store import locate
 from magna.datasets.tables import SUFFIXES as TABLE_SUFFIXES
+from magna.datasets.tables import is_gzip
 
 PUBLIC_NAMES = ("wn18rr", "fb15k-237")
 SPLITS = ("train", "valid", "test")
@@ -153,7 +154,7 @@ def read_text(path: Path) -> str:
     """A file of UTF-8, gzipped where its name ends in .gz."""
     try:
         content = path.read_bytes()
-        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig")
+        return (gzip.decompress(content) if is_gzip(path) else content).decode("utf-8-sig")
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise ValueError(f"{path} is not a whole gzip file; pack it again, or give it without .gz") from None
     except OSError as error:
@@ -269,7 +270,8 @@ def _position(name: str, at: Mapping[str, int], kind: str, dataset: str) -> int:
     if name in at:
         return at[name]
     near = nearest(name, list(at))
-    hint = f"nearest: {', '.join(near)}" if near else f"for example {', '.join(list(at)[:3])}"
+    names = ", ".join(map(repr, near or list(at)[:3]))
+    hint = f"nearest: {names}" if near else f"for example {names}"
     raise ValueError(f"{kind} is {name!r}; allowed: one of the {len(at):,} of {dataset}, {hint}")
 
 

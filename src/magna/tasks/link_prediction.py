@@ -14,7 +14,7 @@ from magna.config import Config, ModelConfig
 from magna.datasets import Answers, KnowledgeGraph, Ranking
 from magna.metrics import Ranks, TieRule
 from magna.models import LinkPredictor, make_link_predictor
-from magna.nn.decoder import LINEAR
+from magna.nn.decoder import DECODERS, LINEAR
 from magna.nn.link_predictor import Scored
 from magna.ops import kvsall_loss, lookups, rank_targets
 
@@ -25,6 +25,9 @@ _RELATION_SMOOTHING = 1e-3
 _TEMPERATURES = [16 ** (step / 10) for step in range(-10, 11)]
 _CALIBRATED = 1024
 _BLOCK = 128  # queries that are scored at a time outside training
+# A step that hides its answers takes one query of so many at most: it hides a fifth of the edges then, where each query
+# has as many, and attention still has something to learn from.
+_SHARE = 10
 
 
 class LinkPrediction:
@@ -60,13 +63,18 @@ class LinkPrediction:
 
     def _take(self, config: Config) -> None:
         self.settings, self.precision = config.task, config.train.precision
-        self.batch_size = min(config.task.batch_size, self.graph.queries.size(0))
+        queries = self.graph.queries.size(0)
+        self.batch_size = min(config.task.batch_size, queries)
+        if config.task.mask_answers and config.model.num_layers > 0:
+            least = DECODERS[config.model.decoder].LEAST_BATCH
+            self.batch_size = min(self.batch_size, max(-(-queries // _SHARE), least))
         # Head, relation, number of answers and place of the first one. The last columns are for -1, -2, …, no query:
-        # each has another head and tail, as thousands of one would wait for each other when gradients are added up.
-        answers, spare = self.graph.answers, torch.arange(self.batch_size, device=self.device)
+        # queries from everywhere, but without answers, so that a decoder that norms a batch sees the usual mixture, and
+        # not thousands of one entity wait for each other when gradients are added up.
+        answers = self.graph.answers
         asked = torch.cat([self.graph.queries.T, torch.stack([answers.counts, answers.ptr[:-1]])])
-        none = torch.zeros_like(spare)
-        spares = torch.stack([spare % self.num_nodes, none, none, spare % len(answers.index)])
+        spares = asked[:, torch.arange(self.batch_size, device=self.device) * queries // self.batch_size]
+        spares[2] = 0
         self._queries = torch.cat([asked, spares], dim=1)
         # The most answers that a batch can have.
         self._capacity = int(self.graph.answers.counts.topk(self.batch_size).values.sum())
@@ -95,7 +103,15 @@ class LinkPrediction:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return self.graph.triples.notes
+        """What one should know of the data, and of what it does to a setting."""
+        queries, asked = self.graph.queries.size(0), self.settings.batch_size
+        if self.batch_size == min(asked, queries):
+            return self.graph.triples.notes
+        return (
+            *self.graph.triples.notes,
+            f"task.batch_size is {asked:,} and training has {queries:,} queries: a step takes {self.batch_size:,}, as "
+            "it hides the edges that tell its answers (task.mask_answers) and is to leave most of them",
+        )
 
     @property
     def schema(self) -> dict[str, Any]:
