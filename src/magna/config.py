@@ -136,7 +136,7 @@ class TaskConfig:
     confidence: float = 0.0  # only nodes whose mean gives a class at least this much are compared (as in GRAND+)
     ramp: int = 50  # epochs until the consistency has its full weight
     # Of link prediction.
-    batch_size: int = 1024  # (head, relation) queries a step
+    batch_size: int = 1024  # (head, relation) queries a step; with mask_answers a tenth of all of them at most
     query_weight: Literal["answers", "uniform"] = "answers"  # a query counts as often as it has answers, or once
     mask_answers: bool = True  # no edge in the graph gives away an answer of the batch
     label_smoothing: float = 0.1  # share of the target that goes to all entities alike
