@@ -21,7 +21,7 @@ from magna import train as training
 from magna.answer import Query, evaluate_links, predict_links, read_queries
 from magna.cli import app, main
 from magna.cli.options import fail, finish, show_notes
-from magna.cli.use import _show_links
+from magna.cli.use import _show_links, _show_predictions
 from magna.config import Config, load_recipe
 from magna.predict import evaluate, predict
 
@@ -481,7 +481,10 @@ def test_a_terminal_is_shown_no_control_characters(capsys: pytest.CaptureFixture
     finish(lambda: {"dataset": "towns", "queries": [query]}, verbose=False, as_json=False, show=_show_links)
     with pytest.raises(Exit):
         fail("entity is none; nearest: b\x1b[2J", 2, verbose=False)
+    row = {"id": "n\x1b[2J", "label": "a", "probability": 0.5, "true_label": None}
+    row["probabilities"] = {"a": 0.5, "b\x1b[2J": 0.5}
+    finish(lambda: {"dataset": "towns", "nodes": [row]}, verbose=False, as_json=False, show=_show_predictions)
     finish(lambda: {"notes": ["\x1b[2J is listed again"]}, verbose=False, as_json=False, show=show_notes)
     shown = capsys.readouterr()
     assert "\x1b" not in shown.out + shown.err and "\x07" not in shown.out
-    assert shown.out.count("\\x1b[2J") == 2 and shown.err.count("\\x1b[2J") == 2
+    assert shown.out.count("\\x1b[2J") == 4 and shown.err.count("\\x1b[2J") == 2

@@ -19,7 +19,7 @@ from tests.laws import ring_triples
 CONFIG = Config.from_dict(
     {
         "model": {"hidden_channels": 8, "num_layers": 1, "heads": 2, "K": 2, "entity_channels": 8},
-        "task": {"name": "link_prediction", "batch_size": 16},
+        "task": {"name": "link_prediction", "batch_size": 8},
         "train": {"epochs": 6, "eval_every": 2, "lr": 0.02},
     }
 )
@@ -41,9 +41,9 @@ def test_each_trial_has_its_own_settings(task: LinkPrediction, monkeypatch: pyte
         return evaluate(self, model, split)
 
     monkeypatch.setattr(LinkPrediction, "evaluate", recorded)
-    configs = [CONFIG, CONFIG.with_values(["task.batch_size=8", "task.label_smoothing=0.4"]), CONFIG]
+    configs = [CONFIG, CONFIG.with_values(["task.batch_size=4", "task.label_smoothing=0.4"]), CONFIG]
     results = train_in_turn(configs, task)
-    assert seen == [("valid", 16)] * 3 + [("valid", 8)] * 3 + [("valid", 16)] * 3
+    assert seen == [("valid", 8)] * 3 + [("valid", 4)] * 3 + [("valid", 8)] * 3
     assert [result.config for result in results] == configs
     assert results[0].history == results[2].history != results[1].history
     assert all(result.epochs == 6 and result.best_epoch in (1, 3, 5) for result in results)

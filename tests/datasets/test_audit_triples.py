@@ -104,6 +104,8 @@ def test_a_smaller_relation_may_be_told_by_a_larger_one_turned_round() -> None:
     assert report["inverse_pairs"] == []  # most parents are nobody's known child
     assert report["leakage"]["inverse_in_train"] == {"test": {"triples": 4, "share": 0.8}}
     assert any("turned round, under an inverse relation: 4 (80.0 %)" in line for line in report["warnings"])
+    report = audit(graph(parents, test=[(tail, "child_of", head) for head, _, tail in parents[:9]]))
+    assert report["inverse_pairs"] == [{"relation": "child_of", "inverse": "parent_of", "share": 0.9}]
     # The other way a few of many: knowing who is a child tells little of who is a parent.
     report = audit(graph(children, test=parents))
     assert report["leakage"]["inverse_in_train"] == {"test": {"triples": 0, "share": 0.0}}
