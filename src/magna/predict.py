@@ -15,8 +15,7 @@ from magna.answer import evaluate_links
 from magna.capture import matmul_precision
 from magna.datasets import NodeData, Schema, from_anywhere, load_new_graph, load_node_data, prepare
 from magna.datasets.node_data import UNLABELLED
-from magna.datasets.tables import csv_rows, is_csv
-from magna.datasets.triples import read_text
+from magna.datasets.tables import csv_rows, is_csv, text_of
 from magna.outfile import write_answers
 from magna.run import RunFolder, pick_device
 from magna.tasks.node_classification import scored
@@ -149,7 +148,8 @@ def read_ids(path: str | Path) -> list[str]:
         at = header.index("id")
         ids = [row[at].strip() for _, row in rows if len(row) > at]
     else:
-        ids = [line.strip() for line in io.StringIO(read_text(path), newline=None)]
+        with text_of(path) as file:
+            ids = [line.strip() for line in io.StringIO(file.read(), newline=None)]
     found = [id for id in ids if id]
     if not found:
         raise ValueError(f"{path} holds no id of a node; allowed: one on each line, or a .csv with a column id")

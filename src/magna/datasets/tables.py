@@ -6,9 +6,10 @@ import csv
 import gzip
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -51,44 +52,44 @@ def is_csv(path: Path) -> bool:
     return path.name.lower().removesuffix(".gz").endswith(".csv")
 
 
-def is_gzip(path: Path) -> bool:
-    """By its name."""
-    return path.suffix.lower() == ".gz"
+@contextmanager
+def text_of(path: Path) -> Iterator[TextIO]:
+    """A file of UTF-8, unpacked where its name ends in .gz, with its line ends as they are; what is wrong with it as
+    text is said where it is found.
+    """
+    opener: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open
+    try:
+        with opener(path, "rt", newline="", encoding="utf-8-sig") as file:
+            yield file
+    except UnicodeDecodeError:
+        # How far a decoder came that reads block by block, it does not say.
+        with opener(path, "rb") as file:
+            number = next(number for number, line in enumerate(file, start=1) if not _is_text(line))
+        raise ValueError(f"{_place(path, number)} is not UTF-8; allowed: text in UTF-8") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise ValueError(f"{path} is not a whole gzip file; pack it again, or give it without .gz") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); allowed: a text file, plain or .gz") from None
 
 
 def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The number of each line that is not empty, and its cells, still with the blanks behind them; plain or .gz."""
-    try:
-        with _opener(path)(path, "rt", newline="", encoding="utf-8-sig") as file:
-            rows = csv.reader(file, strict=True, skipinitialspace=True)
+    with text_of(path) as file:
+        rows = csv.reader(file, strict=True, skipinitialspace=True)
+        try:
             for row in rows:
                 if row:
                     yield rows.line_num, row
+        except csv.Error as error:
+            raise ValueError(f"{_place(path, rows.line_num)} is not CSV: {error}") from None
+
+
+def _is_text(line: bytes) -> bool:
+    try:
+        line.decode()
     except UnicodeDecodeError:
-        raise ValueError(f"{_place(path, _undecodable(path))} is not UTF-8; allowed: text in UTF-8") from None
-    except csv.Error as error:
-        raise ValueError(f"{_place(path, rows.line_num)} is not CSV: {error}") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise ValueError(f"{path} is not a whole gzip file; pack it again, or give it without .gz") from None
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror})") from None
-
-
-def _opener(path: Path) -> Callable[..., Any]:
-    return gzip.open if is_gzip(path) else open
-
-
-def _undecodable(path: Path) -> int:
-    """The first line that is not UTF-8; how far a decoder came that reads block by block, it does not say."""
-    number = 0
-    with _opener(path)(path, "rb") as file:
-        for line in file:
-            number += 1
-            try:
-                line.decode()
-            except UnicodeDecodeError:
-                break
-    return number
+        return False
+    return True
 
 
 def _read_csv(path: Path, required: Sequence[str], optional: Sequence[str], numbers: bool) -> Table:

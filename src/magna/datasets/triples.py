@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import gzip
 import hashlib
 import heapq
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,7 +16,7 @@ from torch import Tensor
 
 from magna.datasets.store import locate
 from magna.datasets.tables import SUFFIXES as TABLE_SUFFIXES
-from magna.datasets.tables import is_gzip
+from magna.datasets.tables import text_of
 
 PUBLIC_NAMES = ("wn18rr", "fb15k-237")
 SPLITS = ("train", "valid", "test")
@@ -150,23 +148,10 @@ def triples_from(name: str, rows: Mapping[str, Sequence[Row]], notes: tuple[str,
     return Triples(name, entities, relations, **parts, duplicates=duplicates, notes=(*notes, *found))
 
 
-def read_text(path: Path) -> str:
-    """A file of UTF-8, gzipped where its name ends in .gz."""
-    try:
-        content = path.read_bytes()
-        return (gzip.decompress(content) if is_gzip(path) else content).decode("utf-8-sig")
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise ValueError(f"{path} is not a whole gzip file; pack it again, or give it without .gz") from None
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}); allowed: a text file, plain or .gz") from None
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise ValueError(f"{path} line {line} is not UTF-8; allowed: text in UTF-8") from None
-
-
 def read_lines(path: Path) -> list[Line]:
     """The tab-separated columns of each line; a CR at its end is no part of it, empty lines say nothing."""
-    lines = (line.rstrip("\r") for line in read_text(path).split("\n"))
+    with text_of(path) as file:
+        lines = [line.rstrip("\r") for line in file.read().split("\n")]
     return [(number, line.split("\t")) for number, line in enumerate(lines, start=1) if line]
 
 

@@ -25,8 +25,8 @@ _RELATION_SMOOTHING = 1e-3
 _TEMPERATURES = [16 ** (step / 10) for step in range(-10, 11)]
 _CALIBRATED = 1024
 _BLOCK = 128  # queries that are scored at a time outside training
-# A step that hides its answers takes one query of so many at most: it hides a fifth of the edges then, where each query
-# has as many, and attention still has something to learn from.
+# A step that hides its answers takes one query of so many at most: it hides a fifth of the edges then, on average, and
+# attention still has something to learn from.
 _SHARE = 10
 
 
