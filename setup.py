@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-FOLDER = "src/magna/ops/kernels"
+FOLDER = "src/magna/ops/cpu/kernels"
 SOURCES = [f"{FOLDER}/{name}.cpp" for name in ("diffusion", "edges", "nodes")]
 DETECTION = f"{FOLDER}/isa.cpp"
 HEADERS = [f"{FOLDER}/{name}.h" for name in ("api", "draw", "rows", "vectors")]
@@ -46,6 +46,6 @@ class BuildKernels(build_ext):
 
 
 # Optional: where no compiler is found the package still installs, and the reference serves.
-KERNELS = Extension("magna.ops.libmagna", SOURCES, depends=[DETECTION, *HEADERS], language="c++", optional=True)
+KERNELS = Extension("magna.ops.cpu.libmagna", SOURCES, depends=[DETECTION, *HEADERS], language="c++", optional=True)
 
 setup(ext_modules=[KERNELS], cmdclass={"build_ext": BuildKernels})

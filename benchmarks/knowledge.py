@@ -14,15 +14,15 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from magna.bench import measure
-from magna.capture import matmul_precision, own_stream
-from magna.config import Config, load_recipe, recipe_names
-from magna.cores import other_cores
-from magna.datasets.knowledge import Ranking, load_knowledge_graph
-from magna.loop import fit
-from magna.metrics import Ranks
+from magna.config.schema import Config, load_recipe, recipe_names
+from magna.config.threads import other_cores
+from magna.data.knowledge_graph import Ranking, load_knowledge_graph
 from magna.ops import kvsall_loss, rank_targets
-from magna.ops.kvsall import LossBackend, Precision, choose_block
+from magna.ops.loss import LossBackend, Precision, choose_block
 from magna.tasks import LinkPrediction, make_task
+from magna.tasks.metrics import Ranks
+from magna.training.capture import matmul_precision, own_stream
+from magna.training.loop import fit
 
 Record = dict[str, Any]
 

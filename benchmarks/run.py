@@ -26,7 +26,7 @@ import torch
 
 from magna.bench.graphs import SHAPES
 from magna.bench.peers import PEERS
-from magna.run import pick_device
+from magna.training.run_folder import pick_device
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from magna.bench.comparison import compare, warm_up
 from magna.bench.epoch import compare_epochs
 from magna.bench.graphs import skewed_graph
 from magna.bench.peers import Ours, Peer, Problem, PyG, stepper
-from magna.config import load_recipe
+from magna.config.schema import load_recipe
 from magna.graph import Graph
 from magna.tasks import make_task
 from magna.typing import Backend

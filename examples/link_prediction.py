@@ -3,9 +3,9 @@
 import tempfile
 from pathlib import Path
 
-from magna.answer import Query, predict_links
-from magna.config import load_recipe
-from magna.train import train
+from magna.config.schema import load_recipe
+from magna.training.train import train
+from magna.use.links import Query, predict_links
 
 config = load_recipe("families").with_values(["train.epochs=2", "model.num_layers=1", "model.K=2"])
 with tempfile.TemporaryDirectory() as folder:

@@ -15,8 +15,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from magna.ops.backends import KERNELS, MODULES, kernels, why_not
-from tests.laws import device_of
+from magna.ops.backend.registry import KERNELS, MODULES, kernels, why_not
+from tests.support.laws import device_of
 
 
 @pytest.fixture(autouse=True)

@@ -6,95 +6,101 @@ import ast
 import doctest
 import importlib
 import re
-from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "magna"
 FILES = sorted(path.relative_to(SOURCE) for path in SOURCE.rglob("*.py"))
-# A file should read in one sitting: a little room above the 300 lines of the plan, 600 for kernels.
+# A file should read in one sitting.
 LINES, KERNEL_LINES = 450, 600
+ENTRIES = 16  # at the top of the package, dunders and py.typed not counted
 
-_ENTRY = re.compile(r"^((?:[│ ]   )*)[├└]── (\S+)(?:\s+(\d+)  )?")
-
-
-class Room(NamedTuple):
-    number: int
-    place: int  # in the plan, from the top
+_ENTRY = re.compile(r"^[├└]── (\S+?)/?\s")
 
 
-def plan() -> dict[str, Room]:
-    """Every file of the plan's tree, by its path below src/magna; a folder's number is that of its files."""
+def plan() -> dict[str, int]:
+    """The place of every room in the plan's tree, from the top."""
     tree = (ROOT / "docs" / "floor_plan.md").read_text().split("```")[1]
-    rooms: dict[str, Room] = {}
-    folder, number = "", 0
-    for place, line in enumerate(tree.splitlines()):
-        entry = _ENTRY.match(line)
-        if entry is None:
-            continue
-        indent, name, own = entry.groups()
-        if not indent:
-            folder, number = (name if name.endswith("/") else ""), int(own or 99)
-            if folder:
-                continue
-        rooms[(folder if indent else "") + name] = Room(number, place)
-    return rooms
+    rooms = [entry[1] for line in tree.splitlines() if (entry := _ENTRY.match(line))]
+    return {room: place for place, room in enumerate(rooms)}
 
 
 PLAN = plan()
 
 
 def is_kernel(file: Path) -> bool:
-    return file.parent.name == "kernels" or file.name == "cpu_kernels.py" or file.name.startswith("triton_")
+    return file.parts[:2] in {("ops", "cpu"), ("ops", "triton")}
 
 
-def imports(file: Path) -> Iterator[tuple[str, str]]:
+@cache
+def imports(file: Path) -> tuple[tuple[str, str], ...]:
     """(module, name) of every import, also of those inside functions."""
+    pairs: list[tuple[str, str]] = []
     for node in ast.walk(ast.parse((SOURCE / file).read_text())):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names)
+            pairs += [(alias.name, "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: imports are absolute"
-            yield from ((node.module or "", alias.name) for alias in node.names)
+            pairs += [(node.module or "", alias.name) for alias in node.names]
+    return tuple(pairs)
 
 
-def file_of(module: str, name: str) -> str | None:
+def file_of(module: str, name: str) -> Path | None:
     """The file of this project that an import reads, or None for other packages."""
     if module.split(".")[0] != "magna":
         return None
-    for path in ([*module.split("."), name][1:], module.split(".")[1:]):
-        stem = "/".join(path)
-        if path and f"{stem}.py" in PLAN:
-            return f"{stem}.py"
-        if path and f"{stem}/__init__.py" in PLAN:
-            return f"{stem}/__init__.py"
-    return "__init__.py"
+    for parts in ([*module.split("."), name][1:], module.split(".")[1:]):
+        for path in (Path(*parts, "__init__.py"), Path(*parts).with_suffix(".py") if parts else Path("__init__.py")):
+            if path in FILES:
+                return path
+    raise AssertionError(f"there is no {module}.{name}")
 
 
 def test_every_file_has_a_room_and_every_room_a_file() -> None:
-    assert {str(file) for file in FILES} == {name for name in PLAN if name.endswith(".py")}
-    assert all((SOURCE / name).exists() for name in PLAN)
+    assert {file.parts[0] for file in FILES} - {"__main__.py"} == set(PLAN)
+
+
+def test_few_entries_at_the_top() -> None:
+    entries = [path.name for path in SOURCE.iterdir() if not path.name.startswith("__") and path.name != "py.typed"]
+    assert len(entries) <= ENTRIES, sorted(entries)
 
 
 @pytest.mark.parametrize("file", FILES, ids=str)
 def test_imports_flow_one_way(file: Path) -> None:
-    here = PLAN[str(file)]
     for module, name in imports(file):
-        there = file_of(module, name)
-        if there is None or str(file) == "__init__.py":
+        target = file_of(module, name)
+        if target is None or file in (Path("__init__.py"), Path("__main__.py")):
             continue
-        if there == "__init__.py":
+        if target == Path("__init__.py"):
             assert name == "__version__", f"{file} takes {name} from magna; take it from the module where it lives"
             continue
-        assert PLAN[there] < here, f"{file} (room {here.number}) imports {there} (room {PLAN[there].number})"
+        assert PLAN[target.parts[0]] <= PLAN[file.parts[0]], f"{file} imports {target}, a later room"
+
+
+def test_no_circle_of_imports() -> None:
+    graph = {
+        file: {target for pair in imports(file) if (target := file_of(*pair)) not in (None, file)} for file in FILES
+    }
+    del graph[Path("__init__.py")]  # its names are looked up on first use
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        raise AssertionError(f"a circle: {' → '.join(map(str, error.args[1]))}") from None
 
 
 def test_only_triton_files_import_triton() -> None:
-    users = {file.name for file in FILES for module, _ in imports(file) if module.split(".")[0] == "triton"}
-    assert users and all(name.startswith("triton_") for name in users)
+    users = {file.parts[:2] for file in FILES for module, _ in imports(file) if module.split(".")[0] == "triton"}
+    assert users == {("ops", "triton")}
+
+
+def test_tests_mirror_the_source() -> None:
+    folders = {file.parent for file in FILES}
+    tests = [path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")]
+    assert [str(test) for test in tests if test.parent not in folders] == []
 
 
 def test_files_read_in_one_sitting() -> None:
@@ -107,7 +113,7 @@ def test_no_drawer_for_everything() -> None:
     assert not {"utils", "helpers", "common", "misc"} & {part for file in FILES for part in file.with_suffix("").parts}
 
 
-@pytest.mark.parametrize("package", ["magna", "magna.ops", "magna.nn", "magna.datasets"])
+@pytest.mark.parametrize("package", ["magna", "magna.ops", "magna.nn", "magna.data"])
 def test_public_names_are_exported_once(package: str) -> None:
     module = importlib.import_module(package)
     names = module.__all__

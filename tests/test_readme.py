@@ -8,15 +8,14 @@ import re
 from pathlib import Path
 
 import pytest
-
-from magna.report import speed_table, training_table, with_tables
+from tools.report import speed_table, training_table, with_tables
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_tables_are_those_of_the_files() -> None:
-    assert with_tables(README, ROOT) == README, "run python -m magna.report"
+    assert with_tables(README, ROOT) == README, "run python -m tools.report"
 
 
 def test_the_example_runs() -> None:

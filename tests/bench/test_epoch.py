@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.laws import node_task
+from tests.support.laws import node_task
 
 from magna.bench.epoch import compare_epochs
-from magna.config import Config
-from magna.datasets import load_digits
+from magna.config.schema import Config
+from magna.data import load_digits
 from magna.tasks import NodeClassification
 
 

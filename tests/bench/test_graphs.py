@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from magna.bench.graphs import SHAPES, load, shape_of, skewed_graph
-from magna.datasets import files_of, present
+from magna.data import files_of, present
 
 
 def assert_shape(edge_index, shape):

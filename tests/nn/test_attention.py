@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import leaky_relu
 
 from magna import EdgeAttention, Graph
-from tests.laws import integers, random_graph, saved_tensors, uniform
+from tests.support.laws import integers, random_graph, saved_tensors, uniform
 
 N, E, R, C = 6, 15, 3, 5
 

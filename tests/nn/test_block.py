@@ -11,7 +11,7 @@ from torch_geometric.nn import GATConv
 
 from magna import Graph, MAGNABlock
 from magna.nn import BatchNorm, UnbiasedLayerNorm
-from tests.laws import device_of, random_graph, uniform
+from tests.support.laws import device_of, random_graph, uniform
 
 N, E, C, H = 12, 40, 8, 2
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from magna import MAGNA, Graph, MAGNAConv
-from magna.ops.backends import choose
-from tests.laws import integers, random_graph, uniform
+from magna.ops.backend.registry import choose
+from tests.support.laws import integers, random_graph, uniform
 
 N, E, C = 12, 40, 8
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from magna import MAGNA, Graph
-from tests.laws import integers, random_graph, uniform
 from tests.nn.test_block import ABLATIONS
+from tests.support.laws import integers, random_graph, uniform
 
 N, E, C, CLASSES = 14, 50, 10, 3
 

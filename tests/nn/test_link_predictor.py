@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from magna import LinkPredictor
-from magna.datasets import KnowledgeGraph, load_knowledge_graph
+from magna.data import KnowledgeGraph, load_knowledge_graph
 from magna.nn.decoder import DECODERS
 
 ENTITIES, RELATIONS = 600, 4

@@ -8,15 +8,15 @@ from torch import Tensor, nn
 
 from magna import MAGNA
 from magna.baselines import GAT, DiffGCN
-from magna.config import Config
-from magna.datasets import load_digits
+from magna.config.schema import Config
+from magna.data import load_digits
 from magna.nn.dropout import Dropout
 from magna.nn.linear import Linear
 from magna.nn.sparse import SparseRows, has_few_entries
 from magna.tasks import NodeClassification
-from magna.trials import train_trials
+from magna.training.trials import train_trials
 from magna.typing import Backend
-from tests.laws import device_of
+from tests.support.laws import device_of
 
 SHAPES = [(9, 5), (5, 9), (1, 1), (6, 6)]
 

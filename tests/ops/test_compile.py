@@ -13,17 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from magna.graph import Graph
 from magna.ops import attention_diffusion, dropout, edge_scores, edge_softmax
-from magna.ops.backends import FusedOp, Packed, pack
-from magna.ops.dense import (
-    feed_forward_backward_op,
-    feed_forward_op,
-    linear_backward_op,
-    linear_op,
-    linears_backward_op,
-    linears_op,
-)
-from magna.ops.diffusion import diffuse_backward_op, diffuse_op
-from magna.ops.edges import (
+from magna.ops.attention import (
     dropout_op,
     edge_scores_backward_op,
     edge_scores_op,
@@ -34,12 +24,22 @@ from magna.ops.edges import (
     kept_edges_op,
     top_k_mask_op,
 )
+from magna.ops.backend.registry import FusedOp, Packed, pack
+from magna.ops.diffusion import diffuse_backward_op, diffuse_op
 from magna.ops.exact import solve_backward_op, solve_op
-from magna.ops.kvsall import kvsall_loss_backward_op, kvsall_loss_op, kvsall_targets_op
-from magna.ops.norm import layer_norm_backward_op, layer_norm_op
-from magna.ops.table import lookup_backward_op, lookup_op
+from magna.ops.gpu.linear import (
+    feed_forward_backward_op,
+    feed_forward_op,
+    linear_backward_op,
+    linear_op,
+    linears_backward_op,
+    linears_op,
+)
+from magna.ops.gpu.norm import layer_norm_backward_op, layer_norm_op
+from magna.ops.gpu.table import lookup_backward_op, lookup_op
+from magna.ops.loss import kvsall_loss_backward_op, kvsall_loss_op, kvsall_targets_op
 from magna.typing import Backend
-from tests.laws import Problem, device_of, interpreted, random_graph
+from tests.support.laws import Problem, device_of, interpreted, random_graph
 
 
 @pytest.fixture(autouse=True)

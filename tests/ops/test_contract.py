@@ -18,9 +18,9 @@ from torch.autograd import forward_ad
 
 from magna.graph import Graph
 from magna.ops import attention_diffusion, attention_matrix, dropout, edge_scores, edge_softmax, head_scores, reference
-from magna.ops.backends import MODULES, choose, kernels, why_not
+from magna.ops.backend.registry import MODULES, choose, kernels, why_not
 from magna.typing import Backend, Memory
-from tests.laws import (
+from tests.support.laws import (
     Options,
     Problem,
     Results,
@@ -275,7 +275,7 @@ def test_top_k_of_rows_of_every_length(fused: Backend, dtype: torch.dtype) -> No
 @pytest.mark.parametrize("k", [1, 5, 64, 200])
 def test_top_k_of_more_rows_than_programs(fused: Backend, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if fused == "triton":
-        monkeypatch.setattr("magna.ops.triton_top_k._PROGRAMS", 3)
+        monkeypatch.setattr("magna.ops.triton.top_k._PROGRAMS", 3)
     target = torch.arange(12).repeat_interleave(torch.tensor([0, 9, 2, 70, 64, 6, 5, 130, 1, 20, 63, 7]))
     graph = Graph.from_edge_index(torch.stack([target % 3, target]), 12).to(device_of(fused))
     scores = uniform(graph.num_edges, 9, seed=0).float().to(graph.device)

@@ -19,7 +19,7 @@ from magna.ops import (
     truncation_error,
 )
 from magna.typing import Backend, Mode
-from tests.laws import Options, Problem, device_of, diffuse, operator_matrix, random_graph, same, uniform
+from tests.support.laws import Options, Problem, device_of, diffuse, operator_matrix, random_graph, same, uniform
 
 ALPHA = 0.3
 TIGHT: Options = {"rtol": 1e-10, "atol": 1e-12}

@@ -9,7 +9,7 @@ from torch import Tensor
 from magna import ops
 from magna.ops import attention_diffusion
 from magna.typing import Backend, Memory
-from tests.laws import Options, Problem, device_of, interpreted, peak_bytes, random_graph, saved_tensors
+from tests.support.laws import Options, Problem, device_of, interpreted, peak_bytes, random_graph, saved_tensors
 
 
 def kept(problem: Problem, fused: Backend, memory: Memory, **options) -> list[Tensor]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from magna.graph import Graph
 from magna.ops import attention_diffusion, dropout, edge_softmax
-from magna.ops.backends import why_not
+from magna.ops.backend.registry import why_not
 from magna.ops.random import (
     DENSE_STREAM,
     EDGE_STREAM,
@@ -20,7 +20,7 @@ from magna.ops.random import (
     thresholds,
 )
 from magna.typing import Backend
-from tests.laws import Options, Problem, device_of, diffuse, random_graph, same_bits, softmax
+from tests.support.laws import Options, Problem, device_of, diffuse, random_graph, same_bits, softmax
 
 COUNT = 1 << 18
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from magna.datasets.knowledge import KnowledgeGraph
-from magna.datasets.triples import Triples
-from magna.metrics import Ranks, TieRule
+from magna.data.knowledge_graph import KnowledgeGraph
+from magna.data.triples import Triples
 from magna.ops import RankCounts, rank_targets, reference
 from magna.ops.answers import Answers
-from tests.laws import integers, peak_bytes
+from magna.tasks.metrics import Ranks, TieRule
+from tests.support.laws import integers, peak_bytes
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 

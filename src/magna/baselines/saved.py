@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from torch import nn
 
+from magna.nn.hub import Saved
 from magna.nn.options import defaults
-from magna.nn.saved import Saved
 
 _CARD = """---
 {{ card_data }}

@@ -15,7 +15,7 @@ from magna.bench.comparison import Progress, Row, compare
 from magna.bench.graphs import SHAPES, load, shape_of
 from magna.bench.peers import Problem
 from magna.graph import Graph
-from magna.run import package_version, pick_device
+from magna.training.run_folder import package_version, pick_device
 
 if TYPE_CHECKING:
     from rich.console import Console

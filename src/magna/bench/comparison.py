@@ -9,7 +9,7 @@ import torch
 
 from magna.bench import floor, measure
 from magna.bench.peers import PEERS, Ours, Peer, Problem, Results, Step, peers_on, stepper, truth
-from magna.cores import other_cores
+from magna.config.threads import other_cores
 from magna.graph import Graph
 
 OP = "edge_softmax + attention_diffusion, forward + backward"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import softmax
 
-from magna.config import Config
+from magna.config.schema import Config
 from magna.graph import Graph
 from magna.nn import MAGNA, Dropout, MAGNAConv
 from magna.nn.sparse import as_dense

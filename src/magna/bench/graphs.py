@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from magna.datasets import files_of, load_arxiv, load_node_data, load_triples, present
+from magna.data import files_of, load_arxiv, load_node_data, load_triples, present
 from magna.graph import Graph
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from magna.bench.peers import Results, Step
-from magna.ops.pool import POOL
+from magna.ops.cpu.memory_pool import POOL
 
 T = TypeVar("T")
 

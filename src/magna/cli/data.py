@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from magna.cli.options import AsJson, Assignments, DataDir, Verbose, finish, plain_console
-from magna.config import Config, DataConfig, split_key
+from magna.config.schema import Config, DataConfig, split_key
 
 # The other settings of the data tell what becomes of it on its way into a model.
 _READ = ("data.split", "data.split_seed", "data.features", "data.undirected", "data.standardise_features")
@@ -24,7 +24,7 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False, verbose: Verbos
     """The data sets, their homes and whether they are here."""
 
     def work() -> dict[str, Any]:
-        from magna.datasets import DATASETS, data_folder, files_of, present
+        from magna.data import DATASETS, data_folder, files_of, present
 
         rows = [
             vars(dataset) | {"here": all(present(path, data_dir) for path in files_of(name))}
@@ -52,7 +52,7 @@ def data_get(
     """Fetch a data set and check it."""
 
     def work() -> dict[str, Any]:
-        from magna.datasets import DATASETS, files_of, locate
+        from magna.data import DATASETS, files_of, locate
 
         if name not in DATASETS:
             raise ValueError(f"data set is {name!r}; allowed: {', '.join(DATASETS)}")
@@ -79,14 +79,14 @@ def data_audit(
     """
 
     def work() -> dict[str, Any]:
-        from magna.datasets import (
+        from magna.data import (
             DATASETS,
             audit_triples,
             holds_triples,
             load_knowledge_graph,
             load_node_data,
         )
-        from magna.datasets import audit as audit_nodes
+        from magna.data import audit as audit_nodes
 
         if name not in DATASETS and not Path(name).exists():
             raise ValueError(f"data is {name!r}; allowed: {', '.join(DATASETS)}, or the path of your own")
@@ -104,7 +104,7 @@ def data_audit(
         return audit_nodes.audit(load_node_data(config.data, data_dir))
 
     def show(result: dict[str, Any]) -> None:
-        from magna.datasets import audit, audit_triples
+        from magna.data import audit, audit_triples
 
         report = audit_triples if result.get("task") == "link prediction" else audit
         report.show(result, plain_console())

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from magna.config import DEFAULT_RECIPE
-from magna.cores import other_cores
-from magna.outfile import to_json
+from magna.config.schema import DEFAULT_RECIPE
+from magna.config.threads import other_cores
+from magna.use.files import to_json
 
 if TYPE_CHECKING:
     from rich.console import Console

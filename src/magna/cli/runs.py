@@ -26,7 +26,7 @@ from magna.cli.options import (
     share_cores,
     show_notes,
 )
-from magna.config import Config, load_recipe
+from magna.config.schema import Config, load_recipe
 
 run_app = typer.Typer()
 
@@ -59,13 +59,13 @@ def train(
     """Train a model and leave a run folder behind. No recipe: handwritten digits, nothing to download."""
 
     def work() -> dict[str, Any]:
-        from magna.progress import TrainingProgress
+        from magna.training.progress import TrainingProgress
 
         share_cores()
         folder, config = _folder_and_config(recipe, assignments or [], run_dir, seeds, resume)
         with TrainingProgress() as progress:
             progress.say(f"recipe {config.recipe}: loading")
-            from magna import train as training
+            from magna.training import train as training
 
             return training.train(
                 config,
@@ -96,7 +96,7 @@ def evaluate(
     """Score a finished run again from its files, or on a new graph with labels."""
 
     def work() -> dict[str, Any]:
-        from magna.predict import evaluate
+        from magna.use.nodes import evaluate
 
         return evaluate(run, split.value, data, data_dir=data_dir, device=device.value)
 
@@ -121,7 +121,7 @@ def plan(
     def work() -> dict[str, Any]:
         config = load_recipe(recipe).with_values(assignments or [])
         share_cores()  # as the run itself
-        from magna.plan import plan
+        from magna.training.plan import plan
 
         say = partial(typer.echo, err=True)
         return plan(config, seeds=seeds, data_dir=data_dir, device=device.value, measure=measure, say=say)
@@ -137,7 +137,7 @@ def _folder_and_config(
         files = [*run_dir.glob("config.toml"), *run_dir.glob("seed-*/config.toml")]
         if not files:
             raise ValueError(f"{run_dir} holds no run to go on with (no config.toml); try a recipe, without --resume")
-        from magna.run import RunFolder
+        from magna.training.run_folder import RunFolder
 
         configs = [RunFolder.open(file.parent).config for file in files]
         return run_dir, min(configs, key=lambda config: config.train.seed)
@@ -171,7 +171,7 @@ def _describe(config: Config, task: Any, device: Any) -> str:
 
 
 def _show_training(result: dict[str, Any]) -> None:
-    from magna.metrics import headline
+    from magna.tasks.metrics import headline
 
     runs = result["runs"]
     typer.echo(f"data: {result['dataset']}")
@@ -199,7 +199,7 @@ def _show_score(result: dict[str, Any]) -> None:
     if result["task"] == "node_classification":
         typer.echo(f"{what}: accuracy {100 * metrics['accuracy']:.1f} %, loss {metrics['loss']:.4f}")
         return
-    from magna.tables import Table
+    from magna.paper.tables import Table
 
     parts = {"both sides": metrics, "heads": result["head"], "tails": result["tail"]}
     if "skip" in result:
@@ -212,7 +212,7 @@ def _show_score(result: dict[str, Any]) -> None:
 
 
 def _show_plan(result: dict[str, Any]) -> None:
-    from magna.progress import duration
+    from magna.training.progress import duration
 
     show_notes(result)
     memory, when = result["memory"], result["time"]
@@ -243,7 +243,7 @@ def _work(when: dict[str, Any], together: bool) -> str:
 
 
 def _measured(when: dict[str, Any]) -> str:
-    from magna.plan import MOST_SECONDS
+    from magna.training.plan import MOST_SECONDS
 
     if when["step_seconds"] >= MOST_SECONDS:
         other = " and no evaluation" if when["evaluation_seconds"] is None else ""

@@ -20,7 +20,7 @@ from magna.cli.options import (
     share_cores,
     show_notes,
 )
-from magna.config import load_recipe, split_key
+from magna.config.schema import load_recipe, split_key
 
 study_app = typer.Typer()
 
@@ -69,14 +69,14 @@ def sweep(
     """Search a recipe's space by validation accuracy or MRR; stopped, it goes on when it is called again."""
 
     def work() -> dict[str, Any]:
-        from magna.progress import TrainingProgress
+        from magna.training.progress import TrainingProgress
 
         config = load_recipe(recipe).with_values(assignments or [])
         fixed = [key for assignment in assignments or [] for key in split_key(assignment.partition("=")[0])]
         with TrainingProgress() as progress:
             progress.say(f"recipe {config.recipe}: loading")
             share_cores()
-            from magna import sweep as search
+            from magna.search import sweep as search
 
             return search.sweep(
                 search.without(config, fixed),
@@ -90,7 +90,7 @@ def sweep(
             )
 
     def show(result: dict[str, Any]) -> None:
-        from magna import findings
+        from magna.search import report as findings
 
         show_notes(result)
         findings.show(result, plain_console())
@@ -144,8 +144,8 @@ def reproduce(
 
     def work() -> dict[str, Any]:
         share_cores()
-        from magna import reproduce as reproduction
-        from magna.tables import make_table
+        from magna.paper import reproduce as reproduction
+        from magna.paper.tables import make_table
 
         result = reproduction.reproduce(
             name,
@@ -164,7 +164,7 @@ def reproduce(
     def show(result: dict[str, Any]) -> None:
         from rich.console import Console
 
-        from magna.tables import Table
+        from magna.paper.tables import Table
 
         Table(result["header"], result["rows"]).show(Console())
         files, seeds = len(result["files"]), result["seeds"]

@@ -73,7 +73,7 @@ def predict(
     what = "answers" if asks_links else "nodes"
 
     def work() -> dict[str, Any]:
-        from magna.outfile import file_format
+        from magna.use.files import file_format
 
         if form is not None and out is None:
             raise ValueError(f"--format is {form.value} without a file; allowed: with --out FILE")
@@ -93,13 +93,13 @@ def predict(
         return {"dataset": found.dataset, what: rows, "file": str(out), "notes": list(found.notes)}
 
     def labels() -> Any:
-        from magna.predict import predict, read_ids
+        from magna.use.nodes import predict, read_ids
 
         asked = [*(node or []), *(read_ids(nodes) if nodes is not None else [])]
         return predict(run, asked if node or nodes else None, data, data_dir=data_dir, device=device.value)
 
     def links() -> Any:
-        from magna.answer import Query, predict_links, read_queries
+        from magna.use.links import Query, predict_links, read_queries
 
         if relation is None and (head is not None or tail is not None or queries is None):
             raise ValueError("--relation is missing; allowed: --head or --tail with --relation, or --queries FILE")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from magna.graph import Graph, as_graph
-from magna.nn.initial import attention_gain, fill_linear, fill_matrix, fill_vector
+from magna.nn.init import attention_gain, fill_linear, fill_matrix, fill_vector
 from magna.nn.linear import Linear
 from magna.nn.norm import make_norm
 from magna.nn.plain import is_plain

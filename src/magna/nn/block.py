@@ -11,7 +11,7 @@ from magna.graph import Graph
 from magna.nn.attention import check_size, graph_at_door
 from magna.nn.conv import MAGNAConv
 from magna.nn.dropout import Dropout, Held, hold
-from magna.nn.initial import FEED_FORWARD_GAIN, attention_gain, fill_linear
+from magna.nn.init import FEED_FORWARD_GAIN, attention_gain, fill_linear
 from magna.nn.linear import Linear
 from magna.nn.norm import NormLayer, add, add_norm, make_norm
 from magna.nn.options import complete

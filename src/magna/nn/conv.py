@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from magna.graph import Graph, durable
 from magna.nn.attention import EdgeAttention, check_size, graph_at_door
 from magna.nn.dropout import draw_seed, is_zero
-from magna.nn.initial import attention_gain, fill_linear
+from magna.nn.init import attention_gain, fill_linear
 from magna.nn.linear import Linear
 from magna.nn.plain import is_plain
 from magna.nn.sparse import SparseRows, as_dense
 from magna.ops import attention_diffusion, checks, edge_softmax, geometric_weights
 from magna.ops.checks import Rate
-from magna.ops.dense import as_multiplied
+from magna.ops.gpu.linear import as_multiplied
 from magna.typing import Backend, HeadForm, HopWeights, Init, Memory, Mode, Norm, Projection, one_of
 
 _LOOPED: WeakKeyDictionary[Graph, Graph] = WeakKeyDictionary()

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from magna.nn.dropout import Dropout
-from magna.nn.initial import fill_linear
+from magna.nn.init import fill_linear
 from magna.typing import Backend, Init
 
 _BLOCK = 2**24  # products that are held at a time where a decoder guesses relations

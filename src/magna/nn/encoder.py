@@ -12,12 +12,12 @@ from magna.nn.attention import check_size, graph_at_door
 from magna.nn.block import MAGNABlock
 from magna.nn.conv import MAGNAConv
 from magna.nn.dropout import Dropout, draw_seed
-from magna.nn.initial import fill_linear, fill_matrix
+from magna.nn.hub import Saved
+from magna.nn.init import fill_linear, fill_matrix
 from magna.nn.linear import Linear
 from magna.nn.norm import NormLayer, add, add_norm, make_norm
 from magna.nn.options import complete, defaults
 from magna.nn.plain import is_plain
-from magna.nn.saved import Saved
 from magna.nn.sparse import SparseRows, as_dense
 from magna.typing import Norm, one_of
 
@@ -74,7 +74,7 @@ class MAGNA(
     torch.Size([3, 3])
     """
 
-    # What may differ between models that are trained side by side (`magna.trials`).
+    # What may differ between models that are trained side by side (`magna.training.trials`).
     BATCHED = frozenset(
         {"K", "alpha", "negative_slope", "score_scale", "attention_dropout", "feature_dropout", "edge_dropout"}
         | {"node_dropout", "embed_dropout", "input_dropout", "output_dropout", "residual_dropout", "classifier_dropout"}

@@ -14,9 +14,9 @@ from magna.nn.block import MAGNABlock
 from magna.nn.conv import MAGNAConv
 from magna.nn.decoder import DECODERS
 from magna.nn.encoder import MAGNA
+from magna.nn.hub import Saved
 from magna.nn.norm import make_norm
 from magna.nn.options import complete, defaults
-from magna.nn.saved import Saved
 from magna.ops import lookup, lookups
 from magna.ops.answers import Own
 from magna.ops.reference import with_own

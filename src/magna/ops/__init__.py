@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-import magna.ops.folding  # noqa: F401 (how the ops behave under torch.vmap)
+import magna.ops.backend.folding  # noqa: F401 (how the ops behave under torch.vmap)
 from magna.graph import Graph, durable
 from magna.ops import checks, reference
 from magna.ops.answers import (
@@ -17,19 +17,22 @@ from magna.ops.answers import (
     check_products,
     check_values,
 )
-from magna.ops.backends import accumulator, as_they_come, choose, pack
-from magna.ops.checks import Rate
-from magna.ops.dense import feed_forward, linear, linears, rounded_at_once
-from magna.ops.diffusion import diffuse_op
-from magna.ops.edges import (
+from magna.ops.attention import (
     edge_scores_op,
     edge_softmax_op,
     head_scores_op,
     kept_edges_op,
     top_k_mask_op,
 )
+from magna.ops.backend.registry import accumulator, as_they_come, choose, pack
+from magna.ops.checks import Rate
+from magna.ops.cpu.memory_pool import machine_memory
+from magna.ops.diffusion import diffuse_op
 from magna.ops.exact import attention_matrix, diffused_attention, solve_op
-from magna.ops.kvsall import (
+from magna.ops.gpu.linear import feed_forward, linear, linears, rounded_at_once
+from magna.ops.gpu.norm import add_norm, dropout
+from magna.ops.gpu.table import lookup, lookups
+from magna.ops.loss import (
     LossBackend,
     Precision,
     choose_backend,
@@ -37,10 +40,7 @@ from magna.ops.kvsall import (
     kvsall_loss_op,
     kvsall_targets_op,
 )
-from magna.ops.norm import add_norm, dropout
-from magna.ops.pool import machine_memory
 from magna.ops.ranking import RankCounts, rank_targets
-from magna.ops.table import lookup, lookups
 from magna.ops.weights import geometric_weights, hops_for, truncation_error
 from magna.typing import Backend, Memory, Mode, one_of
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from magna.graph import Graph
-from magna.ops.backends import DTYPES, may_keep
+from magna.ops.backend.registry import DTYPES, may_keep
 
 Rate = float | Tensor  # a probability, or one per head
 # None is ever taken out, as a captured step goes on reading what it found here: where it is full, nothing is added.

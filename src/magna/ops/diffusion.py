@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from magna.graph import Graph, Segments
-from magna.ops.backends import Draw, fused_op, in_target_order, keep, kept, kernels, unpack
+from magna.ops.backend.registry import Draw, fused_op, in_target_order, keep, kept, kernels, unpack
 
 
 @fused_op("magna::diffuse")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from magna.graph import Graph
-from magna.ops.backends import Draw, fused_op, in_target_order, keep, kept, kernels, unpack
+from magna.ops.backend.registry import Draw, fused_op, in_target_order, keep, kept, kernels, unpack
 from magna.ops.weights import hops_for
 
 

@@ -20,7 +20,7 @@ from magna.ops.answers import (
     check_values,
     entries,
 )
-from magna.ops.backends import as_they_come
+from magna.ops.backend.registry import as_they_come
 
 _BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}  # scores of a block
 

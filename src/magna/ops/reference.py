@@ -14,7 +14,7 @@ from torch.nn.functional import leaky_relu, normalize
 
 from magna.graph import Graph
 from magna.ops.answers import Answers, Own, entries, shares
-from magna.ops.backends import accumulator
+from magna.ops.backend.registry import accumulator
 from magna.ops.random import DENSE_STREAM, EDGE_STREAM, attention_stream, dropout_factor, feature_stream, keep
 
 

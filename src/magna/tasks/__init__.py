@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 
-from magna.config import Config, DataConfig
-from magna.datasets import load_knowledge_graph, load_node_data
-from magna.ops.backends import why_not
-from magna.tasks.link_prediction import LinkPrediction
-from magna.tasks.node_classification import NodeClassification
+from magna.config.schema import Config, DataConfig
+from magna.data import load_knowledge_graph, load_node_data
+from magna.ops.backend.registry import why_not
+from magna.tasks.links import LinkPrediction
+from magna.tasks.nodes import NodeClassification
 
 __all__ = ["LinkPrediction", "NodeClassification", "Task", "make_task"]
 

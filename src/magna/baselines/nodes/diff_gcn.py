@@ -1,0 +1,97 @@
+"""`DiffGCN`: GCN on the graph of personalised PageRank (GDC, Klicpera et al. 2019, arXiv 1911.05485)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from magna.baselines.nodes.ppr import diffused_graph
+from magna.baselines.saved import Baseline
+from magna.graph import Graph
+from magna.nn.attention import check_size, graph_at_door
+from magna.nn.dropout import Dropout
+from magna.nn.init import fill_linear
+from magna.nn.linear import Linear
+from magna.nn.sparse import SparseRows
+from magna.ops import attention_diffusion
+from magna.typing import Backend
+
+
+class DiffGCN(Baseline, tags=["graph-neural-network"], paper_url="https://arxiv.org/abs/1911.05485"):
+    r"""Graph convolutions with the fixed weights S of :func:`magna.baselines.nodes.ppr.diffused_graph`.
+
+    .. math:: H^{(l+1)} = \mathrm{ReLU}\left(S H^{(l)} W + b\right)
+
+    S is computed once for each graph, in seconds for some thousand nodes; the graph is taken as undirected.
+
+    Args:
+        in_channels: width of the node features.
+        hidden_channels: width of a hidden layer.
+        num_layers: number of layers, the output layer included.
+        out_channels: number of classes.
+        alpha: teleport probability of PageRank.
+        top_k: entries kept for each node.
+        embed_dropout: on the features.
+        input_dropout: on the hidden states before each further layer.
+
+    Shapes: x [N, in_channels], edge_index [2, E] → [N, out_channels].
+
+    >>> model = DiffGCN(16, 32, num_layers=2, out_channels=3, alpha=0.1, top_k=2)
+    >>> model(torch.randn(3, 16), torch.tensor([[0, 1, 2], [1, 2, 0]])).shape
+    torch.Size([3, 3])
+    """
+
+    BATCHED: ClassVar[frozenset[str]] = frozenset({"embed_dropout", "input_dropout"})
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        num_layers: int,
+        out_channels: int,
+        *,
+        alpha: float = 0.1,
+        top_k: int | None = None,
+        embed_dropout: float = 0.0,
+        input_dropout: float = 0.0,
+        backend: Backend = "auto",
+    ) -> None:
+        super().__init__()
+        sizes = {"in_channels": in_channels, "hidden_channels": hidden_channels, "num_layers": num_layers}
+        for name, size in (sizes | {"out_channels": out_channels, "top_k": top_k}).items():
+            check_size(name, size)
+        if not 0 < alpha <= 1:
+            raise ValueError(f"alpha is {alpha}; allowed: above 0, up to 1")
+        assert top_k is not None
+        self.in_channels, self.hidden_channels, self.out_channels = in_channels, hidden_channels, out_channels
+        self.alpha, self.top_k, self.backend = alpha, top_k, backend
+        self.embed_dropout = Dropout(embed_dropout, name="embed_dropout", backend=backend)
+        self.input_dropout = Dropout(input_dropout, name="input_dropout", backend=backend)
+        widths = [in_channels] + [hidden_channels] * (num_layers - 1) + [out_channels]
+        self.layers = nn.ModuleList(Linear(width, out, bias=False, backend=backend) for width, out in pairwise(widths))
+        self.biases = nn.ParameterList(nn.Parameter(torch.empty(size)) for size in widths[1:])
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for layer, bias in zip(self.layers, self.biases, strict=True):
+            assert isinstance(layer, Linear)
+            fill_linear(layer, "glorot")
+            nn.init.zeros_(bias)
+
+    def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
+        """Class scores of each node."""
+        graph = graph_at_door(x, edge_index, None, self.in_channels, None)
+        graph, weight = diffused_graph(graph, self.alpha, self.top_k)
+        weight = weight.to(x.dtype)
+        h = self.embed_dropout(x)
+        for number, (layer, bias) in enumerate(zip(self.layers, self.biases, strict=True)):
+            if number > 0:
+                h = self.input_dropout(F.relu(h))
+            h = layer(h)[:, None]  # [N, 1, C]
+            h = attention_diffusion(h, weight, graph, K=1, alpha=0.0, backend=self.backend, validate=False)
+            h = h.squeeze(1) + bias
+        return h

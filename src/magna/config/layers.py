@@ -1,0 +1,197 @@
+"""Options of the layers, each defined once: signatures, recipes, checks, search and reference read these fields.
+
+Each class adds its own options to those of the layer below: convolution, block, encoder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from magna.config.options import Needs, Options, option
+from magna.errors import ArgumentError
+from magna.typing import Backend, HeadForm, HopWeights, Init, Memory, Mode, Norm, Projection
+
+
+def _diffuses(options: Options) -> bool:
+    return getattr(options, "diffusion", True)
+
+
+_DIFFUSION = Needs("diffusion", _diffuses)
+_TRUNCATED = Needs("mode 'truncated'", lambda o: o.mode == "truncated" and _diffuses(o))
+_EXACT = Needs("mode 'exact'", lambda o: o.mode == "exact" and _diffuses(o))
+_FEED_FORWARD = Needs("feed_forward", lambda o: o.feed_forward)
+_HUGE = 1 << 24  # more channels, heads, hops or layers than anyone can mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionOptions(Options):
+    """How edges are scored and normalised (Eqs. 1 and 2)."""
+
+    projection: Projection = option(
+        "separate", "separate: own matrices for source, target and value; shared: one matrix for all."
+    )
+    tanh: bool = option(True, "Apply tanh inside the score (Eq. 1); GAT has none.")
+    negative_slope: float = option(0.2, "Slope of LeakyReLU below zero.", low=0, per_trial=True)
+    score_scale: float = option(
+        1.0, "Factor on the scores; below 1 the attention starts nearer to uniform.", above=0, per_trial=True
+    )
+    top_k: int | None = option(None, "Only the k best in-edges of each node get attention; none: all.", low=1)
+    top_k_shared: bool = option(
+        False,
+        "Choose the k best edges by the mean score of all heads.",
+        needs=Needs("top_k", lambda o: o.top_k is not None),
+    )
+    relation_channels: int | None = option(
+        None, "Width of a relation's embedding; none: the width of the features.", low=1, high=_HUGE
+    )
+    relation_embedding: bool = option(
+        True, "Own an embedding for each relation; false: it comes with each call.", in_recipes=False
+    )
+    relation_norm: Norm = option("none", "Norm on the relation embeddings.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffusionOptions(Options):
+    """How attention spreads over several hops (Eqs. 3 to 5)."""
+
+    hop_weights: HopWeights = option(
+        "fixed", "fixed: geometric with alpha; alpha: learnt for each head; theta: free weights for each head (Eq. 3)."
+    )
+    mode: Mode = option("truncated", "truncated: K hops (Eq. 5); exact: the whole series, another model.")
+    tolerance: float = option(1e-6, "Tolerance of the exact mode.", above=0, below=1, needs=_EXACT)
+    memory: Memory = option("auto", "What the backward pass keeps of the hops.", needs=_TRUNCATED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropoutOptions(Options):
+    """Dropout inside the convolution."""
+
+    feature_dropout: float = option(0.0, "Dropout on the features after each hop.", low=0, below=1, per_trial=True)
+    edge_dropout: float = option(
+        0.0, "Probability of leaving an edge out of the softmax; self-loops stay.", low=0, below=1, per_trial=True
+    )
+    edge_pairs: bool = option(
+        True,
+        "Edges between the same two nodes are left out together.",
+        needs=Needs("edge_dropout above 0", lambda o: o.edge_dropout > 0),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvOptions(AttentionOptions, DiffusionOptions, DropoutOptions):
+    """Every option of :class:`magna.MAGNAConv` beside those that its signature names."""
+
+    head_form: HeadForm = option(
+        "split",
+        "split: heads of width out_channels / heads on a value projection; full: the paper's heads, each the whole "
+        "input without a value matrix.",
+    )
+    out_projection: bool = option(True, "Multiply the joined heads by W_o (Eq. 6).")
+    init: Init = option("glorot", "Starting values: plain Glorot, or those of the authors' code.")
+    backend: Backend = option("auto", "Kernels: auto takes the fastest for the device.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedOptions(Options):
+    """The options that the signature of :class:`magna.MAGNAConv` names one by one."""
+
+    K: int = option(
+        6, "Number of hops; 0 passes the values through.", low=0, high=4096, per_trial=True, needs=_TRUNCATED
+    )
+    alpha: float = option(
+        0.1,
+        "Teleport probability; where it is learnt, its starting value.",
+        low=0,
+        high=1,
+        per_trial=True,
+        needs=_DIFFUSION,
+    )
+    dropout: float = option(
+        0.0,
+        "Dropout on the attention, drawn anew for each hop.",
+        low=0,
+        below=1,
+        per_trial=True,
+        was=("attention_dropout",),
+    )
+    add_self_loops: bool = option(
+        False, "Add a loop to each node that has none, as an extra relation where edges are typed.", in_recipes=False
+    )
+    bias: bool = option(False, "Add a bias to the output.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvSettings(NamedOptions, ConvOptions):
+    """Every setting of :class:`magna.MAGNAConv`, those of its signature and those of its `options`."""
+
+    def check(self) -> None:
+        super().check()
+        if self.hop_weights != "fixed" and not 0 < self.alpha < 1:
+            raise ArgumentError("alpha", self.alpha, f"above 0 and below 1 with hop_weights {self.hop_weights!r}")
+        if self.mode == "exact":
+            if self.alpha == 0:
+                raise ArgumentError("alpha", self.alpha, "above 0 with mode 'exact'")
+            if self.hop_weights == "theta":
+                raise ArgumentError("hop_weights", self.hop_weights, ["fixed", "alpha"], "mode 'truncated'")
+            for name in ("dropout", "feature_dropout"):
+                if getattr(self, name):
+                    raise ArgumentError(name, getattr(self, name), "0 with mode 'exact'")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockOptions(ConvSettings):
+    """Every option of :class:`magna.MAGNABlock`: norms, residuals, feed-forward, dropouts, and those of its layer."""
+
+    norm: Norm = option("layer", "layer, unbiased (the authors'), batch (each channel over all nodes) or none.")
+    norm_eps: float | None = option(None, "Epsilon of the norms; none: 1e-6 for unbiased, else 1e-5.", low=0)
+    residual: bool = option(True, "Add the input of the block to the output of its attention.")
+    feed_forward: bool = option(True, "Add the feed-forward network (Eq. 7); false: ELU in its place.")
+    ffn_multiplier: int = option(
+        4, "Inner width of the feed-forward network over the block's.", low=1, high=1024, needs=_FEED_FORWARD
+    )
+    diffusion: bool = option(True, "Diffuse the attention; false: one hop of it, without teleport.")
+    input_dropout: float = option(
+        0.0, "Dropout on the normed features, before the attention.", low=0, below=1, per_trial=True
+    )
+    output_dropout: float = option(
+        0.0, "Dropout on the output of the attention, before the residual is added.", low=0, below=1, per_trial=True
+    )
+    residual_dropout: float = option(
+        0.0,
+        "Dropout on the residual, before its matrix.",
+        low=0,
+        below=1,
+        per_trial=True,
+        needs=Needs("residual", lambda o: o.residual),
+    )
+    ffn_dropout: float = option(
+        0.0, "Dropout inside the feed-forward network.", low=0, below=1, per_trial=True, needs=_FEED_FORWARD
+    )
+    ffn_output_dropout: float = option(
+        0.0, "Dropout on the output of the feed-forward network.", low=0, below=1, per_trial=True, needs=_FEED_FORWARD
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderOptions(BlockOptions):
+    """Every option of :class:`magna.MAGNA`: input projection, output head, dropouts around, and those of its blocks."""
+
+    input_projection: bool | int = option(
+        True,
+        "true: a linear layer to the blocks' width first; a number: to that width; false: none.",
+        low=1,
+        high=_HUGE,
+    )
+    final_norm: Norm = option("none", "Norm on the last hidden states.")
+    node_dropout: float = option(0.0, "Dropout of whole rows of the features.", low=0, below=1, per_trial=True)
+    embed_dropout: float = option(
+        0.0, "Dropout on the features, before the input projection.", low=0, below=1, per_trial=True
+    )
+    classifier_dropout: float = option(
+        0.0, "Dropout on the last hidden states, before the output head.", low=0, below=1, per_trial=True
+    )
+    edge_dropout_shared: bool = option(
+        False,
+        "All blocks leave out the same edges.",
+        needs=Needs("edge_dropout above 0", lambda o: o.edge_dropout > 0),
+    )

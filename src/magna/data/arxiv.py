@@ -1,0 +1,94 @@
+"""ogbn-arxiv: citation graph, subject areas and the split by year; OGB's files, or the graph with stand-in features."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from magna.data.node_data import NodeData, Schema
+from magna.data.ogb import category_names, load_ogb
+from magna.data.store import data_folder, locate
+
+OGB_FOLDER = "ogbn_arxiv"
+_OGB_HOME = "https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"
+_NUM_CLASSES = 40
+_STAND_IN = (
+    "stand-in features, not OGB's: class guesses of a language model from title and abstract, and the degree; "
+    "not comparable with published numbers"
+)
+
+
+def load_arxiv(data_dir: str | Path | None = None, *, directed: bool = False, features: str | None = None) -> NodeData:
+    """Read ogbn-arxiv.
+
+    Args:
+        data_dir: the data folder.
+        directed: keep only the arcs as published, from the citing to the cited paper; otherwise both directions.
+        features: "published": OGB's own files, which must be in the data folder (`ogbn_arxiv/raw` and so on);
+            "stand-in": the public graph and labels with features made without OGB's files; None: no features.
+    """
+    if features == "published":
+        data = load_ogb(_ogb_folder(data_dir), "ogbn-arxiv")
+    else:
+        data = _public_graph(data_dir)
+        if features == "stand-in":
+            x = torch.cat([_guesses(data_dir, data.num_nodes), _log_degrees(data.edge_index, data.num_nodes)], dim=1)
+            data = replace(data, name="ogbn-arxiv (stand-in features)", x=x, notes=(_STAND_IN,))
+    return data if directed else data.with_both_directions()
+
+
+def _ogb_folder(data_dir: str | Path | None) -> Path:
+    folder = data_folder(data_dir) / OGB_FOLDER
+    if not folder.is_dir():
+        raise ValueError(
+            f"{folder} is missing: ogbn-arxiv's features come with OGB's own files; get {_OGB_HOME}, put its folder "
+            f"there as {OGB_FOLDER}, or try --set data.features=stand-in (numbers are then not comparable)"
+        )
+    return folder
+
+
+def _public_graph(data_dir: str | Path | None) -> NodeData:
+    """The arcs, labels and split as two public repositories have them; without features."""
+    from scipy.sparse import load_npz  # only this data set needs it
+
+    citing = load_npz(locate("ogbn-arxiv/adj_full.npz", data_dir)).tocoo()
+    edge_index = torch.from_numpy(np.stack([citing.row, citing.col]).astype(np.int64))
+    y = torch.tensor([int(line) for line in _lines("ogbn-arxiv/node-label.csv.gz", data_dir)])
+    roles = json.loads("".join(_lines("ogbn-arxiv/role.json.gz", data_dir)))
+    train, valid, test = (torch.tensor(sorted(roles[key])) for key in ("tr", "va", "te"))
+    names = category_names(locate("ogbn-arxiv/labelidx2arxivcategeory.csv.gz", data_dir))
+    return NodeData("ogbn-arxiv", edge_index, y, _NUM_CLASSES, train, valid, test, schema=Schema(class_names=names))
+
+
+def _guesses(data_dir: str | Path | None, num_nodes: int) -> Tensor:
+    """[N, 40]: 1 for the first guess, 1/2 for the second, and so on."""
+    x = np.zeros((num_nodes, _NUM_CLASSES), dtype=np.float32)
+    lines = (line.strip() for line in _lines("ogbn-arxiv/gpt_preds.csv.gz", data_dir))
+    guesses = [
+        (node, int(guess), 1 / rank)
+        for node, line in enumerate(lines)
+        if line
+        for rank, guess in enumerate(line.split(","), start=1)
+    ]
+    node, guess, weight = zip(*guesses, strict=True)
+    np.maximum.at(x, (node, guess), weight)  # the better rank counts where a class is named twice
+    return torch.from_numpy(x)
+
+
+def _log_degrees(edge_index: Tensor, num_nodes: int) -> Tensor:
+    """[N, 2]: log(1 + citations made), log(1 + citations received)."""
+    degrees = [torch.bincount(ends, minlength=num_nodes) for ends in edge_index]
+    return torch.stack(degrees, dim=1).float().log1p()
+
+
+def _lines(path: str, data_dir: str | Path | None) -> Iterable[str]:
+    file = locate(path, data_dir)
+    with gzip.open(file, "rt") if file.suffix == ".gz" else file.open() as lines:
+        yield from lines

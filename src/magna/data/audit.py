@@ -1,0 +1,237 @@
+"""What one should know about a graph before training on it: size, shape, labels, leakage, and how far to look."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from magna.data.node_data import NodeData, undirected
+
+# Distances from every node of the largest component up to this size; from this many random nodes of a larger one.
+EXACT_NODES, SAMPLED_NODES = 20_000, 512
+_SAMPLE_SEED = 0
+_SOURCES_AT_ONCE = 512
+_LARGEST_K = 10  # of the paper's search space
+_SPLITS = ("train", "valid", "test")
+
+
+def audit(data: NodeData) -> dict[str, Any]:
+    """A report of plain numbers and texts, ready for JSON.
+
+    >>> from magna.data.digits import load_digits
+    >>> report = audit(load_digits())
+    >>> report["components"]["count"], report["warnings"]
+    (2, [])
+    """
+    report: dict[str, Any] = {"dataset": data.name, "notes": list(data.notes)}
+    report["size"] = _size(data)
+    report["edges"], report["degree"] = _edges(data.edge_index, data.edge_type, data.num_nodes), _degrees(data)
+    report["homophily"] = _homophily(data)
+    report["components"], report["distance"] = _reach(data)
+    report["classes"], report["splits"] = _classes(data), {split: len(data.split(split)) for split in _SPLITS}
+    report["leakage"] = _leakage(data)
+    report["suggested_K"] = _suggested_K(report["distance"]["mean"])
+    report["warnings"] = _warnings(report)
+    return report
+
+
+def show(report: dict[str, Any], console: Any) -> None:
+    """The report for people, on a rich console."""
+    from rich.table import Table
+
+    size, edges, degree = report["size"], report["edges"], report["degree"]
+    components, distance, splits = report["components"], report["distance"], report["splits"]
+    homophily = report["homophily"]
+    relations = f", {size['relations']:,} edge types" if size["relations"] else ""
+    how = "all pairs" if distance["exact"] else f"from {distance['sources']:,} random nodes"
+    facts = {
+        "nodes": f"{size['nodes']:,}, {size['labelled']:,} of them labelled; {degree['isolated']:,} without an edge",
+        "edges": f"{size['edges']:,}, {'each in both directions' if edges['undirected'] else 'directed'}{relations}; "
+        f"{edges['self_loops']:,} self-loops, {edges['duplicates']:,} duplicates",
+        "degree": f"mean {degree['mean_in']:.1f}, median {degree['median_in']:g}, largest {degree['largest_in']:,}",
+        "features": f"{size['features']:,}",
+        "homophily": "no edge joins two labelled nodes"
+        if homophily is None
+        else f"{100 * homophily:.1f} % of edges join nodes of one class",
+        "components": f"{components['count']:,}; the largest has {100 * components['share_of_largest']:.1f} % of nodes",
+        "distance": "no two nodes are joined"
+        if distance["mean"] is None
+        else f"{distance['mean']:.2f} on average in the largest component ({how})",
+        "suggested K": f"{report['suggested_K']}, to cross that distance",
+        "split": ", ".join(f"{splits[name]:,} {name}" for name in _SPLITS),
+    }
+    grid = Table.grid(padding=(0, 2))
+    for name, text in facts.items():
+        grid.add_row(f"  {name}", text)
+    console.print(report["dataset"], style="bold", markup=False, highlight=False)
+    console.print(grid, highlight=False)
+    if report["classes"]:
+        table = Table(box=None, padding=(0, 2), header_style="dim")
+        for name in report["classes"][0]:
+            table.add_column(name, justify="left" if name == "class" else "right")
+        for row in report["classes"]:
+            table.add_row(*(f"{value:,}" if isinstance(value, int) else value for value in row.values()))
+        console.print()
+        console.print(table, highlight=False)
+    show_findings(report, console)
+
+
+def show_findings(report: dict[str, Any], console: Any) -> None:
+    """The end of a report, of whatever data: its notes, and what to look at."""
+    console.print()
+    for line in [f"note: {note}" for note in report["notes"]] + [f"look at: {found}" for found in report["warnings"]]:
+        console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
+    if not report["warnings"]:
+        console.print("  nothing suspicious was found", highlight=False)
+
+
+def _size(data: NodeData) -> dict[str, Any]:
+    return {
+        "nodes": data.num_nodes,
+        "edges": data.edge_index.size(1),
+        "features": 0 if data.x is None else data.x.size(1),
+        "classes": data.num_classes,
+        "relations": data.num_relations,
+        "labelled": int((data.y >= 0).sum()),
+    }
+
+
+def _edges(edge_index: Tensor, edge_type: Tensor | None, num_nodes: int) -> dict[str, Any]:
+    source, target = edge_index
+    one_way, back = (torch.unique(code) for code in (source * num_nodes + target, target * num_nodes + source))
+    distinct = one_way
+    if edge_type is not None and edge_type.numel():
+        distinct = torch.unique((source * num_nodes + target) * (int(edge_type.max()) + 1) + edge_type)
+    return {
+        "self_loops": int((source == target).sum()),
+        "duplicates": source.numel() - distinct.numel(),
+        "undirected": torch.equal(one_way, back),
+    }
+
+
+def _degrees(data: NodeData) -> dict[str, float]:
+    degree = torch.bincount(data.edge_index[1], minlength=data.num_nodes)
+    both = degree + torch.bincount(data.edge_index[0], minlength=data.num_nodes)
+    return {
+        "mean_in": float(degree.double().mean()),
+        "median_in": float(degree.double().median()),
+        "largest_in": int(degree.max()),
+        "isolated": int((both == 0).sum()),
+    }
+
+
+def _homophily(data: NodeData) -> float | None:
+    """The share of edges that join two nodes of one class, of those that are no loops and have two labels."""
+    source, target = data.y[data.edge_index[:, data.edge_index[0] != data.edge_index[1]]]
+    known = (source >= 0) & (target >= 0)
+    return float((source == target)[known].double().mean()) if known.any() else None
+
+
+def _reach(data: NodeData) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Connected components, and the average distance inside the largest one; edges are taken in both directions."""
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    source, target = data.edge_index
+    edges = undirected(source, target, data.num_nodes).numpy()
+    weights = np.ones(edges.shape[1], dtype=np.int8)
+    adjacency = csr_matrix((weights, tuple(edges)), shape=(data.num_nodes, data.num_nodes))
+    count, label = connected_components(adjacency, directed=False)
+    sizes = np.bincount(label)
+    inside = np.flatnonzero(label == sizes.argmax())
+    largest = adjacency[inside][:, inside]
+    exact = len(inside) <= EXACT_NODES
+    sources = np.arange(len(inside))
+    if not exact:
+        sources = np.random.Generator(np.random.PCG64(_SAMPLE_SEED)).choice(sources, SAMPLED_NODES, replace=False)
+    blocks = np.split(sources, range(_SOURCES_AT_ONCE, len(sources), _SOURCES_AT_ONCE))
+    pairs = len(sources) * (len(inside) - 1)
+    total = sum(_total_distance(largest, block) for block in blocks) if pairs else 0
+    components = {"count": int(count), "largest": len(inside), "share_of_largest": len(inside) / data.num_nodes}
+    return components, {
+        "mean": total / pairs if pairs else None,
+        "exact": exact,
+        "sources": len(sources),
+        "definition": "average shortest path length over pairs of the largest component",
+    }
+
+
+def _total_distance(adjacency: Any, sources: np.ndarray) -> int:
+    """The sum of the distances from each source to every node of a connected graph: 64 searches share a word."""
+    words = np.zeros((adjacency.shape[0], -(-len(sources) // 64)), dtype=np.uint64)
+    number = np.arange(len(sources))
+    words[sources, number // 64] = np.uint64(1) << (number % 64).astype(np.uint64)
+    reached, frontier, total, hops = words, words, 0, 0
+    while (arrived := int(np.bitwise_count(frontier).sum())) > 0:
+        total += hops * arrived
+        hops += 1
+        # Each row of a connected graph has an entry, so every slice of the reduction has one too.
+        spread = np.bitwise_or.reduceat(frontier[adjacency.indices], adjacency.indptr[:-1], axis=0)
+        frontier = spread & ~reached
+        reached = reached | frontier
+    return total
+
+
+def _classes(data: NodeData) -> list[dict[str, Any]]:
+    """For each class, its nodes: all that are labelled, and those of each split."""
+    groups = {"all": (data.y >= 0).nonzero().squeeze(1)} | {split: data.split(split) for split in _SPLITS}
+    counts = {}
+    for group, nodes in groups.items():
+        labels = data.y[nodes]
+        counts[group] = torch.bincount(labels[labels >= 0], minlength=data.num_classes).tolist()
+    return [
+        {"class": data.class_name(label), **{group: counts[group][label] for group in groups}}
+        for label in range(data.num_classes)
+    ]
+
+
+def _leakage(data: NodeData) -> dict[str, Any]:
+    """Nodes in two splits, and held-out nodes whose features are, bit for bit, those of a training node."""
+    pairs = [("train", "valid"), ("train", "test"), ("valid", "test")]
+    shared = {f"{one}_{other}": int(torch.isin(data.split(one), data.split(other)).sum()) for one, other in pairs}
+    twice = {split: data.split(split).numel() - data.split(split).unique().numel() for split in _SPLITS}
+    report: dict[str, Any] = {"shared_nodes": shared, "listed_twice": twice}
+    if data.x is not None:
+        # Rows of zeros say nothing, so they give nothing away.
+        empty = bytes(data.x.element_size() * data.x.size(1))
+        training = {row.tobytes() for row in data.x[data.train].numpy()} - {empty}
+        report["same_features_as_training"] = {
+            split: sum(row.tobytes() in training for row in data.x[data.split(split)].numpy())
+            for split in ("valid", "test")
+        }
+    return report
+
+
+def _suggested_K(distance: float | None) -> int:
+    """Enough hops to cross the average distance, which is where the paper's Cora stops gaining (5.27 there, K = 6)."""
+    return 1 if distance is None else min(max(math.ceil(distance), 1), _LARGEST_K)
+
+
+def _warnings(report: dict[str, Any]) -> list[str]:
+    """What a user should look at before trusting a number."""
+    found = []
+    for pair, count in report["leakage"]["shared_nodes"].items():
+        if count:
+            found.append(f"nodes in both {pair.replace('_', ' and ')}: {count:,}")
+    for split, count in report["leakage"]["listed_twice"].items():
+        if count:
+            found.append(f"nodes that {split} lists more than once: {count:,}")
+    for split, count in report["leakage"].get("same_features_as_training", {}).items():
+        if count:
+            found.append(f"{split} nodes with exactly the features of a training node: {count:,}")
+    untrained = [row["class"] for row in report["classes"] if row["all"] and not row["train"]]
+    if untrained and report["splits"]["train"]:
+        found.append(f"no training node in class {', '.join(untrained)}")
+    if report["edges"]["duplicates"]:
+        found.append(f"edges that are there more than once: {report['edges']['duplicates']:,}")
+    if report["degree"]["isolated"]:
+        found.append(f"nodes without an edge, known by their own features alone: {report['degree']['isolated']:,}")
+    if report["homophily"] is not None and report["homophily"] < 0.3:
+        found.append(
+            f"edges seldom join nodes of one class (homophily {report['homophily']:.2f}): try a model without them"
+        )
+    return found

@@ -1,0 +1,278 @@
+"""Linear layers where torch's take a GPU longer than their bytes ask for.
+
+On the CPU these are torch's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from magna.ops import checks, reference
+from magna.ops.backend.registry import choose, dense_kernels, fused_op, product, takes_gradient
+from magna.typing import Backend
+
+_ROUNDED: dict[int, Tensor] = {}  # by the `id` of a weight, within `rounded_at_once`
+# Columns of bfloat16 matrices are a multiple of it: else products take a GPU four times as long, and its copy engine,
+# which wants rows of whole 16 bytes, cannot move tiles of them.
+ALIGNED = 8
+_FEW_ROWS = 256  # up to which padding takes longer than the product
+
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False, backend: Backend = "auto"
+) -> Tensor:
+    """x @ weight.T + bias, and ReLU of it with `relu`, under autocast in its type.
+
+    On the GPU ReLU is part of the product, and one pass over the gradient masks it and sums it up for the bias. The
+    gradient of a float32 weight is float32 from the product on, also where the product is of bfloat16 numbers.
+
+    Shapes: x [N, C], weight [D, C], bias [D] → [N, D].
+    """
+    if choose(backend, x.device) != "triton":
+        checks.multiplied("x", x, weight)
+        return reference.linear(x, weight, bias, relu)
+    x = as_multiplied(x)
+    missing = -x.size(1) % ALIGNED if x.dtype == torch.bfloat16 and x.size(0) > _FEW_ROWS else 0
+    if missing:
+        x, weight = (torch.nn.functional.pad(matrix, (0, missing)) for matrix in (x, weight))
+    return linear_op(x, weight, _rounded(weight, x.dtype), bias, relu)
+
+
+def feed_forward(
+    x: Tensor, first: Tensor, first_bias: Tensor, second: Tensor, second_bias: Tensor, *, backend: Backend = "auto"
+) -> Tensor:
+    """ReLU(x @ first.T + first_bias) @ second.T + second_bias, as `linear` twice.
+
+    On the GPU, of bfloat16 numbers in rows of a multiple of 16 bytes, the product that the gradient takes back through
+    the second layer goes on through ReLU and is summed up for the bias before it is written.
+
+    Shapes: x [N, C], first [D, C], first_bias [D], second [C, D], second_bias [C] → [N, C].
+    """
+    fused = choose(backend, x.device) == "triton"
+    x = as_multiplied(x) if fused else x
+    aligned = x.dtype == torch.bfloat16 and not any(width % ALIGNED for width in first.shape)
+    if not fused or not aligned:
+        return linear(linear(x, first, first_bias, relu=True, backend=backend), second, second_bias, backend=backend)
+    rounded = (_rounded(weight, x.dtype) for weight in (first, second))
+    return feed_forward_op(x, first, second, *rounded, first_bias, second_bias)[0]
+
+
+def linears(x: Tensor, weights: Sequence[Sequence[Tensor]], *, backend: Backend = "auto") -> list[Tensor]:
+    """x @ weight.T for several groups of weights, the products of a group side by side.
+
+    On the GPU a group is one product, and the gradients of x by all groups are added up by the products themselves.
+
+    Shapes: x [N, C], weights [D, C] each → for each group [N, sum of D].
+    """
+    if choose(backend, x.device) != "triton":
+        checks.multiplied("x", x, weights[0][0])
+        return reference.linears(x, weights)
+    if takes_gradient():
+        return [reference.joined([linear(x, weight, backend=backend) for weight in group], 1) for group in weights]
+    x = as_multiplied(x)
+    with torch.no_grad():
+        rounded = [reference.joined([_rounded(weight, x.dtype) for weight in group]) for group in weights]
+    return linears_op(x, [weight for group in weights for weight in group], rounded)
+
+
+@contextmanager
+def rounded_at_once(weights: Iterable[Tensor], dtype: torch.dtype) -> Iterator[None]:
+    """Inside, what layers round of these weights was rounded for all of them together: one kernel instead of dozens.
+
+    The weights may not change meanwhile.
+    """
+    weights = list(weights)
+    copies = [torch.empty_like(weight, dtype=dtype) for weight in weights]
+    if weights:
+        with torch.no_grad():
+            torch._foreach_copy_(copies, weights)
+    _ROUNDED.update(zip(map(id, weights), copies, strict=True))
+    try:
+        yield
+    finally:
+        _ROUNDED.clear()
+
+
+def _rounded(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    held = None if torch.compiler.is_compiling() else _ROUNDED.get(id(weight))
+    return weight.detach().to(dtype) if held is None or held.dtype != dtype else held
+
+
+def as_multiplied(x: Tensor) -> Tensor:
+    """x as autocast would hand it to a product: float64 stays what it is."""
+    kind = x.device.type
+    casts = torch.is_autocast_enabled(kind) and x.dtype != torch.float64
+    return x.to(torch.get_autocast_dtype(kind)) if casts else x
+
+
+@fused_op("magna::linear")
+def linear_op(x: Tensor, weight: Tensor, rounded: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+    """`rounded` is the weight in the type of x: it is what is multiplied, the weight what gets the gradient."""
+    bias = None if bias is None else _rounded(bias, x.dtype)
+    if relu and bias is not None:
+        # One call of cuBLAS, which adds the bias and cuts at zero before it writes.
+        return torch._addmm_activation(bias, x, rounded.t())
+    out = torch.nn.functional.linear(x, rounded, bias)
+    return out.relu_() if relu else out
+
+
+@linear_op.register_fake
+def _(x, weight, rounded, bias, relu):
+    return x.new_empty(x.size(0), rounded.size(0))
+
+
+@fused_op("magna::linear_backward")
+def linear_backward_op(
+    grad: Tensor, x: Tensor, weight: Tensor, rounded: Tensor, out: Tensor | None, into_x: bool, into_bias: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, weight and bias, empty where not asked for; `out` is what ReLU gave, where there is one."""
+    grad, by_bias = grad.contiguous(), weight.new_empty(0)
+    if into_bias or out is not None:
+        grad, by_bias = dense_kernels().bias_backward(grad, out)
+    by_x = grad @ rounded if into_x else x.new_empty(0)
+    return by_x, product(grad.t(), x).to(weight.dtype), by_bias.to(weight.dtype)
+
+
+@linear_backward_op.register_fake
+def _(grad, x, weight, rounded, out, into_x, into_bias):
+    sums = weight.new_empty(weight.size(0) if into_bias or out is not None else 0)
+    return x.new_empty(x.shape if into_x else 0), weight.new_empty(weight.shape), sums
+
+
+def _linear_save(ctx, inputs, output):
+    x, weight, rounded, bias, relu = inputs
+    ctx.biased = bias is not None
+    ctx.save_for_backward(x, weight, rounded, output if relu else None)
+
+
+def _linear_grad(ctx, grad):
+    into_x = ctx.needs_input_grad[0]
+    x, weight, bias = linear_backward_op(grad, *ctx.saved_tensors, into_x, ctx.biased)
+    return x if into_x else None, weight, None, bias if ctx.biased else None, None
+
+
+linear_op.register_autograd(_linear_grad, setup_context=_linear_save)
+
+
+@fused_op("magna::feed_forward")
+def feed_forward_op(
+    x: Tensor,
+    first: Tensor,
+    second: Tensor,
+    rounded_first: Tensor,
+    rounded_second: Tensor,
+    first_bias: Tensor,
+    second_bias: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The output, and what ReLU gave."""
+    hidden = torch._addmm_activation(_rounded(first_bias, x.dtype), x, rounded_first.t())
+    return torch.addmm(_rounded(second_bias, x.dtype), hidden, rounded_second.t()), hidden
+
+
+@feed_forward_op.register_fake
+def _(x, first, second, *rest):
+    return x.new_empty(x.size(0), second.size(0)), x.new_empty(x.size(0), first.size(0))
+
+
+@fused_op("magna::feed_forward_backward")
+def feed_forward_backward_op(
+    grad: Tensor,
+    x: Tensor,
+    hidden: Tensor,
+    first: Tensor,
+    second: Tensor,
+    rounded_first: Tensor,
+    rounded_second: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of x, both weights and both biases."""
+    grad = grad.contiguous()
+    by_second = product(grad.t(), hidden)
+    inner, first_sums, second_sums = dense_kernels().hidden_backward(grad, rounded_second, hidden)
+    by_first = product(inner.t(), x)
+    return (
+        inner @ rounded_first,
+        by_first.to(first.dtype),
+        by_second.to(second.dtype),
+        first_sums.to(first.dtype),
+        second_sums.to(second.dtype),
+    )
+
+
+@feed_forward_backward_op.register_fake
+def _(grad, x, hidden, first, second, *rounded):
+    sums = first.new_empty(first.size(0)), second.new_empty(second.size(0))
+    return x.new_empty(x.shape), first.new_empty(first.shape), second.new_empty(second.shape), *sums
+
+
+def _feed_forward_save(ctx, inputs, output):
+    x, *weights = inputs[:5]
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, output[1], *weights)
+
+
+def _feed_forward_grad(ctx, grad, _):
+    x, first, second, first_bias, second_bias = feed_forward_backward_op(grad, *ctx.saved_tensors)
+    return x, first, second, None, None, first_bias, second_bias
+
+
+feed_forward_op.register_autograd(_feed_forward_grad, setup_context=_feed_forward_save)
+
+
+@fused_op("magna::linears")
+def linears_op(x: Tensor, weights: Sequence[Tensor], rounded: Sequence[Tensor]) -> list[Tensor]:
+    """As `linear_op` for each of `rounded`: one weight after the other, a few of them below each other in each."""
+    return [x @ group.t() for group in rounded]
+
+
+@linears_op.register_fake
+def _(x, weights, rounded):
+    return [x.new_empty(x.size(0), group.size(0)) for group in rounded]
+
+
+@fused_op("magna::linears_backward")
+def linears_backward_op(x: Tensor, grads: Sequence[Tensor], weight: Tensor, rounded: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients of x and of each group, in the type of a weight."""
+    by_x = grads[0] @ rounded[0]
+    for grad, group in zip(grads[1:], rounded[1:], strict=True):
+        by_x.addmm_(grad, group)
+    return [by_x, *(product(grad.t(), x).to(weight.dtype) for grad in grads)]
+
+
+@linears_backward_op.register_fake
+def _(x, grads, weight, rounded):
+    return [x.new_empty(x.shape), *(weight.new_empty(group.shape) for group in rounded)]
+
+
+def _linears_save(ctx, inputs, output):
+    x, weights, rounded = inputs
+    ctx.rows = [weight.size(0) for weight in weights]
+    ctx.save_for_backward(x, weights[0], *rounded)
+
+
+def _linears_grad(ctx, grads):
+    x, weight, *rounded = ctx.saved_tensors
+    by_x, *by_groups = linears_backward_op(x, grads, weight, rounded)
+    sizes = in_groups(ctx.rows, [group.size(0) for group in rounded])
+    by_weights = [part for group, rows in zip(by_groups, sizes, strict=True) for part in group.split(rows)]
+    return by_x, by_weights, [None] * len(rounded)
+
+
+def in_groups(rows: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+    """The rows of weights, one after the other, by the groups that they make up.
+
+    >>> in_groups([2, 2, 3], [4, 3])
+    [[2, 2], [3]]
+    """
+    found, left = list[list[int]](), list(rows)
+    for size in sizes:
+        found.append([])
+        while sum(found[-1]) < size:
+            found[-1].append(left.pop(0))
+    return found
+
+
+linears_op.register_autograd(_linears_grad, setup_context=_linears_save)

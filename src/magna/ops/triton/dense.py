@@ -1,0 +1,300 @@
+"""Layer norm, and what a linear layer's gradient needs beside products, on the GPU: one pass over the rows each.
+
+Sums over all rows, the gradients of weights and biases, are kept by program and added up in a fixed order: no atomics.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from magna.ops.backend import registry as backends
+from magna.ops.random import DENSE_STREAM
+from magna.ops.triton.draw import bits, factor, keys
+from magna.ops.triton.launch import bound
+from magna.ops.triton.products import masked_product
+from magna.ops.triton.sizes import accumulator, ceil_div, index_type, power_of_2
+
+_TILE = 2048  # entries of several rows that a program takes in one step
+_COLUMNS = 512  # of a program that need not hold whole rows
+_CHUNKS = 512  # programs that share the rows where there are sums over them
+# The same two of the norm's way back. A warp has rows of its own up to so many entries: it waits for no other.
+_NORM_BACK = 512, 1056
+_STRIP = 512, 16  # of what these leave, rows in one step of a program and all of its columns
+
+
+@triton.jit
+def _tile(start, end, rows, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, INDEX: tl.constexpr):
+    """BN rows of a group: their numbers among those of all groups, which there are, the same of their entries."""
+    n, c = start + tl.arange(0, BN), tl.arange(0, CB)
+    row = tl.program_id(1).to(INDEX) * rows + n
+    there = n < end
+    return row, there, row[:, None] * C + c[None, :], there[:, None] & (c < C)[None, :]
+
+
+@triton.jit
+def _chance(rate_ptr, seed_ptr, STREAM: tl.constexpr):
+    """What a group's draws share: both keys and the rate."""
+    key0, key1 = keys(seed_ptr, tl.full([], STREAM, tl.int32))
+    return key0, key1, tl.load(rate_ptr + tl.program_id(1))
+
+
+@triton.jit
+def _dropped(x, place, key0, key1, rate, ACC: tl.constexpr):
+    """Dropout as `dropout` draws it, all groups numbered through, in the type of x."""
+    return (x.to(ACC) * factor(bits(key0, key1, place), rate, ACC)).to(x.dtype)
+
+
+@triton.jit
+def _like_sums(number: tl.constexpr, BN: tl.constexpr, ACC: tl.constexpr):
+    """A float in the text of a kernel has 32 bits; this one has those of the sums."""
+    return tl.full([BN], number, ACC)
+
+
+@triton.jit
+def _layer_norm_kernel(
+    x_ptr, added_ptr, weight_ptr, bias_ptr, x_rate_ptr, x_seed_ptr, rate_ptr, seed_ptr,
+    total_ptr, out_ptr, mean_ptr, scale_ptr, rows,
+    EPS: tl.constexpr, UNBIASED: tl.constexpr, ADDS: tl.constexpr, X_DROPS: tl.constexpr, DROPS: tl.constexpr,
+    STREAM: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, INDEX: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    row, there, place, live = _tile(tl.program_id(0) * BN, rows, rows, C, BN, CB, INDEX)
+    given = tl.load(x_ptr + place, mask=live, other=0.0)
+    if X_DROPS:
+        key0, key1, rate = _chance(x_rate_ptr, x_seed_ptr, STREAM)
+        given = _dropped(given, place, key0, key1, rate, ACC)
+    x = given.to(ACC)
+    if ADDS:
+        x += tl.load(added_ptr + place, mask=live, other=0.0).to(ACC)
+    if ADDS or X_DROPS:
+        # What is normed is what the others will read.
+        rounded = x.to(total_ptr.dtype.element_ty)
+        tl.store(total_ptr + place, rounded, mask=live)
+        x = rounded.to(ACC)
+    mean = tl.sum(x, axis=1) / C
+    centred = tl.where(live, x - mean[:, None], 0.0)
+    squares, eps = tl.sum(centred * centred, axis=1), _like_sums(EPS, BN, ACC)
+    scale = 1.0 / (tl.sqrt(squares / (C - 1)) + eps if UNBIASED else tl.sqrt(squares / C + eps))
+    c = tl.arange(0, CB)
+    own = tl.program_id(1).to(tl.int64) * C + c
+    weight = tl.load(weight_ptr + own, mask=c < C, other=0.0).to(ACC)
+    bias = tl.load(bias_ptr + own, mask=c < C, other=0.0).to(ACC)
+    out = centred * scale[:, None] * weight[None, :] + bias[None, :]
+    if DROPS:
+        key0, key1, rate = _chance(rate_ptr, seed_ptr, STREAM)
+        out = _dropped(out, place, key0, key1, rate, ACC)
+    tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), mask=live)
+    tl.store(mean_ptr + row, mean, mask=there)
+    tl.store(scale_ptr + row, scale, mask=there)
+
+
+@triton.jit
+def _read_back(
+    grad_ptr, beside_ptr, total_ptr, mean_ptr, scale_ptr, start, end, rows,
+    ADDS: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """What the norm's backward pass reads of some rows; where nothing comes beside the norm's gradient, that twice."""
+    row, there, place, live = _tile(start, end, rows, C, BN, CB, INDEX)
+    grad = tl.load(grad_ptr + place, mask=live, other=0.0)
+    total = tl.load(total_ptr + place, mask=live, other=0.0)
+    beside = grad
+    if ADDS:
+        beside = tl.load(beside_ptr + place, mask=live, other=0.0)
+    mean, scale = tl.load(mean_ptr + row, mask=there, other=0.0), tl.load(scale_ptr + row, mask=there, other=0.0)
+    return grad, total, beside, mean, scale
+
+
+@triton.jit
+def _layer_norm_backward_kernel(
+    grad_ptr, beside_ptr, total_ptr, weight_ptr, mean_ptr, scale_ptr, x_rate_ptr, x_seed_ptr, rate_ptr, seed_ptr,
+    by_total_ptr, by_x_ptr, partial_ptr, rows, chunk,
+    EPS: tl.constexpr, UNBIASED: tl.constexpr, ADDS: tl.constexpr, X_DROPS: tl.constexpr, DROPS: tl.constexpr,
+    STREAM: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, INDEX: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """`partial` [G, programs, 2, C]: the gradients of weight and bias by each chunk of rows."""
+    first = tl.program_id(0) * chunk
+    end = tl.minimum(first + chunk, rows)
+    c, group = tl.arange(0, CB), tl.program_id(1).to(tl.int64)
+    weight = tl.load(weight_ptr + group * C + c, mask=c < C, other=0.0).to(ACC)
+    if X_DROPS:
+        x_key0, x_key1, x_rate = _chance(x_rate_ptr, x_seed_ptr, STREAM)
+    if DROPS:
+        key0, key1, rate = _chance(rate_ptr, seed_ptr, STREAM)
+    by_weight = tl.zeros([BN, CB], dtype=ACC)
+    by_bias = tl.zeros([BN, CB], dtype=ACC)
+    grads, totals, besides, means, scales = _read_back(
+        grad_ptr, beside_ptr, total_ptr, mean_ptr, scale_ptr, first, end, rows, ADDS, C, BN, CB, INDEX
+    )
+    for start in range(first, end, BN):
+        _, _, place, live = _tile(start, end, rows, C, BN, CB, INDEX)
+        grad, total, beside, mean, scale = grads.to(ACC), totals.to(ACC), besides, means, scales
+        # The next rows are on their way while these are worked on: no load passes the sums over a row.
+        grads, totals, besides, means, scales = _read_back(
+            grad_ptr, beside_ptr, total_ptr, mean_ptr, scale_ptr, start + BN, end, rows, ADDS, C, BN, CB, INDEX
+        )
+        if DROPS:
+            grad = _dropped(grad, place, key0, key1, rate, ACC)
+        normed = (total - mean[:, None]) * scale[:, None]
+        by_weight += grad * normed
+        by_bias += grad
+        slope = grad * weight[None, :]
+        along = tl.sum(slope * normed, axis=1)
+        if UNBIASED:
+            # The deviation's share in what was divided by; where eps is all of it, the deviation has no slope.
+            share = 1.0 - _like_sums(EPS, BN, ACC) * scale
+            along = tl.where(share > 1e-6, along / ((C - 1) * share), 0.0)
+        else:
+            along /= C
+        slope = (slope - (tl.sum(slope, axis=1) / C)[:, None] - normed * along[:, None]) * scale[:, None]
+        if ADDS:
+            slope += beside.to(ACC)
+        rounded = slope.to(by_total_ptr.dtype.element_ty)
+        tl.store(by_total_ptr + place, rounded, mask=live)
+        if X_DROPS:
+            tl.store(by_x_ptr + place, _dropped(rounded, place, x_key0, x_key1, x_rate, ACC), mask=live)
+    own = (group * tl.num_programs(0) + tl.program_id(0)) * 2 * C + c
+    tl.store(partial_ptr + own, tl.sum(by_weight, axis=0), mask=c < C)
+    tl.store(partial_ptr + own + C, tl.sum(by_bias, axis=0), mask=c < C)
+
+
+@triton.jit
+def _bias_backward_kernel(
+    grad_ptr, out_ptr, masked_ptr, partial_ptr, rows, chunk,
+    RELU: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """`partial` [programs, C]: the sums of the gradient's columns, where ReLU let something through."""
+    first = tl.program_id(0) * chunk
+    end = tl.minimum(first + chunk, rows)
+    c = tl.program_id(1) * CB + tl.arange(0, CB)
+    total = tl.zeros([BN, CB], dtype=ACC)
+    for start in range(first, end, BN):
+        n = start + tl.arange(0, BN)
+        place, live = n.to(tl.int64)[:, None] * C + c[None, :], (n < end)[:, None] & (c < C)[None, :]
+        grad = tl.load(grad_ptr + place, mask=live, other=0.0)
+        if RELU:
+            grad = tl.where(tl.load(out_ptr + place, mask=live, other=0.0) <= 0, 0.0, grad)
+            tl.store(masked_ptr + place, grad, mask=live)
+        total += grad.to(ACC)
+    tl.store(partial_ptr + tl.program_id(0).to(tl.int64) * C + c, tl.sum(total, axis=0), mask=c < C)
+
+
+@triton.jit
+def _sum_kernel(x_ptr, out_ptr, rows, columns, BN: tl.constexpr, CB: tl.constexpr):
+    c, group = tl.program_id(0) * CB + tl.arange(0, CB), tl.program_id(1).to(tl.int64)
+    total = tl.zeros([BN, CB], dtype=x_ptr.dtype.element_ty)
+    for start in range(0, rows, BN):
+        n = start + tl.arange(0, BN)
+        live = (n < rows)[:, None] & (c < columns)[None, :]
+        total += tl.load(x_ptr + (group * rows + n)[:, None] * columns + c[None, :], mask=live, other=0.0)
+    tl.store(out_ptr + group * columns + c, tl.sum(total, axis=0), mask=c < columns)
+
+
+def sum_rows(x: Tensor) -> Tensor:
+    """[G, N, C] → [G, C], for the few rows that many programs leave: all of them in one step."""
+    groups, rows, width = x.shape
+    out, (step, columns) = x.new_empty(groups, width), _STRIP
+    if out.numel():
+        kernel = bound(_sum_kernel, BN=step, CB=columns, num_warps=8)
+        kernel[(ceil_div(width, columns), groups)](x, out, rows, width)
+    return out
+
+
+def layer_norm(
+    x: Tensor,
+    added: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    x_rate: Tensor | None,
+    x_seed: Tensor | None,
+    rate: Tensor | None,
+    seed: Tensor | None,
+    eps: float,
+    unbiased: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    groups, rows, width = x.shape
+    total = x.new_empty(groups, 0) if added is None and x_rate is None else torch.empty_like(x)
+    out, options = torch.empty_like(x), _options(x, width, _TILE)
+    mean, scale = (weight.new_empty(groups, rows) for _ in range(2))
+    if out.numel():
+        kernel = bound(_layer_norm_kernel, **_norm_options(x, eps, unbiased, added, x_rate, rate), **options)
+        kernel[(ceil_div(rows, options["BN"]), groups)](
+            x, added, weight, bias, x_rate, x_seed, rate, seed, total, out, mean, scale, rows
+        )
+    return total, out, mean, scale
+
+
+def layer_norm_backward(
+    grad: Tensor,
+    beside: Tensor | None,
+    total: Tensor,
+    weight: Tensor,
+    mean: Tensor,
+    scale: Tensor,
+    x_rate: Tensor | None,
+    x_seed: Tensor | None,
+    rate: Tensor | None,
+    seed: Tensor | None,
+    eps: float,
+    unbiased: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    groups, rows, width = total.shape
+    tile, most = _NORM_BACK
+    by_total, options = torch.empty_like(total), _options(total, width, tile)
+    options["num_warps"] = max(1, min(16, options["CB"] // tile))
+    by_x = total.new_empty(groups, 0) if x_rate is None else torch.empty_like(total)
+    chunk, programs = _chunks(rows, options["BN"], most)
+    partial = mean.new_empty(groups, programs, 2, width)
+    if partial.numel():
+        has = _norm_options(total, eps, unbiased, beside, x_rate, rate)
+        kernel = bound(_layer_norm_backward_kernel, **has, **options)
+        kernel[(programs, groups)](
+            grad, beside, total, weight, mean, scale, x_rate, x_seed, rate, seed, by_total, by_x, partial, rows, chunk
+        )
+    return by_total, by_x, sum_rows(partial.flatten(2)).view(groups, 2, width)
+
+
+def _norm_options(
+    x: Tensor, eps: float, unbiased: bool, added: Tensor | None, x_rate: Tensor | None, rate: Tensor | None
+) -> dict:
+    has = {"ADDS": added is not None, "X_DROPS": x_rate is not None, "DROPS": rate is not None}
+    sizes = {"C": x.size(2), "INDEX": index_type(x.numel())}
+    return {"EPS": eps, "UNBIASED": unbiased, "STREAM": DENSE_STREAM, **has, **sizes}
+
+
+def bias_backward(grad: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The gradient in front of ReLU, where `out` is what came out of it, and its sum over the rows."""
+    rows, width = grad.shape
+    options = _options(grad, min(width, _COLUMNS), _TILE)
+    columns = ceil_div(width, options["CB"])
+    chunk, programs = _chunks(rows, options["BN"], max(1, _CHUNKS // max(columns, 1)))
+    masked = grad if out is None else torch.empty_like(grad)
+    partial = torch.empty(programs, width, dtype=backends.accumulator(grad.dtype), device=grad.device)
+    if partial.numel():
+        kernel = bound(_bias_backward_kernel, RELU=out is not None, C=width, **options)
+        kernel[(programs, columns)](grad, out, masked, partial, rows, chunk)
+    return masked, sum_rows(partial[None])[0]
+
+
+def hidden_backward(grad: Tensor, weight: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradient in front of ReLU, which gave `hidden`, from that behind the next weight; their column sums."""
+    masked, *sums = masked_product(grad, weight.contiguous(), hidden)
+    of_masked, of_grad = (sum_rows(partial[None])[0] for partial in sums)
+    return masked, of_masked, of_grad
+
+
+def _options(x: Tensor, width: int, tile: int) -> dict:
+    columns = power_of_2(max(width, 1))
+    return {
+        "BN": max(1, tile // columns),
+        "CB": columns,
+        "ACC": accumulator(x.dtype),
+        "num_warps": min(16, max(4, columns // 512)),
+    }
+
+
+def _chunks(rows: int, step: int, most: int) -> tuple[int, int]:
+    """The rows of a program, a multiple of its step, and how many programs that makes."""
+    chunk = ceil_div(ceil_div(rows, most), step) * step
+    return chunk, ceil_div(rows, chunk) if rows else 0

@@ -1,0 +1,76 @@
+"""Cells of link prediction: a run of its own for every seed, recorded as soon as it ends."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from magna.config.schema import REPORT_SEEDS, Config
+from magna.paper.cells import Job, recorded_runs, write_cell
+from magna.paper.experiments import Cell
+from magna.training.loop import Diverged, Epoch
+from magna.training.run_folder import RunFolder
+from magna.training.train import train
+from magna.use.links import evaluate_links
+
+
+def train_cells(cells: Sequence[Cell], job: Job, run_dir: Path) -> list[str]:
+    """Train what the files of the cells lack, seed by seed, and return the files of those that diverged.
+
+    A run that was stopped goes on from its checkpoint in `run_dir`; its folder is removed once the result is in the
+    cell's file.
+    """
+    diverged = []
+    for number, cell in enumerate(cells, start=1):
+        started = time.perf_counter()
+        try:
+            _train_cell(cell, job, run_dir)
+        except Diverged as error:
+            diverged.append(cell.path)
+            job.say(f"{cell.dataset}, {cell.row}: {error}")
+        else:
+            job.say(f"{number} of {len(cells)}: {cell.dataset}, {cell.row} ({time.perf_counter() - started:.0f} s)")
+    return diverged
+
+
+def _train_cell(cell: Cell, job: Job, run_dir: Path) -> None:
+    path = job.out / cell.path
+    runs = recorded_runs(path, cell.config)
+    for seed in REPORT_SEEDS[: job.seeds]:
+        if seed in {run["seed"] for run in runs}:
+            continue
+        job.say(f"{cell.dataset}, {cell.row}, seed {seed}: training")
+        folder = run_dir / f"{cell.path.removesuffix('.json').replace('/', '-')}-seed-{seed}"
+        runs.append(_train_seed(cell.config.with_seed(seed), folder, job) | job.origin)
+        write_cell(path, cell, runs, job.stamp)
+        shutil.rmtree(folder)
+
+
+def _train_seed(config: Config, folder: Path, job: Job) -> dict[str, Any]:
+    """Train one run to its end, or go on with it, and rank the test triples on either side."""
+    run, say = RunFolder(folder), job.seldom()
+    if folder.exists() and not (run.exists() and run.config == config):
+        with run.alone():
+            shutil.rmtree(folder)  # of a recipe that has changed since, or what a stop has left of such a one
+
+    def on_epoch(epoch: Epoch) -> None:
+        best = "" if epoch.best is None else f", best validation MRR {epoch.best['mrr']:.3f}"
+        say(f"  epoch {epoch.number} of {epoch.of}{best}")
+
+    where: dict[str, Any] = {"data_dir": job.data_dir, "device": job.device.type}
+    train(config, run_dir=folder, resume=True, on_epoch=on_epoch, **where)
+    summary, report = run.summary, evaluate_links(folder, **where)
+    assert summary is not None
+    return {
+        "seed": config.train.seed,
+        "epochs": summary["epochs"],
+        "best_epoch": summary["best_epoch"],
+        "seconds": round(summary["seconds"], 3),
+        "parameters": summary["parameters"],
+        "valid": summary["valid"],
+        "test": summary["test"],
+        **{f"test_{part}": report[part] for part in ("head", "tail", "encoder", "skip") if part in report},
+    }

@@ -1,0 +1,191 @@
+"""Node classification on one graph, all nodes in one batch: batches, loss and metrics. No optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from magna.config.schema import Config, ModelConfig, TaskConfig
+from magna.data import NodeData, prepare, with_random_split
+from magna.nn.sparse import SparseRows, has_few_entries
+from magna.tasks.metrics import correct
+from magna.tasks.models import Model, make_model
+
+Scorer = Callable[..., Tensor]  # a model, or a function that stands for one
+
+
+class NodeClassification:
+    """Cross-entropy over the labelled nodes of the training split; the model always sees the whole graph.
+
+    >>> from magna.data import load_digits
+    >>> task = NodeClassification(load_digits(), Config(), torch.device("cpu"))
+    >>> sorted(task.evaluate(task.make_model(ModelConfig(hidden_channels=8)), "valid"))
+    ['accuracy', 'loss']
+    """
+
+    METRIC = "accuracy"  # what a task is judged by
+    num_batches = 1  # an epoch
+
+    def __init__(self, data: NodeData, config: Config, device: torch.device):
+        if data.x is None:
+            raise ValueError(
+                f"{data.name} has no features; allowed: at least one column of numbers beside id and label"
+            )
+        if data.num_classes < 2:
+            found = "no label" if data.num_classes == 0 else "one label alone"
+            raise ValueError(f"{data.name} has {found}; allowed: nodes of two classes or more")
+        sizes = {split: data.split(split).numel() for split in ("train", "valid", "test")}
+        if not any(sizes.values()):
+            raise ValueError(
+                f"{data.name} has {int((data.y >= 0).sum())} labelled nodes in {data.num_classes} classes; allowed: "
+                "enough to leave one for validation and one for the test beside 60 % of each class, or a column 'split'"
+            )
+        for split, size in sizes.items():
+            if size == 0:
+                raise ValueError(f"{data.name} has no {split} node; allowed: at least one in each split")
+        self.data_config = config.data
+        self._fingerprints = {
+            "fingerprint": data.fingerprint(),
+            "splits": data.split_fingerprint(),
+            "features": data.feature_fingerprint(),
+        }
+        self.data = data = prepare(data, config.data)
+        assert data.x is not None
+        self.dataset, self.device, self.settings = data.name, device, config.task
+        self.num_nodes, self.num_edges = data.num_nodes, data.edge_index.size(1)
+        self.in_channels, self.num_classes = data.x.size(1), data.num_classes
+        # The same tensors are handed to the model every time, so their sorted `Graph` is built only once.
+        self._x = (SparseRows.of(data.x) if has_few_entries(data.x) else data.x).to(device)
+        self._edge_index, self._y = data.edge_index.to(device), data.y.to(device)
+        self._types = () if data.edge_type is None else (data.edge_type.to(device),)
+        self._nodes = {name: data.split(name).to(device) for name in ("train", "valid", "test")}
+        self._random: dict[int, dict[str, Tensor]] = {}
+
+    def make_model(self, config: ModelConfig) -> Model:
+        """A fresh model of the right width for this data."""
+        if self.data.num_relations is None:
+            for name in ("relation_channels", "relation_norm"):
+                if (value := getattr(config, name)) != getattr(ModelConfig, name):
+                    raise ValueError(f"model.{name} is {value!r}, but the edges of {self.dataset} have no types")
+            return make_model(config, self.in_channels, self.num_classes)
+        if config.name != "magna":
+            raise ValueError(f"{self.dataset} has typed edges; allowed: model.name magna, {config.name} takes none")
+        return make_model(config, self.in_channels, self.num_classes, num_relations=self.data.num_relations)
+
+    @property
+    def size(self) -> str:
+        return f"{self.num_nodes:,} nodes, {self.num_edges:,} edges, {self.num_classes} classes"
+
+    @property
+    def data_bytes(self) -> int:
+        """What the data takes on the device; the edges are kept sorted by target and by source."""
+        return self._x.nbytes + 4 * self._edge_index.nbytes
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.data.notes
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """What a run folder keeps: what the model must know of another graph's columns, and which graph this was."""
+        return {**self.data.schema.to_dict(), **self._fingerprints}
+
+    def batches(self, epoch: int = 0, seed: int = 0) -> tuple[Tensor, ...]:
+        """The training nodes, all at once, in every epoch."""
+        return (self._nodes["train"],)
+
+    def loss(self, model: Scorer, nodes: Tensor, epoch: int | Tensor = 0, settings: TaskConfig | None = None) -> Tensor:
+        """Cross-entropy of some training nodes and, where the task asks for it, the consistency of passes.
+
+        Args:
+            model: gives the scores of all nodes, other ones at each call where it has dropout; an ensemble
+                those of each member, [M, N, C].
+            nodes: whose labels may be looked at.
+            epoch: how far training has come, for the ramp of the consistency.
+            settings: in place of the task's own; its numbers may be tensors.
+        """
+        settings = settings or self.settings
+        compared = isinstance(settings.consistency, Tensor) or settings.consistency > 0
+        passes = [self.scores(model) for _ in range(settings.passes if compared else 1)]
+        if passes[0].dim() == 2:
+            return self._loss(passes, nodes, epoch, settings)
+        # The sum, so that the gradient of a member is what it would be if it were alone.
+        return torch.stack([self._loss(own, nodes, epoch, settings) for own in zip(*passes, strict=True)]).sum()
+
+    def _loss(self, passes: Sequence[Tensor], nodes: Tensor, epoch: int | Tensor, settings: TaskConfig) -> Tensor:
+        """The loss of one model by its passes, [N, C] each."""
+        target = self._y[nodes]
+        if len(passes) == 1:
+            return F.cross_entropy(passes[0][nodes], target)
+        passes = [scores.log_softmax(-1) for scores in passes]
+        supervised = torch.stack([F.nll_loss(scores[nodes], target) for scores in passes]).mean()
+        ramp = torch.as_tensor(epoch + 1, device=target.device) / settings.ramp
+        distance = consistency(passes, settings.temperature, settings.confidence)
+        return supervised + settings.consistency * ramp.clamp(max=1) * distance
+
+    def scores(self, model: Scorer) -> Tensor:
+        """The scores of the classes for all nodes."""
+        return model(self._x, self._edge_index, *self._types)
+
+    def labels(self, nodes: Tensor) -> Tensor:
+        """The classes of some nodes."""
+        return self._y[nodes]
+
+    def measure(self, model: Scorer, nodes: Tensor) -> dict[str, Tensor]:
+        """Accuracy and loss on some nodes."""
+        return scored(self.scores(model)[nodes], self._y[nodes])
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, split: str) -> dict[str, float]:
+        """Accuracy and loss on `train`, `valid` or `test`."""
+        model.eval()
+        return {name: float(value) for name, value in self.measure(model, self.nodes(split)).items()}
+
+    def nodes(self, split: str, seed: int | None = None) -> Tensor:
+        """The nodes of `train`, `valid` or `test`; with a seed, of that random split of the same graph."""
+        if seed is None:
+            return self._nodes[split]
+        if seed not in self._random:
+            drawn = with_random_split(self.data, seed)
+            self._random[seed] = {name: drawn.split(name).to(self.device) for name in self._nodes}
+        return self._random[seed][split]
+
+    @staticmethod
+    def score(metrics: dict[str, float]) -> tuple[float, float]:
+        """What selection compares, larger is better: accuracy, and the loss where accuracies are equal."""
+        return metrics["accuracy"], -metrics["loss"]
+
+    def calibrate(self, model: nn.Module) -> dict[str, float]:
+        """What is fitted on validation after training: nothing."""
+        return {}
+
+
+def scored(scores: Tensor, target: Tensor) -> dict[str, Tensor]:
+    """Accuracy and loss of the scores of some nodes."""
+    return {"accuracy": correct(scores, target).double().mean(), "loss": F.cross_entropy(scores, target)}
+
+
+def consistency(passes: Sequence[Tensor], temperature: float | Tensor, confidence: float | Tensor = 0.0) -> Tensor:
+    """How far stochastic passes stand from their sharpened mean (Feng et al. 2020, GRAND).
+
+    Σ_s ‖p_s − p̄‖² / S with p̄ ∝ m^(1/T), m the mean of the p_s, which gets no gradient; averaged over the nodes where
+    some class has at least `confidence` in m (Feng et al. 2022, GRAND+), 0 where there is no such node.
+
+    Shapes: passes [N, C] each, log-probabilities → [].
+
+    >>> one_hot = torch.eye(2).log()
+    >>> float(consistency([one_hot, one_hot], 0.5))
+    0.0
+    """
+    probabilities = torch.stack([scores.exp() for scores in passes])  # [S, N, C]
+    with torch.no_grad():
+        mean = probabilities.mean(0)
+        sharp = mean ** (1 / temperature)
+        sharp = sharp / sharp.sum(-1, keepdim=True)
+        sure = (mean.amax(-1) >= confidence).to(mean.dtype)
+    distances = (probabilities - sharp).square().sum(-1).mean(0)
+    return (distances * sure).sum() / sure.sum().clamp(min=1)

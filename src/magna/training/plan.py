@@ -1,0 +1,313 @@
+"""What a run will need, before it starts: memory by tracing one step without memory, time by a few real steps."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from magna.config.schema import Config, ModelConfig
+from magna.ops.cpu.memory_pool import machine_memory
+from magna.tasks import NodeClassification, Task, make_task
+from magna.training.capture import matmul_precision, own_stream, step_precision
+from magna.training.loop import fit
+from magna.training.run_folder import pick_device
+from magna.training.train import shares_batch
+from magna.training.trials import train_trials
+
+# What an allocator holds over live tensors: on the CPU as the resident set of a quiet machine showed, on a GPU assumed.
+HELD = {"cpu": 1.4, "cuda": 1.1}
+# Steps are watched for a second at least, and none is begun after this time; evaluations likewise.
+MOST_SECONDS = 10.0
+# A step that took longer than this leaves no time for an evaluation.
+_SLOW_STEP = 40.0
+_WARM_UP, _LEAST, _LEAST_SECONDS = 2, 4, 1.0
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one training step."""
+
+    parameters: int  # the model's weights
+    saved: int  # kept from the forward pass for the backward pass
+    peak: int  # the worst moment: data, weights, gradients, Adam's moments, the best weights, all of the pass
+    device: int  # what there is
+
+    @property
+    def fits(self) -> bool:
+        return self.peak <= 0.9 * self.device
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of what a run does again and again."""
+
+    measured: int = 0  # steps
+    step: float | None = None  # of seeds that share a batch: of all of them, evaluation included
+    evaluation: float | None = None  # not measured: counted like a step, which takes longer
+    turns: int = 1  # trainings one after the other
+
+
+def plan(
+    config: Config,
+    *,
+    seeds: int = 1,
+    data_dir: str | Path | None = None,
+    device: str = "auto",
+    together: bool | None = None,
+    measure: bool = True,
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Memory and time of `magna train` with this config; what `magna plan --json` prints.
+
+    Memory is a forecast: one step of the real model on the real graph is traced on tensors that have a shape but no
+    memory. Time is measured: the loop itself runs for a few steps, then a few evaluations, and early stopping is left
+    out. Where the run would not fit, or with `measure=False`, there is no time. Of seeds that train together as many
+    share a batch as there is memory; the forecast is that of one. `say` gets a line before the steps: one of them may
+    take minutes.
+    """
+    if seeds < 1:
+        raise ValueError(f"seeds is {seeds}; allowed: 1 or more")
+    where = torch.device(pick_device(device))
+    task = make_task(config, data_dir, where)
+    memory = forecast(task, config, where)
+    share = isinstance(task, NodeClassification) and shares_batch(seeds, where, together)
+    pace = Pace()
+    if measure and memory.fits:
+        say(f"peak memory {memory.peak / 1e9:.2f} GB (forecast); timing a few steps, which --no-measure leaves out")
+        pace = _pace_together(config, task, seeds) if share else _pace_in_turn(config, task, seeds)
+    return {
+        "task": config.task.name,
+        "dataset": task.dataset,
+        "notes": list(task.notes),
+        "recipe": config.recipe,
+        "device": where.type,
+        "nodes": task.num_nodes,
+        "edges": task.num_edges,
+        "together": share,
+        "parameters": memory.parameters // 4,
+        "memory": asdict(memory) | {"fits": memory.fits},
+        "advice": [] if memory.fits else _advice(task, config, where),
+        "time": _time(config, task.num_batches, seeds, pace),
+    }
+
+
+def _time(config: Config, steps: int, seeds: int, pace: Pace) -> dict[str, Any]:
+    """What a pace means for the whole run, if it does not stop early."""
+    epochs, epoch, whole = config.train.epochs, None, None
+    # On the way, and of the chosen weights on validation and test.
+    evaluations = -(-epochs // config.train.eval_every) + 2
+    if pace.step is not None:
+        epoch, evaluation = steps * pace.step, pace.step if pace.evaluation is None else pace.evaluation
+        whole = pace.turns * (epochs * epoch + evaluations * evaluation)
+    return {
+        "measured": pace.measured,
+        "step_seconds": pace.step,
+        "steps": steps,
+        "epoch_seconds": epoch,
+        "epochs": epochs,
+        "evaluation_seconds": pace.evaluation,
+        "evaluations": evaluations,
+        "seeds": seeds,
+        "turns": pace.turns,
+        "seconds": whole,
+    }
+
+
+def _pace_in_turn(config: Config, task: Task, seeds: int) -> Pace:
+    """Of seeds one after the other: steps as the loop takes them, then evaluations."""
+    watched: Any = _Watched(task)
+    with own_stream(task.device), matmul_precision(config.train.precision):
+        torch.manual_seed(config.train.seed)
+        network = task.make_model(config.model).to(task.device)
+        with suppress(_Enough):
+            fit(config, watched, Fabric(accelerator=task.device.type, devices=1), network, lambda epoch: None)
+        steps, evaluations = watched.steps, _Laps(task.device)
+        while steps.typical < _SLOW_STEP and not evaluations.enough:
+            evaluations.start()
+            task.evaluate(network, "valid")
+            evaluations.stop()
+    return Pace(steps.counted, steps.typical, evaluations.typical if evaluations.counted else None, seeds)
+
+
+def _pace_together(config: Config, task: Task, seeds: int) -> Pace:
+    """Of seeds that share a batch, in as many batches as memory asks for; from one validation to the next."""
+    assert isinstance(task, NodeClassification)
+    rounds, sizes, every = _Laps(task.device), [], min(config.train.eval_every, config.train.epochs)
+
+    def on_report(number: int, which: list[int], best: list[float]) -> Collection[int]:
+        rounds.stop()
+        sizes.append(len(which))
+        if number == every:
+            rounds.begin()  # what a GPU compiles and captures before the first epoch is no part of the pace
+        if rounds.enough:
+            raise _Enough
+        rounds.start()
+        return ()
+
+    rounds.start()
+    with suppress(_Enough):
+        configs = [config.with_seed(config.train.seed + number) for number in range(seeds)]
+        train_trials(configs, task, report_every=every, on_report=on_report)
+    return Pace(rounds.counted, rounds.typical / every, 0.0, turns=-(-seeds // sizes[0]))
+
+
+def forecast(task: Task, config: Config, device: torch.device) -> Memory:
+    """What one training step of a config holds at its worst moment."""
+    # A small pass for real: whatever is computed once for a graph must be there before the trace.
+    small = replace(
+        config.model,
+        hidden_channels=2 * config.model.heads,
+        num_layers=1,
+        head_form="split",
+        out_projection=True,
+        decoder="distmult",
+    )
+    with torch.random.fork_rng():
+        task.evaluate(task.make_model(small).to(device), "valid")
+    batch = task.batches()[0]  # for real, too: it passes through pinned memory, which the trace does not know
+
+    with FakeTensorMode(allow_non_fake_inputs=True), _Ledger() as ledger:
+        with device:
+            model = task.make_model(config.model)
+        model.train()
+        ledger.count_saved_from_here()
+        hooks = torch.autograd.graph.saved_tensors_hooks(ledger.save, lambda tensor: tensor)
+        with step_precision(config.train.precision, device), hooks:
+            loss = task.loss(model, batch, config.train.epochs)
+        loss.backward()
+    parameters = sum(each.nbytes for each in model.parameters())
+    # Adam's two moments and the best weights so far stay from epoch to epoch, beside the step.
+    peak = task.data_bytes + 3 * parameters + HELD[device.type] * ledger.peak
+    total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else machine_memory()
+    return Memory(parameters, sum(ledger.saved.values()), round(peak), total)
+
+
+def _advice(task: Task, config: Config, device: torch.device) -> list[str]:
+    """What would make the run smaller, with the memory it would then need; nothing that its model refuses."""
+    heads = config.model.heads
+    half = heads * max(1, config.model.hidden_channels // heads // 2)
+    changes: list[tuple[str, Callable[[ModelConfig], ModelConfig]]] = [
+        ("model.memory=recompute", lambda model: replace(model, memory="recompute")),
+        (f"model.hidden_channels={half}", lambda model: replace(model, hidden_channels=half)),
+    ]
+    lines = []
+    for words, change in changes:
+        with suppress(ValueError):
+            memory = forecast(task, replace(config, model=change(config.model)), device)
+            lines.append(f"--set {words}: {memory.peak / 1e9:.1f} GB{', which fits' if memory.fits else ''}")
+    return lines
+
+
+class _Enough(Exception):
+    """All that was to be measured has been measured."""
+
+
+class _Laps:
+    """Seconds of something that is done again and again, until enough has been seen."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._seconds: list[float] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """From here on it takes its time."""
+        self._begin = time.perf_counter()
+
+    def start(self) -> None:
+        self._last = time.perf_counter()
+
+    def stop(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self._seconds.append(time.perf_counter() - self._last)
+
+    @property
+    def enough(self) -> bool:
+        spent = time.perf_counter() - self._begin
+        return spent >= MOST_SECONDS or (spent >= _LEAST_SECONDS and len(self._seconds) >= _WARM_UP + _LEAST)
+
+    @property
+    def counted(self) -> int:
+        return len(self._after_warm_up)
+
+    @property
+    def typical(self) -> float:
+        return median(self._after_warm_up)
+
+    @property
+    def _after_warm_up(self) -> list[float]:
+        return self._seconds[_WARM_UP:] or self._seconds[-1:]
+
+
+class _Watched:
+    """A task whose steps are timed, and which ends the loop when enough of them have been seen."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self.steps = _Laps(task.device)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def batches(self, epoch: int = 0, seed: int = 0) -> Iterator[Tensor]:
+        for batch in self._task.batches(epoch, seed):
+            self.steps.start()
+            yield batch
+            self.steps.stop()
+            if self.steps.enough:
+                raise _Enough
+
+
+class _Ledger(TorchDispatchMode):
+    """Adds up the memory of all tensors that are alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self.saved: dict[int, int] = {}
+        self._known: set[int] = set()
+        self._weights: set[int] = set()
+
+    def count_saved_from_here(self) -> None:
+        """What is there by now, the weights, is not counted as saved by the pass."""
+        self._weights = set(self._known)
+
+    def save(self, tensor: Tensor) -> Tensor:
+        """Called with each tensor that the backward pass will want; the data is not the pass's own."""
+        storage = tensor.untyped_storage()
+        if storage._cdata in self._known and storage._cdata not in self._weights:
+            self.saved[storage._cdata] = storage.nbytes()
+        return tensor
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor):
+                self._enter(leaf.untyped_storage())
+        return out
+
+    def _enter(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self._known:
+            self._known.add(key)
+            self.live += size
+            self.peak = max(self.peak, self.live)
+            weakref.finalize(storage, self._leave, key, size).atexit = False
+
+    def _leave(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.live -= size

@@ -1,0 +1,111 @@
+"""Progress of a training run on stderr: a bar on a terminal, plain lines otherwise."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from magna.tasks.metrics import headline
+
+if TYPE_CHECKING:
+    from magna.training.loop import Epoch
+
+_LINE_SECONDS = 5.0
+
+
+class TrainingProgress:
+    """Shows loss, validation score and time left; used as a context manager."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._task: Any = None
+        self._last: Epoch | None = None
+        self._ended = ""
+        self._started = self._last_line = time.monotonic()
+        self._trained = 0
+
+    def __enter__(self) -> TrainingProgress:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[status]}"),
+                TextColumn("{task.fields[left]}", style="progress.remaining"),
+                console=Console(stderr=True),
+            )
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """One line of text, above the bar where there is one."""
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False, markup=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def epoch(self, epoch: Epoch) -> None:
+        """Called after each epoch."""
+        loss = "" if epoch.loss is None else f"loss {epoch.loss:.3f} · "
+        valid = "" if epoch.valid is None else f"valid {headline(epoch.valid)} · "
+        best = "" if epoch.best is None else f"best {headline(epoch.best)}"
+        status = f"{loss}{valid}{best}".removesuffix(" · ")
+        left = self._left(epoch)
+        if self._bar is not None:
+            self._show(epoch, status, left)
+        else:
+            self._print(epoch, status, left)
+        self._last = epoch
+
+    def _print(self, epoch: Epoch, status: str, left: str) -> None:
+        now = time.monotonic()
+        if epoch.number in (1, epoch.of) or now - self._last_line >= _LINE_SECONDS:
+            self._last_line = now
+            ahead = f" · {left} left" if left else ""
+            self.say(f"{epoch.label} · epoch {epoch.number}/{epoch.of} · {status}{ahead}")
+
+    def _show(self, epoch: Epoch, status: str, left: str) -> None:
+        """One bar, whatever the number of seeds: what has ended moves up as a line of text."""
+        if self._last is None or epoch.run != self._last.run:
+            if self._task is not None:
+                self.say(self._ended)
+                self._bar.remove_task(self._task)
+            self._task = self._bar.add_task(epoch.label, total=epoch.of, status="", left="")
+        self._ended = f"{epoch.label} · {epoch.number} epochs · {status}"
+        self._bar.update(self._task, completed=epoch.number, status=status, left=f"{left} left" if left else "")
+
+    def _left(self, epoch: Epoch) -> str:
+        """Time until the last run ends, at the pace so far, if none stops early."""
+        now, last = time.monotonic(), self._last
+        if last is None:
+            # What came before, loading and warming up, says nothing of the pace.
+            self._started = now
+            return ""
+        self._trained += epoch.number - last.number if epoch.run == last.run else 1
+        ahead = epoch.of - epoch.number + (epoch.runs - 1 - epoch.run) * epoch.of
+        return duration((now - self._started) / self._trained * ahead) if ahead and self._trained > 0 else ""
+
+
+def duration(seconds: float) -> str:
+    """A time in words.
+
+    >>> duration(0.4), duration(75), duration(7500)
+    ('0.4 s', '1 min 15 s', '2 h 05 min')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

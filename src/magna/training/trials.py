@@ -1,0 +1,184 @@
+"""Many trainings at once on one device: every parameter carries a leading trial axis.
+
+The model is the ordinary one under `torch.vmap`; the operators fold the trial axis into their heads
+(`magna.ops.backend.folding`), so one walk over the edges serves all trials. Learning rates, decays, dropout rates,
+alpha, K and seeds may differ from trial to trial; what changes the shape of a tensor may not. On a GPU an epoch, from
+the first dropout to the choice of the best weights, is one CUDA graph.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+
+from magna.config.schema import Config, ModelConfig, TaskConfig
+from magna.ops.cpu.memory_pool import machine_memory
+from magna.tasks import NodeClassification
+from magna.tasks.models import MODELS
+from magna.training.capture import matmul_precision, own_stream
+from magna.training.trial_batch import FILLER, TASK_BATCHED, Batch, OnReport, OnResults, TrialResult, batch_size_for
+
+_TRAIN_BATCHED = ("lr", "min_lr", "weight_decay", "clip", "patience", "seed")
+_MOST_TRIALS = 512
+# Entries of a state with which one training fills a GPU: on an H200 two of 19,717 x 8 x 512 take 1.2 times as long side
+# by side as in turn.
+_FILLS_GPU = 1 << 26
+
+
+def structure(config: Config) -> Hashable:
+    """What trials of one batch have in common: their settings, with those that may differ at their defaults.
+
+    >>> structure(Config.from_dict({"train": {"lr": 0.1}})) == structure(Config.from_dict({"model": {"K": 3}}))
+    True
+    """
+    model, free = config.model, set(MODELS[config.model.name].BATCHED)
+    if model.hop_weights == "theta":
+        free.discard("K")  # there it is the length of a parameter
+    task = _with_defaults(config.task, TASK_BATCHED)
+    # No consistency is another loss than a small one: it needs one pass.
+    task = replace(task, consistency=float(config.task.consistency > 0))
+    return (
+        _with_defaults(config.data, ("split_seed",)),
+        _with_defaults(model, free),
+        task,
+        _with_defaults(config.train, _TRAIN_BATCHED),
+    )
+
+
+def train_trials(
+    configs: Sequence[Config],
+    task: NodeClassification,
+    *,
+    read_test: bool = False,
+    keep_weights: bool = False,
+    report_every: int = 25,
+    on_report: OnReport | None = None,
+    on_results: OnResults | None = None,
+    too_large: dict[int, str] | None = None,
+) -> list[TrialResult]:
+    """Train all configs on the data of one task, as many at once as have the same `structure` and fit in memory.
+
+    A batch that turns out too large for the memory is halved and begun again.
+
+    Args:
+        configs: what to train; the seeds of starting values and chance are theirs, but draws also depend on which
+            trials share a batch.
+        task: data and loss. The configs may name other random splits of the same data.
+        read_test: also test the best weights; the one place where the test split is looked at.
+        keep_weights: also give the best weights.
+        report_every: epochs between two calls of `on_report`.
+        on_report: gets the epoch, the indices of the configs still running and their best validation accuracy so far,
+            and returns the indices of those that are to stop there.
+        on_results: gets the results of trials by the indices of their configs, as soon as a batch goes on without them
+            or ends.
+        too_large: gets the index of each config that does not even fit in memory alone, with the reason; it has no
+            result. None: that is an error.
+    """
+    groups: dict[Hashable, list[int]] = {}
+    for index, config in enumerate(configs):
+        _check_data(config, task)
+        groups.setdefault(structure(config), []).append(index)
+    results: dict[int, TrialResult] = {}
+
+    def take(ended: dict[int, TrialResult]) -> None:
+        results.update(ended)
+        if on_results is not None:
+            on_results(ended)
+
+    for members in groups.values():
+        # A batch walks as many hops as its farthest trial: those that walk alike stand together.
+        members.sort(key=lambda index: configs[index].model.K)
+        size = _batch_size(configs[members[-1]], task)
+        size = -(-len(members) // -(-len(members) // size))  # no batch much smaller than the others
+        while part := [index for index in members if index not in results and index not in (too_large or ())][:size]:
+            try:
+                _train_part(configs, part, task, read_test, keep_weights, report_every, on_report, take)
+            except torch.OutOfMemoryError as error:
+                if len(part) > 1:
+                    size = len(part) // 2
+                elif too_large is None:
+                    raise
+                else:
+                    too_large[part[0]] = shortage(error)
+            else:
+                continue
+            free_memory()
+    return [results[index] for index in sorted(results)]
+
+
+def free_memory() -> None:
+    """Let go of what a failed training left. Its error must be gone, as that holds the tensors of its frames."""
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def shortage(error: torch.OutOfMemoryError) -> str:
+    """What is missing, without what else is in the memory.
+
+    >>> shortage(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has 1 GiB free."))
+    'CUDA out of memory. Tried to allocate 9.00 GiB'
+    """
+    return ". ".join(str(error).split(". ")[:2])
+
+
+def _train_part(
+    configs: Sequence[Config],
+    part: list[int],
+    task: NodeClassification,
+    read_test: bool,
+    keep_weights: bool,
+    report_every: int,
+    on_report: OnReport | None,
+    on_results: OnResults,
+) -> None:
+    """Train some of the configs, which have the same structure, in one batch."""
+    with own_stream(task.device), matmul_precision(configs[part[0]].train.precision):
+        if task.device.type == "cuda":
+            part = part + [FILLER] * (batch_size_for(len(part)) - len(part))
+        batch = Batch([configs[index] if index != FILLER else configs[part[0]] for index in part], part, task)
+        batch.run(report_every, on_report, on_results, read_test, keep_weights)
+
+
+def _check_data(config: Config, task: NodeClassification) -> None:
+    """Refuse a config of other data than the task's: it would train on the task's all the same."""
+    own = task.data_config
+    if config.data not in (own, replace(own, split="random", split_seed=config.data.split_seed)):
+        raise ValueError(f"data is {config.data}; allowed: that of the task, {own}, or another random split of it")
+
+
+def _with_defaults(config: Any, names: Collection[str]) -> Any:
+    defaults = {entry.name: entry.default for entry in fields(config) if entry.name in names}
+    return replace(config, **defaults)
+
+
+def _batch_size(config: Config, task: NodeClassification) -> int:
+    """How many trials fit: their states, activations and moments into two thirds of the memory that is free.
+
+    Those that are no faster side by side stay alone.
+    """
+    if task.device.type == "cuda" and task.num_nodes * _state_width(config.model) >= _FILLS_GPU:
+        return 1
+    free = torch.cuda.mem_get_info(task.device)[0] if task.device.type == "cuda" else machine_memory() // 4
+    fit = 2 * free // 3 // _bytes_per_trial(config.model, config.task, task)
+    return max(1, min(_MOST_TRIALS // config.model.members, fit))
+
+
+def _state_width(model: ModelConfig) -> int:
+    """Numbers that the hops carry for each node."""
+    return model.hidden_channels * (model.heads if model.head_form == "full" else 1)
+
+
+def _bytes_per_trial(model: ModelConfig, settings: TaskConfig, task: NodeClassification) -> int:
+    """A generous estimate of what one trial keeps between forward and backward, and of its weights."""
+    width, layers = model.hidden_channels, model.num_layers
+    states = _state_width(model)
+    ffn = 3 * model.ffn_multiplier if model.feed_forward else 0
+    per_node = 3 * task.in_channels + layers * (width * (16 + ffn) + states * (model.K + 4))
+    per_edge = 8 * layers * model.heads
+    passes = settings.passes if settings.consistency > 0 else 1
+    weights = width * (task.in_channels + layers * (states + width * (3 + 2 * (ffn // 3))))
+    return 4 * model.members * (passes * (task.num_nodes * per_node + task.num_edges * per_edge) + 8 * weights)

@@ -1,0 +1,73 @@
+"""Answers as CSV, JSON or Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from magna.config.atomic_files import write_whole
+
+FORMATS = ("csv", "json", "parquet")
+
+
+def file_format(path: str | Path, form: str | None = None) -> str:
+    """`form`, else the ending of a file's name.
+
+    >>> file_format("answers.csv")
+    'csv'
+    """
+    form = form or Path(path).suffix.removeprefix(".").lower()
+    if form not in FORMATS:
+        raise ValueError(f"{path} has format {form or 'none'!r}; allowed: {', '.join(FORMATS)}, by name or --format")
+    return form
+
+
+def to_json(value: Any) -> str:
+    """A line of JSON, which has no NaN and no infinity: null stands there.
+
+    >>> to_json({"score": float("nan"), "ranks": [1, 2.5]})
+    '{"score": null, "ranks": [1, 2.5]}'
+    """
+    return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def write_answers(path: str | Path, form: str | None, columns: dict[str, list[Any]], whole: dict[str, Any]) -> None:
+    """Columns as a table, or everything as JSON; the ending of the name says which where `form` does not."""
+    form = file_format(path, form)
+    if form == "json":
+        content = (to_json(whole) + "\n").encode()
+    elif form == "parquet":
+        content = _parquet(columns)
+    else:
+        table = io.StringIO(newline="")
+        writer = csv.writer(table)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+        content = table.getvalue().encode()
+    write_whole(Path(path), content, again="the same command")
+
+
+def _parquet(columns: dict[str, list[Any]]) -> bytes:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ValueError(
+            f"Parquet needs pyarrow ({error}); try python -m pip install -c constraints.txt '.[parquet]', "
+            "or --format csv"
+        ) from error
+    file = io.BytesIO()
+    parquet.write_table(pyarrow.table(columns), file)
+    return file.getvalue()

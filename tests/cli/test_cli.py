@@ -1,0 +1,446 @@
+"""The program as a user meets it: output, exit status, one line for an error, and a kill in the middle."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+from tests.support.laws import run_magna
+
+from magna import __version__
+from magna.cli import options
+from magna.cli.options import finish
+from magna.cli.use import _show_predictions
+from magna.training import run_folder as run
+
+FAST = [
+    *(
+        "--set",
+        "model.hidden_channels=16",
+        "--set",
+        "model.num_layers=1",
+        "--set",
+        "model.heads=4",
+        "--set",
+        "model.K=2",
+    ),
+    *("--device", "cpu"),
+]
+
+
+LONG = "n" * 300
+CORES = os.cpu_count() or 1
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_help_is_quick_and_does_not_load_torch() -> None:
+    code = "import sys, magna.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    # Processor time, not the clock: the promise is about the program, not about what else the machine does. A slow
+    # machine is one where the packages that draw the help take long by themselves.
+    ours, theirs = (
+        min(_processor_seconds([sys.executable, *arguments]) for _ in range(3))
+        for arguments in (["-m", "magna", "--help"], ["-c", "import typer, rich.console, rich.table"])
+    )
+    assert ours < max(0.5, 4 * theirs)
+
+
+def test_the_first_run_is_quick() -> None:
+    assert _processor_seconds([sys.executable, "-m", "magna", "train", "--device", "cpu"]) < 90
+    assert Path("runs/digits/summary.json").is_file()
+
+
+def test_a_run_says_what_it_trains(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ("train.epochs=1", "model.hidden_channels=16", "model.heads=4", "model.K=2", "model.skip_channels=8")
+    settings = [word for each in small for word in ("--set", each)]
+    assert run_magna(monkeypatch, "train", "families", "--device", "cpu", *settings) == 0
+    said = capsys.readouterr().err
+    assert "× 16 MAGNA, 4 heads, K=2," in said and ", 8 channels past the encoder · cpu" in said
+
+
+def _processor_seconds(command: list[str]) -> float:
+    """Of all threads together, on two cores."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "2"})
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train"],
+        ["evaluate"],
+        ["predict"],
+        ["plan"],
+        ["sweep"],
+        ["reproduce"],
+        ["bench"],
+        ["data", "list"],
+        ["data", "audit"],
+        ["data", "get"],
+    ],
+)
+def test_every_command_has_help_with_an_example(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    assert run_magna(monkeypatch, *command, "--help") == 0
+    assert f"Example: magna {' '.join(command)}" in capsys.readouterr().out
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_magna(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"magna {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "digit"], "did you mean 'digits'"),
+        (["train", "nowhere.toml"], "nowhere.toml is not there"),
+        (["train", "--set", "model.aplha=1"], "did you mean model.alpha"),
+        (["train", "--set", "model.alpha=-1", "--device", "cpu"], "model.alpha is -1"),
+        (["train", "--set", "model.heads=7", "--device", "cpu"], "model.hidden_channels is 64, model.heads is 7"),
+        (["train", "--set", "data.name=karate", "--device", "cpu"], "allowed: digits"),
+        (["train", "--sedes", "3"], "--seeds"),
+        (["train", "--seeds", "0"], "--seeds"),
+        (["train", "--device", "tpu"], "cuda"),
+        (["train", "--resume", "--run-dir", "nowhere"], "no run to go on with"),
+        (["evaluate", "nowhere"], "holds no run"),
+        (["predict", "nowhere"], "holds no run"),
+        (["predict", "nowhere", "--out", "a.xls"], "allowed: csv, json, parquet"),
+        (["predict", "nowhere", "--out", "no/where/a.csv"], "allowed: a file in a folder that is there"),
+        (["predict", "nowhere", "--out", "/dev/null", "--format", "csv"], "allowed: a file in a folder that is there"),
+        (["predict", "nowhere", "--format", "csv"], "allowed: with --out FILE"),
+        (["predict", "nowhere", "--top", "3"], "allowed: with --head, --tail or --queries"),
+        (["plan", "digit"], "did you mean 'digits'"),
+        (["plan", "--set", "model.aplha=1"], "did you mean model.alpha"),
+        (["evaluate"], "try magna evaluate --help"),
+        (["bench", "--graph", "karate"], "allowed: cora"),
+        (["data", "get", "karate"], "allowed: digits"),
+        (["sing"], "No such command"),
+        (["train", LONG], "File name too long; try a shorter one"),
+        (["train", "--run-dir", LONG, "--device", "cpu"], "File name too long; try a shorter one"),
+        (["predict", LONG], "File name too long; try a shorter one"),
+        (["predict", "nowhere", "--out", f"{LONG}.csv"], "File name too long; try a shorter one"),
+        (["data", "audit", LONG], "File name too long; try a shorter one"),
+        (["data", "list", "--data-dir", LONG], "File name too long; try a shorter one"),
+        (["reproduce", "table1", "--out", LONG], "its name is too long; try another --out"),
+        (["train", "families", "--together"], "whose seeds train in turn; try without it"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert run_magna(monkeypatch, *arguments) == 2
+    out, err = capsys.readouterr()
+    *progress, line = err.splitlines()
+    assert line.startswith("magna: ") and words in line
+    assert all(text.startswith("recipe ") or ": 1,797 nodes" in text for text in progress)
+    assert out == ""
+
+
+def test_a_failed_run_is_status_1_and_v_shows_where(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["train", *FAST, "--set", "train.lr=1e30", "--set", "train.clip=0"]
+    assert run_magna(monkeypatch, *arguments) == 1
+    assert "Traceback" not in capsys.readouterr().err
+    assert run_magna(monkeypatch, *arguments, "-v") == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err and "smaller train.lr" in err.splitlines()[-1]
+
+
+def test_train_and_evaluate_print_one_json_object(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_magna(monkeypatch, "train", *FAST, "--set", "train.epochs=3", "--json") == 0
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    assert result["recipe"] == "digits" and result["runs"][0]["run_dir"] == "runs/digits"
+    assert "epoch 3/3" in err
+    assert run_magna(monkeypatch, "evaluate", "runs/digits", "--split", "valid", "--json") == 0
+    again = json.loads(capsys.readouterr().out)
+    assert list(again) == ["task", "dataset", "split", "metrics", "notes"]
+    assert again["metrics"] == result["runs"][0]["valid"]
+
+    # A second run gets a folder of its own; a folder that is named twice is refused.
+    assert run_magna(monkeypatch, "train", *FAST, "--set", "train.epochs=1") == 0
+    assert "run folder: runs/digits-2" in capsys.readouterr().out
+    assert run_magna(monkeypatch, "train", *FAST, "--run-dir", "runs/digits") == 2
+
+
+def test_runs_of_several_seeds_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [*FAST, "--set", "train.epochs=1", "--set", "train.seed=9"]
+    assert run_magna(monkeypatch, "train", *settings, "--seeds", "2", "--run-dir", "many", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    again = ["train", "--resume", "--run-dir", "many", "--device", "cpu"]
+    assert run_magna(monkeypatch, *again) == 2
+    assert "several seeds" in capsys.readouterr().err
+    assert run_magna(monkeypatch, *again, "--seeds", "2", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == result
+
+
+def test_commands_to_copy_are_quoted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = "my  runs; $1"
+    assert run_magna(monkeypatch, "train", *FAST, "--set", "train.epochs=1", "--run-dir", folder) == 0
+    out = capsys.readouterr().out
+    assert f"magna predict '{folder}'\n" in out and f"magna evaluate '{folder}'\n" in out
+    assert run_magna(monkeypatch, "train", folder) == 2
+    assert f"magna train --resume --run-dir '{Path(folder).resolve()}'\n" in capsys.readouterr().err
+    (Path(folder) / "summary.json").unlink()
+    assert run_magna(monkeypatch, "predict", folder) == 2
+    assert f"magna train --resume --run-dir '{folder}'\n" in capsys.readouterr().err
+    assert run_magna(monkeypatch, "data", "list", "--data-dir", "my data") == 0
+    assert "magna data get cora --data-dir 'my data')" in capsys.readouterr().out
+
+
+def test_predict_prints_a_table_or_everything(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run_magna(monkeypatch, "train", *FAST, "--set", "train.epochs=2", "--run-dir", "run") == 0
+    capsys.readouterr()
+    ask = ["predict", "run", "--device", "cpu"]
+    assert run_magna(monkeypatch, *ask) == 0
+    assert "the first 20 of 1,797 nodes" in capsys.readouterr().out
+    (tmp_path / "ids.txt").write_text("17\n")
+    assert run_magna(monkeypatch, *ask, "--node", "3", "--nodes", "ids.txt", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [row["id"] for row in result["nodes"]] == ["3", "17"]
+    assert run_magna(monkeypatch, *ask, "--out", "all.csv") == 0
+    assert "1,797 nodes in all.csv" in capsys.readouterr().out
+    assert len((tmp_path / "all.csv").read_text().splitlines()) == 1798
+    assert run_magna(monkeypatch, *ask, "--node", "1798") == 2
+    assert "allowed: 0 to 1796" in capsys.readouterr().err
+
+
+def test_names_are_printed_letter_by_letter(capsys: pytest.CaptureFixture[str]) -> None:
+    shares = {"[red]": 0.75, ":cat:": 0.25}
+    row = {"id": "[/b]", "label": "[red]", "probability": 0.75, "probabilities": shares, "true_label": ":cat:"}
+    _show_predictions({"dataset": "mine", "nodes": [row]})
+    out = capsys.readouterr().out
+    assert all(name in out for name in ("[/b]", "[red]", ":cat: 25.0 %"))
+
+
+def test_a_result_that_cannot_be_printed_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def show(result: dict[str, Any]) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(typer.Exit) as end:
+        finish(dict, verbose=False, as_json=False, show=show)
+    assert end.value.exit_code == 1 and capsys.readouterr().err == "magna: No space left on device\n"
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        finish(lambda: {"text": (tmp_path / "gone").read_text()}, verbose=False, as_json=True, show=print)
+    assert capsys.readouterr().err == f"magna: {tmp_path / 'gone'}: No such file or directory\n"
+
+
+def test_what_is_not_permitted_is_wrong_input(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> dict[str, object]:
+        raise PermissionError(errno.EACCES, "Permission denied", "kept/train.tsv")
+
+    with pytest.raises(typer.Exit) as end:
+        finish(work, verbose=False, as_json=True, show=print)
+    assert end.value.exit_code == 2
+    words = "try a place that you may read and write, or see to that"
+    assert capsys.readouterr().err == f"magna: kept/train.tsv: Permission denied; {words}\n"
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"), torch.OutOfMemoryError("CUDA")]
+)
+def test_missing_memory_says_what_helps(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> dict[str, object]:
+        raise error
+
+    with pytest.raises(typer.Exit) as ended:
+        finish(work, verbose=False, as_json=True, show=print)
+    said = capsys.readouterr().err
+    assert ended.value.exit_code == 1 and said.count("\n") == 1
+    assert said.startswith("magna: memory is not enough") and "magna plan" in said
+
+
+def test_plan_says_memory_and_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_magna(monkeypatch, "plan", *FAST, "--seeds", "2") == 0
+    out, err = capsys.readouterr()
+    assert "timing a few steps, which --no-measure leaves out" in err
+    assert "peak memory" in out and ", fits into" in out and "evaluations, " in out and "for each of 2 seeds" in out
+    assert "measured: the median of" in out
+    assert run_magna(monkeypatch, "plan", *FAST, "--no-measure", "--json") == 0
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    assert result["time"]["seconds"] is None and result["memory"]["fits"] and not err
+    assert list(Path().iterdir()) == []  # nothing is left behind
+    monkeypatch.setattr("magna.training.plan.MOST_SECONDS", 0.0)
+    monkeypatch.setattr("magna.training.plan._SLOW_STEP", 0.0)
+    assert run_magna(monkeypatch, "plan", *FAST) == 0
+    out = capsys.readouterr().out
+    assert "evaluations, counted like a step" in out and "measured: one step and no evaluation" in out
+    assert run_magna(monkeypatch, "plan", *FAST, "--no-measure") == 0
+    assert "time: not measured" in capsys.readouterr().out
+
+
+def test_seeds_together_from_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = [*FAST, "--set", "train.epochs=10", "--seeds", "3", "--run-dir", "many"]
+    assert run_magna(monkeypatch, "train", *settings, "--together") == 0
+    out, err = capsys.readouterr()
+    assert "mean of 3 seeds" in out and "3 seeds together · epoch 10/10" in err
+
+
+def test_a_run_of_another_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_magna(monkeypatch, "train", *FAST, "--set", "train.epochs=1", "--run-dir", "run") == 0
+    environment = Path("run/environment.json")
+    environment.write_text(json.dumps(json.loads(environment.read_text()) | {"format": 99}))
+    config = Path("run/config.toml")
+    config.write_text(config.read_text() + "of_tomorrow = 1\n")  # settings that only the later version knows
+    resume = ["train", "--resume", "--run-dir", "run"]
+    for command in (["evaluate", "run"], ["predict", "run"], resume):
+        capsys.readouterr()
+        assert run_magna(monkeypatch, *command, "--device", "cpu") == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert "run format 99" in line and "try the magna that wrote it" in line
+
+
+def test_data_list_and_get(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_magna(monkeypatch, "data", "list", "--data-dir", "empty", "--json") == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["datasets"]}
+    assert rows["digits"]["here"] and not rows["cora"]["here"]
+    assert run_magna(monkeypatch, "data", "list", "--data-dir", "empty") == 0
+    assert "github.com/kimiyoung/planetoid" in capsys.readouterr().out
+    assert run_magna(monkeypatch, "data", "get", "digits") == 0
+    assert "comes with the installation" in capsys.readouterr().out
+
+
+# Checkpoints come every few seconds; here they come at every epoch. Jobs in a shell's background ignore SIGINT.
+EVERY_EPOCH = """
+import os, signal, resource
+from magna import cli
+from magna.training import loop
+from magna.training import run_folder as run
+loop.CHECKPOINT_SECONDS = 0.0
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+# From the third epoch on no file may grow beyond what the small files need, as on a disk that is full.
+FULL_DISK = """
+rate = loop.cosine_lr
+def full_from_the_third_epoch(lr, config, epoch):
+    if epoch == 3:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+    return rate(lr, config, epoch)
+loop.cosine_lr = full_from_the_third_epoch
+"""
+# A process that stops itself does so at the same moment on every machine.
+AFTER_THE_TENTH_ROW = """
+log = run.RunFolder.log
+def log_and_stop(self, *rows):
+    log(self, *rows)
+    if rows[0]["epoch"] == 9:
+        os.kill(os.getpid(), signal.{})
+run.RunFolder.log = log_and_stop
+"""
+INSIDE_A_CHECKPOINT = """
+replace, checkpoints = os.replace, []
+def replace_or_stop(part, whole):
+    checkpoints.extend([whole] * (whole.name == "state.safetensors"))
+    if len(checkpoints) == 10:
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(part, whole)
+os.replace = replace_or_stop
+"""
+KILLED_AT_THE_END = """
+run.RunFolder.finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(scope="module")
+def never_stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    command = [sys.executable, "-m", "magna", "train", *FAST, "--set", "train.epochs=40", "--run-dir", str(folder)]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+def _start(code: str) -> subprocess.Popen[str]:
+    arguments = ["train", *FAST, "--set", "train.epochs=40", "--run-dir", "run"]
+    command = [sys.executable, "-c", f"{EVERY_EPOCH}\n{code}\ncli.main()", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def _goes_on_bit_for_bit(monkeypatch: pytest.MonkeyPatch, whole: Path) -> None:
+    assert not Path("run/summary.json").exists()
+    assert run_magna(monkeypatch, "train", "--resume", "--run-dir", "run", "--device", "cpu") == 0
+    for name in ("metrics.jsonl", "model/model.safetensors"):
+        assert (Path("run") / name).read_bytes() == (whole / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "code", [AFTER_THE_TENTH_ROW.format("SIGKILL"), INSIDE_A_CHECKPOINT, KILLED_AT_THE_END], ids=["row", "save", "end"]
+)
+def test_a_killed_run_goes_on_bit_for_bit(monkeypatch: pytest.MonkeyPatch, never_stopped: Path, code: str) -> None:
+    process = _start(code)
+    process.communicate(timeout=600)
+    assert process.returncode == -signal.SIGKILL
+    _goes_on_bit_for_bit(monkeypatch, never_stopped)
+    assert not list(Path("run").rglob(".*"))
+
+
+def test_a_full_disk_is_one_line_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch, never_stopped: Path) -> None:
+    process = _start(FULL_DISK)
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 1
+    assert "state.safetensors could not be written (File too large)" in err.splitlines()[-1]
+    assert "Traceback" not in err and not list(Path("run").rglob(".*"))
+    state = run.RunFolder.open("run").load_checkpoint()
+    assert state is not None and state[1]["epoch"] == 3
+    _goes_on_bit_for_bit(monkeypatch, never_stopped)
+
+
+@pytest.mark.parametrize("kind", ["SIGINT", "SIGTERM"])
+def test_a_run_that_is_asked_to_stop_says_one_line(kind: str) -> None:
+    process = _start(AFTER_THE_TENTH_ROW.format(kind))
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 1
+    assert err.splitlines()[-1].startswith("magna: stopped; a training run goes on with --resume")
+
+
+@pytest.mark.parametrize(
+    ("others", "policy", "waits"),
+    [
+        (0.1, None, None),
+        (CORES - 0.1, None, "passive"),
+        (CORES / 2 - 0.6, None, None),  # less than half of them, in whole cores
+        (CORES, "active", "active"),  # as the user says
+        (None, None, None),  # a system that does not say
+    ],
+)
+def test_threads_wait_briefly_where_others_are_at_work(
+    others: float | None, policy: str | None, waits: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.setenv(name, "")  # so that it is put back as it was
+        monkeypatch.delenv(name)
+    if policy is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", policy)
+    monkeypatch.setattr(options, "other_cores", lambda: nullcontext(lambda: others))
+    options.share_cores()
+    assert os.environ.get("OMP_WAIT_POLICY") == waits
+    assert os.environ.get("GOMP_SPINCOUNT") == ("1000" if waits == "passive" else None)

@@ -1,0 +1,243 @@
+"""Data on the command line: the audit, your own graph from training to its run folder, and wrong data in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.support.laws import run_magna
+
+from magna.config.schema import DataConfig, load_recipe
+from magna.data import from_anywhere, holds_triples
+
+OWN = Path(__file__).parents[2] / "examples" / "own_graph"
+FAST = ["--set", "model.hidden_channels=8", "--set", "model.heads=2", "--set", "train.epochs=40", "--device", "cpu"]
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the example's graph, as `clubs` in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(OWN, tmp_path / "clubs")
+    return tmp_path / "clubs"
+
+
+def test_a_folder_is_a_recipe(own: Path) -> None:
+    config = load_recipe("clubs")
+    assert (config.recipe, config.data.name) == ("clubs", str(own.resolve()))
+    assert config.data.standardise_features and config.data.undirected and config.expected.seeds == 0
+    with pytest.raises(ValueError, match="or a folder with your own data"):
+        load_recipe("club")
+
+
+def test_a_dot_in_the_name_of_a_folder_is_part_of_it(own: Path) -> None:
+    own.rename(own.with_name("clubs.v2"))
+    assert load_recipe("clubs.v2").recipe == "clubs.v2"
+
+
+def test_a_table_of_nodes_says_what_a_folder_is(own: Path) -> None:
+    for name in ("train.tsv", "train.txt.bak"):
+        (own / name).write_text("a\tr\tb\n")
+        assert load_recipe("clubs").task.name == "node_classification" and not holds_triples(own)
+
+
+def test_your_own_graph_is_trained_and_scored_again(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_magna(monkeypatch, "train", "clubs", *FAST, "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["dataset"], result["recipe"]) == ("clubs", "clubs")
+    assert result["runs"][0]["test"]["accuracy"] >= 0.5
+    # From another folder too: the run knows where its data is.
+    monkeypatch.chdir(own.parent / "runs")
+    assert run_magna(monkeypatch, "evaluate", "clubs", "--json", "--device", "cpu") == 0
+    assert json.loads(capsys.readouterr().out)["metrics"] == result["runs"][0]["test"]
+
+
+def test_a_public_name_comes_before_a_folder_of_your_own(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    triples = own.with_name("digits")
+    triples.mkdir()
+    for split in ("train", "valid", "test"):
+        (triples / f"{split}.tsv").write_text("a\tr\tb\n")
+    assert run_magna(monkeypatch, "data", "audit", "digits", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["size"]["nodes"] == 1797
+    assert run_magna(monkeypatch, "data", "audit", "./digits", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["size"]["entities"] == 2
+    # Where other data is given, it is given by its path.
+    config = DataConfig("digits")
+    assert from_anywhere(config) == config and from_anywhere(config, "digits").name == str(triples)
+    assert from_anywhere(DataConfig("clubs")).name == str(own) and from_anywhere(config, "cora").name == "cora"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["model.K=3", "data.name=cora", "data.split, train.epochs=3", "data.control=none", "data.self_loops=false"],
+)
+def test_an_audit_takes_settings_of_the_data_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], setting: str
+) -> None:
+    assert run_magna(monkeypatch, "data", "audit", "digits", "--set", setting) == 2
+    assert "allowed: how a graph is read, data.split, " in capsys.readouterr().err
+
+
+def test_a_split_that_is_drawn_is_said(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = (own / "nodes.csv").read_text().splitlines()
+    (own / "nodes.csv").write_text("".join(f"{line.rsplit(',', 1)[0]}\n" for line in lines))
+    assert run_magna(monkeypatch, "train", "clubs", *FAST, "--set", "train.epochs=1", "--set", "data.split_seed=4") == 0
+    assert "note: no split given: 60/20/20 drawn at random, seed 4" in capsys.readouterr().err
+
+
+def test_baselines_do_not_take_typed_edges(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = [
+        *FAST,
+        "--set",
+        "model.name=gat",
+        "--set",
+        "model.input_dropout=0",
+        "--set",
+        "model.attention_dropout=0",
+    ]
+    assert run_magna(monkeypatch, "train", "clubs", *settings) == 2
+    assert "clubs has typed edges" in capsys.readouterr().err
+    assert not (own.parent / "runs").exists()
+
+
+def test_audit_prints_a_page_or_one_json_object(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_magna(monkeypatch, "data", "audit", "clubs", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["size"]["nodes"] == 24 and report["size"]["relations"] == 4
+    assert [row["class"] for row in report["classes"]] == ["chess", "rowing"]
+    assert report["splits"] == {"train": 6, "valid": 6, "test": 6}
+    assert run_magna(monkeypatch, "data", "audit", "clubs", "--set", "data.undirected=false") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("clubs\n") and "directed, 2 edge types" in out and "suggested K" in out
+
+
+def test_a_knowledge_graph_is_audited_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split, text in {"train": "007\tr\t7\n007\tr\t7\n", "valid": "7\tr\t007\n", "test": "8\tr\t7\n"}.items():
+        (tmp_path / f"{split}.tsv").write_text(text)
+    assert run_magna(monkeypatch, "data", "audit", str(tmp_path), "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["size"]["entities"] == 3 and report["duplicates"]["train"] == 1
+    assert report["leakage"]["reverse_rule"]["valid"] == {"mrr": 1.0, "answered": 1.0}
+    assert run_magna(monkeypatch, "data", "audit", str(tmp_path)) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(tmp_path.name) and "test triples with an entity that training never sees: 1" in out
+    (tmp_path / "test.tsv").write_text("8\tr\t7\n8\tr\n")
+    assert run_magna(monkeypatch, "data", "audit", str(tmp_path)) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "test.tsv line 2 has 2 tab-separated columns" in err and len(err.splitlines()) == 1
+
+
+def test_an_audit_shows_no_control_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.tsv").write_text("a\x1b[2J\tr\x1b[31m\tb\n")
+    assert run_magna(monkeypatch, "data", "audit", str(tmp_path)) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "a\\x1b[2J (1)" in out and "r\\x1b[31m" in out
+
+
+def test_a_missing_train_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kin").mkdir()
+    for split in ("valid", "test"):
+        (tmp_path / "kin" / f"{split}.tsv").write_text("a\tr\tb\n")
+    for command in (["train"], ["data", "audit"]):
+        assert run_magna(monkeypatch, *command, "kin") == 2
+        assert "kin has no train file; allowed: one of train.txt, " in capsys.readouterr().err.splitlines()[-1]
+    # Beside a saved graph a file of another split says nothing.
+    (tmp_path / "kin" / "data.pt").touch()
+    assert load_recipe("kin").task.name == "node_classification"
+
+
+def test_families_need_no_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = ["--data-dir", str(tmp_path)]
+    assert run_magna(monkeypatch, "data", "get", "families", *empty) == 0
+    assert "comes with the installation" in capsys.readouterr().out
+    assert run_magna(monkeypatch, "data", "audit", "families", *empty) == 0
+    assert "nothing suspicious was found" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("nodes.csv", None, "none of nodes.csv and nodes.parquet"),
+        ("nodes.csv", "id,x\n", "has no node"),
+        ("nodes.csv", "name,x\n1,2\n", "no column 'id'"),
+        ("nodes.csv", "id,x\n001,tall\n", "line 2 column 'x' is 'tall', not a number"),
+        ("nodes.csv", "id,x\n001,inf\n", "line 2 column 'x' is inf; allowed: finite"),
+        ("nodes.csv", "id,x,label,split\n001,1,a,test\n", "no node with split 'train'"),
+        ("nodes.csv", "id,x,label,split\n001,1,a,train\n002,1,b,test\n", "line 3 has label 'b'"),
+        ("edges.csv", "source,target\n001,999\n", "line 2 has target '999'"),
+    ],
+)
+@pytest.mark.parametrize("command", [["train"], ["data", "audit"]], ids=" ".join)
+def test_wrong_data_is_one_line_and_status_2(
+    own: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+    file: str,
+    text: str | None,
+    words: str,
+) -> None:
+    if text is None:
+        (own / file).unlink()
+    else:
+        (own / file).write_text(text)
+    assert run_magna(monkeypatch, *command, "clubs") == 2
+    out, err = capsys.readouterr()
+    *progress, line = err.splitlines()
+    assert line.startswith("magna: ") and words in line and out == ""
+    assert all(text.startswith("recipe ") for text in progress)
+    assert not (own.parent / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "clubs", "--set", "data.split=public2"], "allowed: 'public', 'random'"),
+        (["data", "audit", "nowhere"], "allowed: digits, cora"),
+        (["data", "audit", "families", "--set", "data.undirected=false"], "families is a knowledge graph"),
+        (["data", "audit", "ogbn-arxiv", "--data-dir", "empty"], "data.features=stand-in"),
+    ],
+)
+def test_wrong_names_are_one_line_and_status_2(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert run_magna(monkeypatch, *arguments) == 2
+    assert words in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_list_tells_about_stand_ins(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_magna(monkeypatch, "data", "list", "--json") == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["datasets"]}
+    assert "stand-in features" in rows["ogbn-arxiv"]["size"]
+
+
+def test_data_whose_name_no_run_folder_can_hold_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "n\udcff"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no such names on this file system: {error}")
+    with pytest.raises(ValueError, match="cannot be written down in a run folder: its name is not UTF-8 text; try to"):
+        from_anywhere(DataConfig(str(folder)))

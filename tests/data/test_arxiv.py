@@ -1,0 +1,152 @@
+"""ogbn-arxiv: OGB's own files where they are, else the public graph with features that are called stand-ins."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from magna.config.schema import DataConfig
+from magna.data import files_of, load_arxiv, load_node_data, present
+from magna.data.ogb import load_ogb
+from magna.tasks.metrics import accuracy
+
+N, CLASSES = 30, 3
+
+
+def _write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(file, "wt") as out:
+        out.write(text)
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """A small data set in OGB's format, where OGB's own package would put ogbn-arxiv."""
+    draw = np.random.Generator(np.random.PCG64(0))
+    root = tmp_path / "ogbn_arxiv"
+    edges = [(i, int(draw.integers(N))) for i in range(N) for _ in range(2)]
+    parts = {
+        "raw/edge": "".join(f"{source},{target}\n" for source, target in edges),
+        "raw/node-feat": "".join(f"{a:.6f},{b:.6f}\n" for a, b in draw.normal(size=(N, 2))),
+        "raw/node-label": "".join(f"{i % CLASSES}\n" for i in range(N)),
+        "raw/node_year": "".join(f"{2010 + i % 10}\n" for i in range(N)),
+        "raw/num-node-list": f"{N}\n",
+        "raw/num-edge-list": f"{len(edges)}\n",
+        "split/time/train": "".join(f"{i}\n" for i in range(0, 20)),
+        "split/time/valid": "".join(f"{i}\n" for i in range(20, 25)),
+        "split/time/test": "".join(f"{i}\n" for i in reversed(range(25, 30))),
+        "mapping/labelidx2arxivcategeory": "label idx,arxiv category\n0,arxiv cs na\n1,arxiv cs mm\n2,arxiv cs lo\n",
+    }
+    for name, text in parts.items():
+        _write(root / f"{name}.csv.gz", text)
+    (root / "processed").mkdir()
+    return tmp_path
+
+
+def test_ogb_files_are_read(data_dir: Path) -> None:
+    data = load_node_data("ogbn-arxiv", data_dir)
+    assert (data.name, data.num_nodes, data.num_classes) == ("ogbn-arxiv", N, CLASSES)
+    assert data.schema.class_names == ("cs.NA", "cs.MM", "cs.LO")
+    assert data.x is not None and data.x.shape == (N, 2) and data.x.dtype == torch.float32
+    assert data.test.tolist() == [25, 26, 27, 28, 29] and data.notes == ()
+    source, target = data.edge_index
+    assert {(a, b) for a, b in zip(source.tolist(), target.tolist(), strict=True)} == {
+        (b, a) for a, b in zip(source.tolist(), target.tolist(), strict=True)
+    }
+    directed = load_node_data(DataConfig("ogbn-arxiv", undirected=False), data_dir)
+    assert directed.edge_index.shape == (2, 2 * N)
+
+
+def test_the_ogb_package_reads_the_same(data_dir: Path) -> None:
+    pytest.importorskip("ogb")
+    from ogb.nodeproppred import Evaluator, NodePropPredDataset
+
+    about = {
+        "dir_path": str(data_dir / "ogbn_arxiv"),
+        "version": 1,
+        "download_name": "arxiv",
+        "num tasks": 1,
+        "task type": "multiclass classification",
+        "eval metric": "acc",
+        "num classes": CLASSES,
+        "is hetero": "False",
+        "binary": "False",
+        "add_inverse_edge": "False",
+        "additional node files": "node_year",
+        "additional edge files": "None",
+        "split": "time",
+        "url": "",
+    }
+    (data_dir / "ogbn_arxiv" / "RELEASE_v1.txt").touch()
+    theirs = NodePropPredDataset("ogbn-arxiv", meta_dict=about)
+    ours = load_ogb(data_dir / "ogbn_arxiv", "ogbn-arxiv")
+    graph, labels = theirs[0]
+    assert np.array_equal(graph["edge_index"], ours.edge_index.numpy())
+    assert ours.x is not None and np.array_equal(graph["node_feat"].astype(np.float32), ours.x.numpy())
+    assert np.array_equal(labels[:, 0], ours.y.numpy())
+    for split, nodes in theirs.get_idx_split().items():
+        assert np.array_equal(np.sort(nodes), ours.split(split).numpy())
+
+    scores = torch.randn(N, CLASSES, generator=torch.Generator().manual_seed(0))
+    for nodes in (ours.valid, ours.test, torch.arange(N)):
+        answer = {"y_true": ours.y[nodes, None], "y_pred": scores[nodes].argmax(1, keepdim=True)}
+        assert Evaluator("ogbn-arxiv").eval(answer)["acc"] == pytest.approx(accuracy(scores[nodes], ours.y[nodes]))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("raw/edge", "0,99\n", "edge to node 99; allowed: 0 to 29"),
+        ("raw/edge", "0,a\n", "not gzipped CSV"),
+        ("raw/edge", "0,1,2\n", "3 columns; allowed: 2"),
+        ("raw/node-feat", "1,2\n", "has 1 lines; allowed: 30"),
+        ("raw/node-feat", "1,nan\n" * N, "nan in row 0, feature 1"),
+        ("raw/node-label", "1\n", "has 1 lines; allowed: 30"),
+    ],
+)
+def test_damaged_ogb_files_are_named(data_dir: Path, name: str, text: str, words: str) -> None:
+    _write(data_dir / "ogbn_arxiv" / f"{name}.csv.gz", text)
+    with pytest.raises(ValueError, match=words):
+        load_node_data("ogbn-arxiv", data_dir)
+
+
+def test_missing_ogb_files_are_named(data_dir: Path, tmp_path: Path) -> None:
+    (data_dir / "ogbn_arxiv" / "split" / "time" / "valid.csv.gz").unlink()
+    with pytest.raises(ValueError, match=r"valid\.csv\.gz is missing"):
+        load_node_data("ogbn-arxiv", data_dir)
+    with pytest.raises(ValueError, match=r"data\.features=stand-in"):
+        load_node_data("ogbn-arxiv", tmp_path / "elsewhere")
+
+
+def _needs_public_files() -> None:
+    if any(present(path) is None for path in files_of("ogbn-arxiv")):
+        pytest.skip("ogbn-arxiv is not in the data folder (MAGNA_DATA_DIR)")
+
+
+def test_the_public_graph() -> None:
+    _needs_public_files()
+    data = load_arxiv()
+    assert (data.num_nodes, data.num_classes, data.edge_index.size(1)) == (169_343, 40, 2_315_598)
+    assert (len(data.train), len(data.valid), len(data.test)) == (90_941, 29_799, 48_603)
+    assert data.x is None
+    source, target = load_arxiv(directed=True).edge_index
+    assert source.numel() == 1_166_243
+    assert (data.y[source] == data.y[target]).float().mean() == pytest.approx(0.655, abs=0.001)
+
+
+def test_stand_in_features_are_called_so() -> None:
+    _needs_public_files()
+    data = load_node_data(DataConfig("ogbn-arxiv", features="stand-in"))
+    assert data.name == "ogbn-arxiv (stand-in features)"
+    assert "not comparable" in data.notes[0]
+    assert data.x is not None and data.x.shape == (169_343, 42) and torch.isfinite(data.x).all()
+    # The first line of the guesses is 24,4,10,16,23.
+    assert data.x[0, [24, 4, 10, 16, 23]].tolist() == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 1 / 5])
+    first = data.x[:, :40].argmax(1)
+    right = [float((first == data.y)[data.split(split)].double().mean()) for split in ("train", "valid", "test")]
+    assert right == pytest.approx([0.728, 0.743, 0.744], abs=0.001)
+    assert data.class_name(0) == "cs.NA"

@@ -1,0 +1,155 @@
+"""The audit: every number on graphs that can be counted by hand, and on Cora."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from magna.data import NodeData, files_of, load_digits, load_node_data, present, undirected
+from magna.data.audit import audit, show
+
+
+def graph(edges: list[tuple[int, int]], y: list[int], **more: object) -> NodeData:
+    edge_index = torch.tensor(edges, dtype=torch.int64).view(-1, 2).T.contiguous()
+    parts = {split: torch.zeros(0, dtype=torch.int64) for split in ("train", "valid", "test")} | more
+    return NodeData("drawn", edge_index, torch.tensor(y), max(y) + 1, **parts)  # type: ignore[arg-type]
+
+
+def test_numbers_that_can_be_counted_by_hand() -> None:
+    # A path 0-1-2-3, a pair 4-5, and 6 alone; 1→2 twice, a loop on 0.
+    edges = [(0, 1), (1, 0), (1, 2), (1, 2), (2, 1), (2, 3), (3, 2), (4, 5), (0, 0)]
+    x = torch.tensor([[1.0], [2.0], [0.0], [1.0], [0.0], [5.0], [6.0]])
+    data = graph(
+        edges,
+        [0, 0, 1, 1, 0, -1, 1],
+        x=x,
+        train=torch.tensor([0, 1, 4]),
+        valid=torch.tensor([2, 1]),
+        test=torch.tensor([3, 6, 6]),
+    )
+    report = audit(data)
+    assert report["size"] == {
+        "nodes": 7,
+        "edges": 9,
+        "features": 1,
+        "classes": 2,
+        "relations": None,
+        "labelled": 6,
+    }
+    assert report["edges"] == {"self_loops": 1, "duplicates": 1, "undirected": False}
+    assert report["degree"] == {"mean_in": 9 / 7, "median_in": 1, "largest_in": 3, "isolated": 1}
+    assert report["homophily"] == pytest.approx(4 / 7)
+    assert report["components"] == {"count": 3, "largest": 4, "share_of_largest": 4 / 7}
+    assert report["distance"]["mean"] == pytest.approx((3 * 1 + 2 * 2 + 3) / 6) and report["distance"]["exact"]
+    assert report["suggested_K"] == 2
+    assert report["classes"] == [
+        {"class": "0", "all": 3, "train": 3, "valid": 1, "test": 0},
+        {"class": "1", "all": 3, "train": 0, "valid": 1, "test": 3},
+    ]
+    leakage = report["leakage"]
+    assert leakage["shared_nodes"] == {"train_valid": 1, "train_test": 0, "valid_test": 0}
+    assert leakage["listed_twice"] == {"train": 0, "valid": 0, "test": 1}
+    # Node 3 looks like node 0; node 2, all zeros, says nothing.
+    assert leakage["same_features_as_training"] == {"valid": 1, "test": 1}
+    twice, again = "test lists more than once: 1", "there more than once: 1"
+    for words in ("both train and valid: 1", twice, "no training node in class 1", again, "without an edge"):
+        assert any(words in line for line in report["warnings"]), words
+    assert json.loads(json.dumps(report)) == report
+
+
+def test_a_graph_without_edges_labels_or_features() -> None:
+    report = audit(graph([], [-1, -1, -1]))
+    assert report["homophily"] is None and report["distance"]["mean"] is None
+    assert report["suggested_K"] == 1 and report["components"]["count"] == 3
+    _print(report)
+
+
+def test_duplicates_of_another_type_are_none() -> None:
+    data = graph([(0, 1), (0, 1), (0, 1)], [0, 0], edge_type=torch.tensor([0, 1, 1]), num_relations=2)
+    assert audit(data)["edges"]["duplicates"] == 1
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=200))
+def test_distances_are_those_of_scipy(edges: list[tuple[int, int]]) -> None:
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import shortest_path
+
+    data = graph(edges, [0] * 100)
+    report = audit(data)
+    adjacency = coo_matrix((np.ones(len(edges)), data.edge_index.numpy()), shape=(100, 100))
+    distance = shortest_path(adjacency, directed=False, unweighted=True)
+    reachable = np.isfinite(distance)
+    inside = reachable[reachable.sum(1).argmax()]
+    size = int(inside.sum())
+    assert report["components"]["largest"] == size
+    if size > 1:
+        expected = distance[np.ix_(inside, inside)].sum() / (size * (size - 1))
+        # Components of the same size may differ; then scipy's first one is not ours.
+        if (reachable.sum(1) == size).sum() == size:
+            assert report["distance"]["mean"] == pytest.approx(expected)
+
+
+def test_a_large_component_is_sampled_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    digits = load_digits()
+    exact = audit(digits)["distance"]["mean"]
+    monkeypatch.setattr("magna.data.audit.EXACT_NODES", 100)
+    sampled = audit(digits)["distance"]
+    assert not sampled["exact"] and sampled["sources"] == 512
+    assert sampled["mean"] == pytest.approx(exact, rel=0.03) and sampled == audit(digits)["distance"]
+    assert "from 512 random nodes" in _print(audit(digits))
+
+
+@pytest.mark.parametrize(
+    ("name", "distance", "K", "components", "isolated", "homophily"),
+    [("cora", 6.31, 7, 78, 0, 0.81), ("citeseer", 9.33, 10, 438, 48, 0.74)],
+)
+def test_planetoid(name: str, distance: float, K: int, components: int, isolated: int, homophily: float) -> None:
+    if any(present(path) is None for path in files_of(name)):
+        pytest.skip(f"{name} is not in the data folder (MAGNA_DATA_DIR)")
+    report = audit(load_node_data(name))
+    assert round(report["distance"]["mean"], 2) == distance and report["suggested_K"] == K
+    assert (report["components"]["count"], report["degree"]["isolated"]) == (components, isolated)
+    assert round(report["homophily"], 2) == homophily
+    assert set(report["leakage"]["shared_nodes"].values()) == {0}
+
+
+def test_the_distance_that_the_paper_quotes() -> None:
+    """5.27 "for Cora" is Cora-ML (2,810 connected nodes; Gasteiger et al. 2019); Planetoid's Cora has 6.31."""
+    file = Path(os.environ.get("MAGNA_DATA_DIR", ".")) / "cora-ml" / "cora_ml.npz"
+    if not file.is_file():
+        pytest.skip("cora-ml/cora_ml.npz (github.com/gasteigerjo/ppnp) is not in the data folder (MAGNA_DATA_DIR)")
+    stored = np.load(file, allow_pickle=False)
+    pointer = stored["adj_matrix.indptr"]
+    source = torch.from_numpy(np.repeat(np.arange(len(pointer) - 1), np.diff(pointer)))
+    target = torch.from_numpy(stored["adj_matrix.indices"].astype(np.int64))
+    nothing = torch.zeros(0, dtype=torch.int64)
+    y = torch.zeros(len(pointer) - 1, dtype=torch.int64)
+    data = NodeData("cora-ml", undirected(source, target, len(y)), y, 1, nothing, nothing, nothing)
+    report = audit(data)
+    assert report["components"]["largest"] == 2_810
+    assert round(report["distance"]["mean"], 2) == 5.27 and report["suggested_K"] == 6
+
+
+def _print(report: dict) -> str:
+    from rich.console import Console
+
+    out = io.StringIO()
+    show(report, Console(file=out, width=100))
+    return out.getvalue()
+
+
+def test_people_can_read_it() -> None:
+    text = _print(audit(load_digits()))
+    assert "96.9 % of edges join nodes of one class" in text and "suggested K  8" in text
+    assert "nothing suspicious was found" in text
+    assert all(len(line.rstrip()) <= 100 for line in text.splitlines())
+    assert "no edge joins two labelled nodes" in _print(audit(graph([(0, 2)], [0, 1, -1])))

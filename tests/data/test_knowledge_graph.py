@@ -1,0 +1,142 @@
+"""A knowledge graph as training reads it, against its definition written out in loops."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from magna.data import Answers, KnowledgeGraph, files_of, load_knowledge_graph, present
+from magna.data.triples import SPLITS, Row, triples_from
+
+
+def drawn(seed: int, num_entities: int = 12, num_relations: int = 3) -> KnowledgeGraph:
+    """A small random knowledge graph, with loops, repeated pairs and entities that training does not see."""
+    chance = random.Random(seed)
+
+    def rows(count: int) -> list[Row]:
+        return [
+            (f"e{chance.randrange(num_entities)}", f"r{chance.randrange(num_relations)}", f"e{chance.randrange(9)}")
+            for _ in range(count)
+        ]
+
+    return KnowledgeGraph.from_triples(triples_from("drawn", {"train": rows(25), "valid": rows(6), "test": rows(8)}))
+
+
+def listed(answers: Answers) -> list[list[int]]:
+    ptr = answers.ptr.tolist()
+    return [answers.index[start:end].tolist() for start, end in pairwise(ptr)]
+
+
+def truth(graph: KnowledgeGraph, splits: tuple[str, ...]) -> dict[tuple[int, int], list[int]]:
+    """(head, relation) → its answers, inverse relations included."""
+    found: dict[tuple[int, int], set[int]] = {}
+    for split in splits:
+        for head, relation, tail in graph.triples.split(split).tolist():
+            found.setdefault((head, relation), set()).add(tail)
+            found.setdefault((tail, relation + graph.num_relations), set()).add(head)
+    return {query: sorted(answers) for query, answers in sorted(found.items())}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_edges_and_training_queries(seed: int) -> None:
+    graph = drawn(seed)
+    train, R, N = graph.triples.train.tolist(), graph.num_relations, graph.num_entities
+    edges = [(h, r, t) for h, r, t in train] + [(t, r + R, h) for h, r, t in train] + [(n, 2 * R, n) for n in range(N)]
+    source, target = graph.edge_index.tolist()
+    assert list(zip(source, graph.edge_type.tolist(), target, strict=True)) == edges
+
+    queries = [(head, relation) for head, relation in graph.queries.tolist()]
+    expected = truth(graph, ("train",))
+    assert queries == list(expected) and listed(graph.answers) == list(expected.values())
+    for (head, relation, tail), own, other in zip(
+        edges, graph.edge_query.tolist(), graph.reverse_query.tolist(), strict=True
+    ):
+        if relation == 2 * R:
+            assert own == other == -1
+        else:
+            assert queries[own] == (head, relation) and queries[other] == (tail, (relation + R) % (2 * R))
+    # A query is answered by as many edges as it has answers: weights and masks agree.
+    assert torch.equal(torch.bincount(graph.edge_query[: 2 * len(train)]), graph.answers.counts)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_ranking_asks_both_sides_and_knows_all_splits(seed: int, split: str) -> None:
+    graph = drawn(seed)
+    triples, R = graph.triples.split(split).tolist(), graph.num_relations
+    ranking = graph.ranking(split)
+    queries = [(head, relation) for head, relation in ranking.queries.tolist()]
+    assert queries == sorted(set(queries)) and ranking.num_triples == len(triples)
+    asked = [(*queries[at], target) for at, target in zip(ranking.query.tolist(), ranking.target.tolist(), strict=True)]
+    assert asked[ranking.side("tail")] == [(h, r, t) for h, r, t in triples]
+    assert asked[ranking.side("head")] == [(t, r + R, h) for h, r, t in triples]
+    assert ranking.rel_type.tolist() == [r for _, r, _ in triples] * 2
+    everything = truth(graph, SPLITS)
+    assert listed(ranking.known) == [everything[query] for query in queries]
+
+
+def test_any_query_has_answers_even_if_none() -> None:
+    graph = drawn(0)
+    every = torch.cartesian_prod(torch.arange(graph.num_entities), torch.arange(2 * graph.num_relations))
+    queries = every[torch.randint(len(every), (200,), generator=torch.Generator().manual_seed(0))]
+    for splits in (SPLITS, ("train",), ("valid", "test")):
+        expected = truth(graph, splits)
+        answers = listed(graph.answers_to(queries, splits))
+        assert answers == [expected.get((head, relation), []) for head, relation in queries.tolist()]
+    assert listed(graph.answers_to(queries[:0])) == []
+
+
+def test_one_triple_and_an_entity_only_in_test(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("a\tonce\tb\na\tr\ta\n")
+    (tmp_path / "valid.tsv").write_text("")
+    (tmp_path / "test.tsv").write_text("new\tonce\tb\nb\tnever\tnew\n")
+    graph = load_knowledge_graph(tmp_path)
+    assert graph.triples.entities == ("a", "b", "new") and graph.triples.relations == ("never", "once", "r")
+    # The new entity has its self-loop alone, and takes part as a candidate and as a head.
+    assert (graph.edge_index == graph.triples.entity_id("new")).sum() == 2
+    assert graph.edge_type.tolist() == [1, 2, 4, 5, 6, 6, 6]
+    ranking = graph.ranking("test")
+    assert ranking.queries.tolist() == [[1, 0], [1, 4], [2, 1], [2, 3]]
+    assert listed(ranking.known) == [[2], [0, 2], [1], [1]]
+    with pytest.raises(ValueError, match="has no valid triple; allowed: at least one in each split; try"):
+        graph.ranking("valid")
+    with pytest.raises(ValueError, match="split is 'dev'"):
+        graph.ranking("dev")
+    with pytest.raises(ValueError, match="side is 'both'; allowed: head, tail"):
+        ranking.side("both")
+
+
+def test_an_unknown_name_is_told_what_there_is() -> None:
+    with pytest.raises(
+        ValueError, match="knowledge graph is 'wn18'; allowed: families, wn18rr, fb15k-237, or a folder"
+    ):
+        load_knowledge_graph("wn18")
+
+
+def test_it_moves_as_a_whole() -> None:
+    graph, meta = drawn(1), torch.device("meta")
+    moved, ranking = graph.to(meta), graph.ranking("test").to(meta)
+    tensors = [moved.edge_index, moved.edge_type, moved.queries, *moved.answers, moved.edge_query, moved.reverse_query]
+    tensors += [ranking.queries, *ranking.known, ranking.query, ranking.target, ranking.rel_type]
+    assert {tensor.device for tensor in tensors} == {meta}
+
+
+@pytest.mark.parametrize(
+    ("name", "queries", "edges"),
+    [("wn18rr", 103_509, 2 * 86_835 + 40_943), ("fb15k-237", 149_689, 2 * 272_115 + 14_541)],
+)
+def test_public_sizes(name: str, queries: int, edges: int) -> None:
+    if any(present(path) is None for path in files_of(name)):
+        pytest.skip(f"{name} is not in the data folder (MAGNA_DATA_DIR)")
+    graph = load_knowledge_graph(name)
+    assert graph.queries.shape == (queries, 2) and graph.edge_index.shape == (2, edges)
+    ranking = graph.ranking("test")
+    assert len(ranking.query) == 2 * len(graph.triples.test)
+    # Each target is among what is known, so a filter takes away others only.
+    rows = torch.repeat_interleave(torch.arange(len(ranking.queries)), ranking.known.counts)
+    known = rows * graph.num_entities + ranking.known.index
+    assert torch.isin(ranking.query * graph.num_entities + ranking.target, known).all()

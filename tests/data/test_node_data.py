@@ -1,0 +1,115 @@
+"""Digits, and what all node data share."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+
+from magna.data import NodeData, Schema, files_of, load_digits, load_node_data, present
+
+
+@pytest.fixture(scope="module")
+def digits() -> NodeData:
+    return load_digits()
+
+
+def test_digits_counts(digits: NodeData) -> None:
+    assert digits.x is not None
+    assert digits.x.shape == (1_797, 64)
+    assert digits.edge_index.shape == (2, 15_044)
+    assert (len(digits.train), len(digits.valid), len(digits.test)) == (100, 500, 1_197)
+    assert torch.bincount(digits.y[digits.train]).tolist() == [10] * 10
+    assert torch.cat([digits.train, digits.valid, digits.test]).unique().numel() == 1_797
+
+
+def test_digits_are_the_same_on_every_machine(digits: NodeData) -> None:
+    parts = (digits.edge_index, digits.train, digits.valid, digits.test)
+    together = b"".join(part.numpy().astype("<i8").tobytes() for part in parts)
+    assert hashlib.sha256(together).hexdigest() == "217bc35720cb91f5ccb865034fb7d715571829ea998c3d9ce55214a3b99a9f1b"
+
+
+def test_self_loops_are_added_once(digits: NodeData) -> None:
+    looped = digits.with_self_loops()
+    assert looped.edge_index.size(1) == 15_044 + 1_797
+    source, target = looped.edge_index
+    assert torch.equal(source[source == target], torch.arange(1_797))
+    assert torch.equal(target, target.sort().values)
+    assert torch.equal(looped.with_self_loops().edge_index, looped.edge_index)
+
+
+def test_rows_are_normalised_and_zeros_stay() -> None:
+    nothing = torch.zeros(0, dtype=torch.long)
+    data = NodeData(
+        "tiny",
+        torch.zeros(2, 0, dtype=torch.long),
+        torch.zeros(2, dtype=torch.long),
+        1,
+        nothing,
+        nothing,
+        nothing,
+        torch.tensor([[1.0, 3.0], [0.0, 0.0]]),
+    )
+    normalised = data.with_row_normalised_features().x
+    assert normalised is not None
+    assert normalised.tolist() == [[0.25, 0.75], [0.0, 0.0]]
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="allowed: digits, cora"):
+        load_node_data("karate")
+
+
+def test_to_pyg_and_back(digits: NodeData) -> None:
+    typed = replace(digits, edge_type=digits.edge_index[0] % 3, num_relations=3)
+    for data in (digits, typed):
+        pyg = data.to_pyg()
+        pyg.validate()
+        assert (pyg.num_nodes, pyg.num_features, pyg.num_edges) == (1_797, 64, 15_044)
+        assert pyg.is_undirected() or data is typed
+        back = NodeData.from_pyg(pyg, "digits")
+        for part in ("edge_index", "x", "y", "train", "valid", "test"):
+            assert torch.equal(getattr(back, part), getattr(data, part))
+        assert (back.num_classes, back.num_relations) == (10, data.num_relations)
+
+
+def test_transforms_of_pyg_serve(digits: NodeData) -> None:
+    from torch_geometric.transforms import AddSelfLoops, Compose, NormalizeFeatures
+
+    theirs = NodeData.from_pyg(Compose([NormalizeFeatures(), AddSelfLoops()])(digits.to_pyg()))
+    ours = digits.with_row_normalised_features().with_self_loops()
+    assert theirs.x is not None and ours.x is not None
+    assert torch.allclose(theirs.x, ours.x)
+    assert torch.equal(theirs.with_self_loops().edge_index, ours.edge_index)
+
+
+def test_cora_is_that_of_pyg() -> None:
+    if any(present(path) is None for path in files_of("cora")):
+        pytest.skip("cora is not in the data folder (MAGNA_DATA_DIR)")
+    from torch_geometric.io import read_planetoid_data
+
+    folder = present("cora/ind.cora.x")
+    assert folder is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # old names inside the published pickles
+        theirs = NodeData.from_pyg(read_planetoid_data(str(folder.parent), "cora"))
+    ours = load_node_data("cora")
+    assert torch.equal(theirs.with_both_directions().edge_index, ours.edge_index)
+    for part in ("x", "y", "train", "valid", "test"):
+        assert torch.equal(getattr(theirs, part), getattr(ours, part))
+
+
+def test_a_schema_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(ValueError, match="no 'colour'; allowed: feature_names"):
+        Schema.from_dict({"colour": ["red"]})
+
+
+@pytest.mark.parametrize("lengths", [(1, 64), (64, 1)])
+def test_a_scale_of_other_columns_is_refused(digits: NodeData, lengths: tuple[int, int]) -> None:
+    shift, scale = ((1.0,) * length for length in lengths)
+    data = replace(digits, schema=Schema(feature_shift=shift, feature_scale=scale))
+    with pytest.raises(ValueError, match="64 features; allowed: 1, as in training"):
+        data.with_standardised_features()

@@ -1,0 +1,73 @@
+"""Cora, Citeseer and Pubmed as published, and a reader that executes nothing."""
+
+from __future__ import annotations
+
+import collections
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from magna.data import files_of, load_planetoid, present
+from magna.data.planetoid import read_restricted
+
+
+def _needs(name: str) -> None:
+    if any(present(path) is None for path in files_of(name)):
+        pytest.skip(f"{name} is not in the data folder (MAGNA_DATA_DIR)")
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "edges", "features", "classes", "train"),
+    [
+        ("cora", 2_708, 5_278, 1_433, 7, 140),
+        ("citeseer", 3_327, 4_552, 3_703, 6, 120),
+        ("pubmed", 19_717, 44_324, 500, 3, 60),
+    ],
+)
+def test_counts(name: str, nodes: int, edges: int, features: int, classes: int, train: int) -> None:
+    _needs(name)
+    data = load_planetoid(name)
+    assert data.x is not None
+    assert data.x.shape == (nodes, features)
+    assert (data.num_nodes, data.num_classes, data.edge_index.size(1)) == (nodes, classes, 2 * edges)
+    assert (len(data.train), len(data.valid), len(data.test)) == (train, 500, 1_000)
+    source, target = data.edge_index
+    assert (source != target).all()
+    assert torch.equal(target, target.sort().values)
+    assert torch.equal(
+        torch.unique(source * nodes + target), torch.unique(target * nodes + source)
+    )  # both directions, each once
+    assert torch.bincount(data.y[data.train]).tolist() == [20] * classes
+    assert (data.y[torch.cat([data.train, data.valid, data.test])] >= 0).all()
+    # Citeseer's 15 nodes without features or label.
+    unlabelled = data.y < 0
+    assert int(unlabelled.sum()) == (15 if name == "citeseer" else 0)
+    assert (data.x[unlabelled] == 0).all()
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="allowed: cora, citeseer, pubmed"):
+        load_planetoid("coral")
+
+
+class _Hostile:
+    def __init__(self, touched: Path):
+        self.touched = touched
+
+    def __reduce__(self) -> tuple:
+        return os.system, (f"touch {self.touched}",)
+
+
+def test_a_hostile_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
+    (tmp_path / "bad").write_bytes(pickle.dumps(_Hostile(tmp_path / "touched"), protocol=2))
+    with pytest.raises(ValueError, match="the pickle asks for"):
+        read_restricted(tmp_path / "bad")
+    assert not (tmp_path / "touched").exists()
+
+
+def test_plain_containers_are_read(tmp_path: Path) -> None:
+    (tmp_path / "graph").write_bytes(pickle.dumps(collections.defaultdict(list, {0: [1], 1: [0]}), protocol=2))
+    assert read_restricted(tmp_path / "graph") == {0: [1], 1: [0]}

@@ -1,0 +1,80 @@
+"""Random splits: the sizes of the standard one, the same on every machine, and no node twice."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+import torch
+
+from magna.config.schema import DataConfig
+from magna.data import NodeData, files_of, load_node_data, present
+from magna.data.splits import REPORTED_SEEDS, with_random_split
+
+
+def fingerprint(data: NodeData) -> str:
+    parts = b"".join(part.numpy().astype("<i8").tobytes() for part in (data.train, data.valid, data.test))
+    return hashlib.sha256(parts).hexdigest()[:16]
+
+
+def test_digits_split_is_the_same_on_every_machine() -> None:
+    public = load_node_data("digits")
+    splits = [load_node_data(DataConfig(split="random", split_seed=seed)) for seed in REPORTED_SEEDS]
+    assert len({fingerprint(data) for data in [public, *splits]}) == 11
+    assert fingerprint(splits[0]) == "f80b681768dcd238"
+    for data in splits:
+        assert (len(data.train), len(data.valid), len(data.test)) == (100, 500, 1_197)
+        assert torch.bincount(data.y[data.train]).tolist() == [10] * 10
+        assert torch.cat([data.train, data.valid, data.test]).unique().numel() == 1_797
+    assert splits[3].notes == ("random split, seed 3",)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("cora", "0aa3310605edcf6f"), ("citeseer", "cbf6b899e2632988"), ("pubmed", "265cffd2d6a66be1")],
+)
+def test_planetoid_splits_have_the_standard_ratio(name: str, expected: str) -> None:
+    if any(present(path) is None for path in files_of(name)):
+        pytest.skip(f"{name} is not in the data folder (MAGNA_DATA_DIR)")
+    public = load_node_data(name)
+    prints = []
+    for seed in REPORTED_SEEDS:
+        data = with_random_split(public, seed)
+        prints.append(fingerprint(data))
+        assert torch.bincount(data.y[data.train]).tolist() == [20] * data.num_classes
+        assert (len(data.valid), len(data.test)) == (500, 1_000)
+        together = torch.cat([data.train, data.valid, data.test])
+        assert together.unique().numel() == together.numel()
+        assert (data.y[together] >= 0).all()
+    # All ten, so that a result of any of them can be repeated.
+    assert hashlib.sha256("".join(prints).encode()).hexdigest()[:16] == expected
+
+
+def test_a_split_of_a_split_does_not_depend_on_the_first() -> None:
+    public = load_node_data("digits")
+    assert fingerprint(with_random_split(with_random_split(public, 5), 2)) == fingerprint(with_random_split(public, 2))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"split_seed": -1}, "data.split_seed is -1"),
+        ({"standardise_features": True, "normalise_features": True}, "both true"),
+    ],
+)
+def test_wrong_settings_are_refused(config: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        DataConfig(**config)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (DataConfig("digits", undirected=False), "edges have no direction"),
+        (DataConfig("digits", split_seed=3), "split_seed is 3, but digits has a split of its own; try data.split"),
+        (DataConfig("digits", features="stand-in"), "ogbn-arxiv has stand-ins"),
+    ],
+)
+def test_settings_that_a_data_set_cannot_follow_are_refused(config: DataConfig, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        load_node_data(config)

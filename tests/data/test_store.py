@@ -1,0 +1,122 @@
+"""Finding, fetching and checking files, without a network."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from magna.data import store
+from magna.data.files import FILES, PublicFile
+
+TEXT = b"a\tr\tb\n"
+
+
+def _sum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """A little internet: address → content."""
+    pages: dict[str, bytes] = {}
+
+    def urlopen(url: str, timeout: float) -> io.BytesIO:
+        if url not in pages:
+            raise urllib.error.URLError("no network")
+        return io.BytesIO(pages[url])
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    return pages
+
+
+def test_the_folder_is_the_argument_then_the_variable_then_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGNA_DATA_DIR", "/variable")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert store.data_folder("/argument") == Path("/argument")
+    assert store.data_folder() == Path("/variable")
+    monkeypatch.delenv("MAGNA_DATA_DIR")
+    assert store.data_folder() == Path("/cache/magna")
+
+
+def test_a_missing_file_is_fetched_once(
+    tmp_path: Path, published: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FILES, "x/f", PublicFile(_sum(TEXT), "https://home/f"))
+    published["https://home/f"] = TEXT
+    assert store.present("x/f", tmp_path) is None
+    assert store.locate("x/f", tmp_path).read_bytes() == TEXT
+    published.clear()
+    assert store.locate("x/f", tmp_path) == tmp_path / "x" / "f"
+    assert [child.name for child in (tmp_path / "x").iterdir()] == ["f"]
+
+
+def test_a_member_of_an_archive_is_stored_as_published(
+    tmp_path: Path, published: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+        entry = tarfile.TarInfo("./train.txt")
+        entry.size = len(TEXT)
+        tar.addfile(entry, io.BytesIO(TEXT))
+    zipped = gzip.compress(TEXT)
+    file = PublicFile(_sum(zipped), "https://home/a.tar.gz", text_sha256=_sum(TEXT), member="train.txt")
+    monkeypatch.setitem(FILES, "x/train.txt.gz", file)
+    published[file.url] = archive.getvalue()
+    assert store.locate("x/train.txt.gz", tmp_path) == tmp_path / "x" / "train.txt"
+
+    # A folder that holds the gzip is taken as it is.
+    (tmp_path / "x" / "train.txt").unlink()
+    (tmp_path / "x" / "train.txt.gz").write_bytes(zipped)
+    assert store.locate("x/train.txt.gz", tmp_path) == tmp_path / "x" / "train.txt.gz"
+
+
+def test_without_network_the_error_names_file_home_and_place(tmp_path: Path, published: dict[str, bytes]) -> None:
+    with pytest.raises(ValueError, match="no network") as caught:
+        store.locate("cora/ind.cora.x", tmp_path)
+    message = str(caught.value)
+    assert str(tmp_path / "cora" / "ind.cora.x") in message
+    assert FILES["cora/ind.cora.x"].url in message
+    assert "MAGNA_DATA_DIR" in message
+
+
+def test_other_content_is_refused(tmp_path: Path, published: dict[str, bytes]) -> None:
+    published[FILES["cora/ind.cora.x"].url] = b"something else"
+    with pytest.raises(ValueError, match="nothing was stored"):
+        store.locate("cora/ind.cora.x", tmp_path)
+    assert not (tmp_path / "cora").exists()
+    (tmp_path / "cora").mkdir()
+    (tmp_path / "cora" / "ind.cora.x").write_bytes(b"something else")
+    with pytest.raises(ValueError, match="SHA-256"):
+        store.locate("cora/ind.cora.x", tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(
+    tmp_path: Path, published: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FILES, "x/f", PublicFile(_sum(TEXT), "https://home/f"))
+    published["https://home/f"] = TEXT
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(ValueError, match="cannot be written; put the file there or choose another folder"):
+        store.locate("x/f", tmp_path / "file")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match=r"f could not be written \(No space .*make room, then the same command"):
+        store.locate("x/f", tmp_path)
+    assert list((tmp_path / "x").iterdir()) == []
+
+
+def test_the_table_is_complete() -> None:
+    assert len(store.files_of("cora")) == len(store.files_of("citeseer")) == len(store.files_of("pubmed")) == 8
+    assert len(store.files_of("wn18rr")) == len(store.files_of("fb15k-237")) == 3
+    assert len(store.files_of("ogbn-arxiv")) == 5
+    assert store.files_of("digits") == []

@@ -1,0 +1,229 @@
+"""Knowledge graphs from TSV files: what is read, what is refused, and names in both directions."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from magna.data import Triples, files_of, holds_triples, load_triples, present
+from magna.data.triples import nearest, read_lines, triples_from, without_header
+
+
+def _write(folder: Path, **splits: str) -> None:
+    for name, text in splits.items():
+        (folder / f"{name}.txt").write_bytes(text.encode())
+
+
+def _names(data: Triples, split: str) -> list[tuple[str, str, str]]:
+    return [(data.entities[h], data.relations[r], data.entities[t]) for h, r, t in data.split(split).tolist()]
+
+
+def test_names_stay_strings_and_line_ends_go(tmp_path: Path) -> None:
+    _write(tmp_path, train="001\tr\t1\r\n1\ts\tü x\r\n", valid="1\tr\t001\n", test="new\tr\t1")
+    data = load_triples(tmp_path)
+    assert data.entities == ("001", "1", "new", "ü x")
+    assert data.relations == ("r", "s")
+    assert data.train.tolist() == [[0, 0, 1], [1, 1, 3]]
+    assert data.valid.tolist() == [[1, 0, 0]]
+    # An entity that training never sees is in the vocabulary.
+    assert data.test.tolist() == [[2, 0, 1]]
+    assert data.notes == () and data.name == tmp_path.name
+
+
+def test_only_line_ends_end_a_line(tmp_path: Path) -> None:
+    # A byte order mark is no part of a name; separators that only `splitlines` knows are.
+    _write(tmp_path, train="\ufeffa\tr\tb\u2028c\n\nd\tr \ta\x0b\n\n", valid="", test="")
+    assert _names(load_triples(tmp_path), "train") == [("a", "r", "b\u2028c"), ("d", "r ", "a\x0b")]
+
+
+@pytest.mark.parametrize("text", ["a\tr\tb\r\nc\tr\ta\r", "a\tr\tb\r\r\n\r\r\nc\tr\ta\r\r\n", "a\tr\tb\nc\tr\ta\r\n\r"])
+def test_no_carriage_return_stays_at_the_end_of_a_line(tmp_path: Path, text: str) -> None:
+    _write(tmp_path, train=text, valid="", test="")
+    assert _names(load_triples(tmp_path), "train") == [("a", "r", "b"), ("c", "r", "a")]
+
+
+def test_plain_and_gzip_give_the_same(tmp_path: Path) -> None:
+    _write(tmp_path, train="a\tr\tb\n", valid="", test="b\tr\ta\n")
+    plain = load_triples(tmp_path)
+    for file in list(tmp_path.iterdir()):
+        (tmp_path / f"{file.stem}.tsv.gz").write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+    packed = load_triples(tmp_path)
+    assert holds_triples(tmp_path) and not holds_triples(tmp_path.parent)
+    (tmp_path / "nodes.csv").write_text("id\n")  # a graph whose folder has lists of its split beside
+    assert not holds_triples(tmp_path)
+    assert packed.entities == plain.entities
+    assert packed.train.tolist() == plain.train.tolist()
+    assert packed.valid.shape == (0, 3)
+
+
+def test_duplicates_are_counted_and_kept_once_where_they_came_first(tmp_path: Path) -> None:
+    _write(tmp_path, train="b\tr\ta\na\tr\tb\nb\tr\ta\nb\tr\ta\n", valid="a\tr\tb\n", test="b\ts\ta\nb\ts\ta\n")
+    data = load_triples(tmp_path)
+    assert _names(data, "train") == [("b", "r", "a"), ("a", "r", "b")]
+    assert data.duplicates == {"train": 2, "valid": 0, "test": 1}
+    assert data.notes == (
+        "train lists 2 triples again; each was kept once",
+        "test lists 1 triples again; each was kept once",
+    )
+
+
+def test_a_first_line_that_names_the_columns_is_no_triple(tmp_path: Path) -> None:
+    header, other = "\ufeffhead\trelation\ttail\r\n", "Subject\tPREDICATE\tobject\n"
+    _write(tmp_path, train=header + "a\tr\tb\nhead\trelation\ttail\n", valid=other + "a\tr\tb\n", test="a\tr\tb\n")
+    data = load_triples(tmp_path)
+    # Further down the same line is a triple as any other.
+    assert _names(data, "train") == [("a", "r", "b"), ("head", "relation", "tail")]
+    assert _names(data, "valid") == _names(data, "test") == [("a", "r", "b")]
+    assert data.notes == (
+        "train.txt begins with a header (head, relation, tail), which was not read as a triple",
+        "valid.txt begins with a header (Subject, PREDICATE, object), which was not read as a triple",
+    )
+    assert data.with_train_file(tmp_path / "valid.txt").train.tolist() == data.train.tolist()
+    _write(tmp_path, train=other)
+    with pytest.raises(ValueError, match=r"train\.txt has no triple"):
+        load_triples(tmp_path)
+
+
+def test_a_header_may_lack_the_tail() -> None:
+    asked = [(2, ["a", "r"])]
+    for header in (["head", "relation"], ["Subject", "Predicate"]):
+        assert without_header([(1, header), *asked]) == (asked, header)
+    for columns in (["relation", "tail"], ["head"], ["head", "predicate"]):
+        assert without_header([(1, columns), *asked]) == ([(1, columns), *asked], [])
+
+
+def test_fingerprints_tell_triples_and_not_their_order() -> None:
+    rows = [("a", "r", "b"), ("b", "r", "c"), ("c", "r", "a")]
+    one = triples_from("one", {"train": rows, "valid": rows[:1], "test": []}).fingerprints()
+    other = triples_from("other", {"train": rows[::-1], "valid": rows[1:2], "test": []}).fingerprints()
+    assert one["train"] == other["train"] and one["test"] == other["test"] and one["valid"] != other["valid"]
+    # Run folders keep them: another number here is a note in front of every score of an old run.
+    assert one["train"] == "1f407760bdd893c4"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a\tr\tb\na r b\n", r"train\.txt line 2 has 1 tab-separated columns; allowed: head, relation, tail"),
+        ("a\tr\tb\n\na\tr\tb\t1\n", r"train\.txt line 3 has 4 tab-separated columns"),
+        ("a\t\tb\n", r"train\.txt line 1 has an empty relation"),
+        ("a\tr\t\r\n", r"train\.txt line 1 has an empty tail"),
+        ("a\tr\tb\n   \tr\tb\n", r"train\.txt line 2 has an empty head"),
+        ("", r"train\.txt has no triple"),
+        ("\n\n", r"train\.txt has no triple"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, text: str, words: str) -> None:
+    _write(tmp_path, train=text, valid="", test="")
+    with pytest.raises(ValueError, match=words):
+        load_triples(tmp_path)
+
+
+def test_files_that_are_no_text(tmp_path: Path) -> None:
+    _write(tmp_path, train="a\tr\tb\n", valid="")
+    (tmp_path / "test.txt").write_bytes(b"a\tr\tb\nM\xfcller\tr\tb\n")
+    with pytest.raises(ValueError, match=r"nowhere\.tsv cannot be read \(No such file or directory\)"):
+        read_lines(tmp_path / "nowhere.tsv")
+    with pytest.raises(ValueError, match=r"test\.txt line 2 is not UTF-8"):
+        load_triples(tmp_path)
+    (tmp_path / "test.txt").unlink()
+    for content in (b"a\tr\tb\n", gzip.compress(b"a\tr\tb\n" * 99)[:-9]):
+        (tmp_path / "test.txt.gz").write_bytes(content)
+        with pytest.raises(ValueError, match=r"test\.txt\.gz is not a whole gzip file"):
+            load_triples(tmp_path)
+
+
+def test_a_missing_file_and_one_too_many_are_named(tmp_path: Path) -> None:
+    _write(tmp_path, train="a\tr\tb\n")
+    with pytest.raises(ValueError, match="has no valid file"):
+        load_triples(tmp_path)
+    (tmp_path / "train.tsv").write_text("a\tr\tb\n")
+    with pytest.raises(ValueError, match=r"several train files \(train\.txt, train\.tsv\)"):
+        load_triples(tmp_path)
+
+
+def test_names_in_names_out() -> None:
+    data = triples_from("kin", {"train": [("anna-12", "aunt_of", "ben-2")], "valid": [], "test": []})
+    assert (data.entity_id("ben-2"), data.relation_id("aunt_of")) == (1, 0)
+    with pytest.raises(ValueError, match="entity is 'Anna12'; allowed: one of the 2 of kin, nearest: 'anna-12'"):
+        data.entity_id("Anna12")
+    with pytest.raises(ValueError, match="relation is 'aunt'; allowed: one of the 1 of kin, nearest: 'aunt_of'"):
+        data.relation_id("aunt")
+    with pytest.raises(ValueError, match="entity is '☃'; allowed: one of the 2 of kin, for example 'anna-12', 'ben-2'"):
+        data.entity_id("☃")
+    with pytest.raises(ValueError, match="split is 'dev'; allowed: train, valid, test"):
+        data.split("dev")
+
+
+def test_nearest_names_in_another_case_or_a_longer_form() -> None:
+    assert nearest("BERLIN", ["Berlin", "Paris"]) == nearest("BERLLIN", ["Paris", "Berlin"]) == ["Berlin"]
+    assert nearest("straße", ["STRASSE", "street"])[0] == "STRASSE"
+    states = [f"Federal Republic of {name}" for name in ("Nigeria", "Yugoslavia", "Somalia", "Brazil")]
+    assert nearest("Federal Republic of Germany", [*states, "Paris", "Germany", "of"])[0] == "Germany"
+    assert nearest("germany", [*states, "Norway", "Federal_Republic_of_Germany"])[0] == "Federal_Republic_of_Germany"
+    # Among so many that not all are compared in full.
+    many = [f"Federal Republic of {number}" for number in range(500)]
+    assert nearest("Federal Republic of Germany", [*many, "Germany"])[0] == "Germany"
+    assert nearest("+", ["a", "b c"]) == [] and nearest("Rome", ["Berlin", "Paris"]) == []
+
+
+def test_nearest_names_come_fast_among_many() -> None:
+    names = [f"{number * 2_417 % 10**8:08d}" for number in range(40_000)]
+    wanted = names[31_415]
+    start = time.process_time()
+    near = nearest(wanted[:3] + "x" + wanted[4:], names)
+    assert near[0] == wanted and len(near) == 3
+    assert time.process_time() - start < 2  # about 0.1 s; comparing all of them in full takes several
+
+
+def test_new_triples_of_known_names(tmp_path: Path) -> None:
+    data = triples_from("kin", {"train": [("a", "r", "b"), ("b", "r", "c")], "valid": [], "test": []})
+    file = tmp_path / "more.tsv"
+    file.write_text("c\tr\ta\na\tr\tb\n")
+    assert data.with_train_file(file).train.tolist() == [[0, 0, 1], [1, 0, 2], [2, 0, 0]]
+    assert data.train.tolist() == [[0, 0, 1], [1, 0, 2]]
+    file.write_text("c\tr\ta\n\nc\tr\taa\n")
+    words = r"more\.tsv line 3: entity is 'aa'; allowed: one of the 3 of kin, nearest: 'a'"
+    with pytest.raises(ValueError, match=words):
+        data.with_train_file(file)
+
+
+def test_new_triples_of_a_file_come_with_its_notes(tmp_path: Path) -> None:
+    rows = [("a", "r", "b"), ("b", "r", "c"), ("a", "r", "b")]
+    data = triples_from("kin", {"train": rows, "valid": [], "test": []})
+    file = tmp_path / "more.tsv"
+    file.write_text("Head\tRelation\tTail\nc\tr\ta\na\tr\tb\nc\tr\ta\n")
+    more = data.with_train_file(file)
+    assert more.train.tolist() == [[0, 0, 1], [1, 0, 2], [2, 0, 0]]
+    assert more.notes == (
+        "train lists 1 triples again; each was kept once",
+        "more.tsv begins with a header (Head, Relation, Tail), which was not read as a triple",
+        "more.tsv lists 2 triples again, its own or those of train; each was kept once",
+    )
+    file.write_text("c\tr\ta\n")
+    assert data.with_train_file(file).notes == data.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "entities", "relations", "sizes", "seen"),
+    [
+        ("wn18rr", 40_943, 11, (86_835, 3_034, 3_134), 40_559),
+        ("fb15k-237", 14_541, 237, (272_115, 17_535, 20_466), 14_505),
+    ],
+)
+def test_counts(name: str, entities: int, relations: int, sizes: tuple[int, ...], seen: int) -> None:
+    if any(present(path) is None for path in files_of(name)):
+        pytest.skip(f"{name} is not in the data folder (MAGNA_DATA_DIR)")
+    start = time.process_time()
+    data = load_triples(name)
+    assert time.process_time() - start < 5  # below 1 s where nothing else runs
+    assert (data.num_entities, data.num_relations) == (entities, relations)
+    assert (len(data.train), len(data.valid), len(data.test)) == sizes
+    assert data.train[:, [0, 2]].unique().numel() == seen
+    assert not any("\r" in entity for entity in data.entities)
+    assert set(data.duplicates.values()) == {0} and data.train.dtype == torch.int64

@@ -1,0 +1,472 @@
+"""Your own graph: what is read, under which names, and what is refused in one line with its place."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from magna.config.schema import Config, DataConfig
+from magna.data import NodeData, Schema, load_new_graph, load_node_data, load_own, prepare
+from magna.data.audit import audit
+from magna.tasks import make_task
+
+NODES = """id,height,width,label,split
+007,1.5,2,cat,train
+x1,0,-1,dog,train
+x2,1e3,0,dog,val
+x3,2,2,cat,test
+x4,3,3,,
+"""
+EDGES = """source,target,type
+007,x1,likes
+x1,x2,sees
+x2,x2,likes
+x4,007,sees
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(tmp_path / "pets")
+
+
+def write(folder: Path, nodes: str = NODES, edges: str = EDGES) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "nodes.csv").write_text(nodes, encoding="utf-8")
+    (folder / "edges.csv").write_text(edges, encoding="utf-8")
+    return folder
+
+
+def untyped(edges: str = EDGES) -> str:
+    return "".join(f"{line.rsplit(',', 1)[0]}\n" for line in edges.splitlines())
+
+
+def test_a_folder_is_read_as_it_is(folder: Path) -> None:
+    data = load_own(folder)
+    assert data.name == "pets"
+    assert data.node_ids == ("007", "x1", "x2", "x3", "x4")
+    assert data.schema == Schema(("height", "width"), ("cat", "dog"), ("likes", "sees"))
+    assert data.x is not None and data.x.tolist() == [[1.5, 2], [0, -1], [1000, 0], [2, 2], [3, 3]]
+    assert data.y.tolist() == [0, 1, 1, 0, -1]
+    assert (data.train.tolist(), data.valid.tolist(), data.test.tolist()) == ([0, 1], [2], [3])
+    assert data.edge_index.tolist() == [[0, 1, 2, 4], [1, 2, 2, 0]]
+    assert data.edge_type is not None and data.edge_type.tolist() == [0, 1, 0, 1]
+    assert (data.num_classes, data.num_relations) == (2, 2)
+    assert (data.id_of(0), data.class_name(1)) == ("007", "dog")
+    assert data.index_of(["x4", "007"]).tolist() == [4, 0]
+    with pytest.raises(ValueError, match="node '7' is not in pets"):
+        data.index_of(["7"])
+
+
+def test_both_directions_and_loops_are_types_of_their_own(folder: Path) -> None:
+    data = load_node_data(str(folder))
+    assert data.num_relations == 4
+    triples = {tuple(triple) for triple in torch.cat([data.edge_index, data.edge_type[None]]).T.tolist()}  # type: ignore[index]
+    assert triples == {(0, 1, 0), (1, 2, 1), (4, 0, 1), (1, 0, 2), (2, 1, 3), (0, 4, 3)}
+    looped = prepare(data, DataConfig())
+    assert looped.num_relations == 5 and looped.edge_type is not None
+    assert looped.edge_type[looped.edge_index[0] == looped.edge_index[1]].tolist() == [4] * 5
+    assert torch.equal(looped.edge_index[1], looped.edge_index[1].sort().values)
+    directed = load_node_data(DataConfig(name=str(folder), undirected=False))
+    assert directed.edge_index.tolist() == [[0, 1, 2, 4], [1, 2, 2, 0]] and directed.num_relations == 2
+
+
+def test_without_types_edges_have_none(folder: Path) -> None:
+    data = load_node_data(str(write(folder, edges=untyped())))
+    assert data.edge_type is None and data.num_relations is None and data.schema.relation_names is None
+    assert data.edge_index.tolist() == [[1, 4, 0, 2, 1, 0], [0, 0, 1, 1, 2, 4]]
+
+
+def test_spaces_quotes_and_a_mark_at_the_start_do_no_harm(folder: Path) -> None:
+    nodes = '\ufeffid , size,label\r\n"a, b", 1,"1"\r\n\r\nc,2, 10\r\nd,3,2\r\ne,3,\r\n'
+    data = load_own(write(folder, nodes, 'source,target\n"a, b",c\n'))
+    assert data.node_ids == ("a, b", "c", "d", "e")
+    assert data.schema.class_names == ("1", "2", "10")  # whole numbers in their own order
+    assert data.schema.feature_names == ("size",) and data.y.tolist() == [0, 2, 1, -1]
+
+
+def test_a_graph_without_edges_or_features_is_read(folder: Path) -> None:
+    data = load_own(write(folder, "id,label\na,x\nb,y\n", "source,target\n"))
+    assert data.edge_index.shape == (2, 0) and data.x is None
+    assert prepare(data, DataConfig(normalise_features=True)).edge_index.tolist() == [[0, 1], [0, 1]]
+
+
+def test_a_graph_without_edges_has_no_types(folder: Path) -> None:
+    write(folder, edges="source,target,type\n")
+    data = load_own(folder)
+    assert data.edge_type is None and data.num_relations is None and data.schema.relation_names is None
+
+
+def test_a_missing_split_is_drawn_and_said(folder: Path) -> None:
+    nodes = "id,size,label\n" + "".join(f"n{i},{i},{'ab'[i % 2]}\n" for i in range(20)) + "n20,1,\n"
+    path = str(write(folder, nodes, "source,target\nn1,n2\n"))
+    data = load_node_data(path)
+    assert (len(data.train), len(data.valid), len(data.test)) == (12, 4, 4)
+    assert torch.bincount(data.y[data.train]).tolist() == [6, 6]
+    assert torch.cat([data.train, data.valid, data.test]).unique().numel() == 20
+    assert data.notes == ("no split given: 60/20/20 drawn at random, seed 0",)
+    other = load_node_data(DataConfig(name=path, split_seed=1))
+    assert not torch.equal(other.train, data.train)
+    assert torch.equal(load_node_data(path).train, data.train)
+
+
+def test_standardised_features_and_a_new_graph_on_the_same_scale(folder: Path, tmp_path: Path) -> None:
+    config = DataConfig(name=str(folder), standardise_features=True)
+    data = load_node_data(config)
+    assert data.x is not None
+    assert data.x.mean(0).abs().max() < 1e-6 and torch.allclose(data.x.std(0, correction=0), torch.ones(2))
+    schema = Schema.from_dict(data.schema.to_dict())
+    assert schema == data.schema
+
+    nodes = "width,id,height\n2,new,1.5\n0,other,1e3\n"  # columns in another order
+    new = load_new_graph(write(tmp_path / "new", nodes, "source,target,type\nnew,other,sees\n"), config, schema)
+    assert new.x is not None and torch.equal(new.x, data.x[[0, 2]])
+    assert new.node_ids == ("new", "other") and new.num_classes == 2 and new.y.tolist() == [-1, -1]
+    assert new.edge_type is not None and new.edge_type.tolist() == [3, 1] and new.num_relations == 4
+    assert new.class_name(1) == "dog" and new.test.numel() == 0
+    labelled = nodes.replace("height\n", "height,label\n").replace("1.5\n", "1.5,dog\n").replace("1e3\n", "1e3,\n")
+    scored = load_new_graph(write(tmp_path / "new", labelled, "source,target,type\n"), config, schema)
+    assert scored.y.tolist() == [1, -1] and scored.test.tolist() == [0]
+
+
+def test_a_constant_feature_becomes_zero(folder: Path) -> None:
+    nodes = "id,one,label\n" + "".join(f"{i},0.1,{'ab'[i % 2]}\n" for i in range(9))
+    data = load_node_data(DataConfig(name=str(write(folder, nodes, "source,target\n")), standardise_features=True))
+    assert data.x is not None and data.x.abs().max() == 0
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "words"),
+    [
+        ("id,height,label\na,1,cat\n", EDGES, "has no column 'width'"),
+        ("id,height,width,depth\na,1,2,3\n", EDGES, "one more column, 'depth'"),
+        (
+            "id,height,width,label\na,1,2,horse\n",
+            "source,target,type\n",
+            "label 'horse'; allowed: the training nodes' cat",
+        ),
+        ("id,height,width\na,1,2\n", "source,target,type\na,a,eats\n", "type 'eats'; allowed: likes, sees"),
+        ("id,height,width\na,1,2\n", "source,target\na,a\n", "has no column 'type'"),
+    ],
+)
+def test_a_new_graph_must_have_the_names_of_training(
+    folder: Path, tmp_path: Path, nodes: str, edges: str, words: str
+) -> None:
+    config = DataConfig(name=str(folder))
+    schema = load_node_data(config).schema
+    with pytest.raises(ValueError, match=words):
+        load_new_graph(write(tmp_path / "new", nodes, edges), config, schema)
+
+
+HEAD = "id,height,width,label,split\n"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "words"),
+    [
+        ("", EDGES, ["nodes.csv has no column 'id'", "it has nothing"]),
+        ("id;x\n1;2\n", EDGES, ["no column 'id'", "'id;x'"]),
+        (HEAD, EDGES, ["nodes.csv has no node"]),
+        ("name,x\n1,2\n", EDGES, ["no column 'id'", "'name', 'x'"]),
+        ("id,x,x\n1,2,3\n", EDGES, ["two columns 'x'"]),
+        ("id,x,\n1,2,3\n", EDGES, ["a column without a name"]),
+        (NODES + "x1,1,1,cat,\n", EDGES, ["nodes.csv line 7", "the id 'x1' of", "nodes.csv line 3"]),
+        (NODES + ",1,1,cat,\n", EDGES, ["nodes.csv line 7 has no id"]),
+        (NODES + "x5,1,1\n", EDGES, ["nodes.csv line 7 has 3 cells; allowed: 5"]),
+        (NODES + 'x5,"1,1,cat,\n', EDGES, ["nodes.csv line 7 is not CSV"]),
+        (NODES + "x5,tall,1,cat,\n", EDGES, ["nodes.csv line 7 column 'height' is 'tall', not a number"]),
+        (NODES + "x5,1,,cat,\n", EDGES, ["nodes.csv line 7 column 'width' is empty"]),
+        (NODES + "x5,1,nan,cat,\n", EDGES, ["nodes.csv line 7 column 'width' is nan; allowed: finite"]),
+        (NODES + "x5,1,1e300,cat,\n", EDGES, ["column 'width' is 1e+300; allowed: finite"]),
+        (NODES + "x5,1,1,horse,test\n", EDGES, ["nodes.csv line 7 has label 'horse'", "cat, dog"]),
+        (NODES + "x5,1,1,cat,exam\n", EDGES, ["nodes.csv line 7 has split 'exam'", "train, valid"]),
+        (NODES + "x5,1,1,,test\n", EDGES, ["nodes.csv line 7 is in the test split and has no label"]),
+        (NODES.replace("train", "test"), EDGES, ["no node with split 'train'"]),
+        (NODES, EDGES + "x4,x9,sees\n", ["edges.csv line 6 has target 'x9'", "an id of the nodes file"]),
+        (NODES, EDGES + "7,x1,sees\n", ["edges.csv line 6 has source '7'"]),
+        (NODES, EDGES + "x4,x1,\n", ["edges.csv line 6 has no type"]),
+        (NODES, "from,to\nx1,x2\n", ["edges.csv has no column 'source'", "'from', 'to'"]),
+        (NODES, "source,target,weight\n", ["edges.csv has a column 'weight'; allowed: source, target, type"]),
+    ],
+)
+def test_a_wrong_table_is_one_line_with_its_place(folder: Path, nodes: str, edges: str, words: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"\S") as caught:
+        load_node_data(str(write(folder, nodes, edges)))
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_files_are_named(folder: Path, tmp_path: Path) -> None:
+    (folder / "edges.csv").unlink()
+    with pytest.raises(ValueError, match=r"none of edges\.csv and edges\.parquet"):
+        load_own(folder)
+    with pytest.raises(ValueError, match="is not there"):
+        load_own(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"allowed: digits, cora, .* or the path of a folder"):
+        load_node_data(str(tmp_path / "nowhere"))
+    (folder / "nodes.parquet").touch()
+    with pytest.raises(ValueError, match=r"both of nodes\.csv and nodes\.parquet"):
+        load_own(folder)
+
+
+def test_text_that_is_not_utf8_is_refused(folder: Path) -> None:
+    (folder / "nodes.csv").write_bytes(b"id,x\nf\xfcr,1\n")
+    with pytest.raises(ValueError, match=r"nodes\.csv line 2 is not UTF-8; allowed: text in UTF-8"):
+        load_own(folder)
+    # Also where a decoder reads many lines at once.
+    (folder / "nodes.csv").write_bytes(b"id,x\n" + b"a,1\n" * 5_000 + b"f\xfcr,1\n" + b"b,1\n" * 5_000)
+    with pytest.raises(ValueError, match=r"nodes\.csv line 5002 is not UTF-8"):
+        load_own(folder)
+
+
+def test_too_few_labels_for_a_split(folder: Path) -> None:
+    path = str(write(folder, "id,x,label\na,1,u\nb,1,v\nc,1,\n", "source,target\na,b\n"))
+    report = audit(load_node_data(path))  # the place to learn of it
+    assert set(report["splits"].values()) == {0} and "too few labels to draw one" in report["notes"][-1]
+    config = Config(data=DataConfig(path))
+    with pytest.raises(ValueError, match="2 labelled nodes in 2 classes"):
+        make_task(config, None, torch.device("cpu"))
+
+
+def test_what_holds_no_graph_is_said_as_it_is(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for path, words in {
+        tmp_path / "empty": "empty holds no data that is known; allowed: nodes.csv and edges.csv",
+        folder / "nodes.csv": "is no folder; allowed: a folder",
+        tmp_path / "missing": "is not there; allowed: a folder",
+    }.items():
+        with pytest.raises(ValueError, match=words):
+            load_own(path)
+
+
+@pytest.mark.filterwarnings("error")
+def test_features_of_a_pyg_data_may_be_sparse_or_want_a_gradient(tmp_path: Path) -> None:
+    plain = torch.tensor([[1.0], [0.0], [3.0]])
+    (tmp_path / "folder.pt").mkdir()
+    path = tmp_path / "folder.pt" / "data.pt"  # a folder, whatever its name ends in
+    for x in (plain.to_sparse(), plain.clone().requires_grad_()):
+        torch.save(_pyg(x=x), path)
+        data = load_own(path.parent)
+        assert data.x is not None and torch.equal(data.x, plain) and not data.x.requires_grad and data.notes == ()
+    torch.save(_pyg(x=plain[:, :0], edge_weight=torch.ones(2)), path)
+    data = load_own(path)
+    assert data.x is None and data.notes == ("its edge_weight is not used",)
+
+
+def test_labels_that_look_like_numbers_are_text(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.write_text(file.read_text().replace("cat", "--5").replace("dog", "3"))
+    assert load_own(folder).schema.class_names == ("--5", "3")
+
+
+def test_a_pyg_data_without_features_has_as_many_nodes_as_labels(tmp_path: Path) -> None:
+    data = _pyg()
+    data.y, data.x = torch.arange(data.x.size(0) + 3), None
+    for mask in ("train_mask", "val_mask", "test_mask"):
+        delattr(data, mask)
+    torch.save(data, tmp_path / "data.pt")
+    assert load_own(tmp_path / "data.pt").num_nodes == len(data.y)
+
+
+def test_a_million_edges_take_seconds(folder: Path) -> None:
+    nodes = "id,x\n" + "".join(f"node{i},{i}\n" for i in range(100_000))
+    edges = "source,target\n" + "".join(f"node{i % 100_000},node{i * 7919 % 100_000}\n" for i in range(1_000_000))
+    write(folder, nodes, edges)
+    start = time.process_time()
+    assert load_own(folder).edge_index.size(1) == 1_000_000
+    # About two on a machine with nothing else to do; what would be wrong here, a search per edge, takes hours.
+    assert time.process_time() - start < 60
+
+
+def test_parquet_says_the_same_as_csv(folder: Path, tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    csv = load_own(folder)
+    assert csv.x is not None
+    nodes: dict[str, list[Any]] = {
+        "id": ["007", "x1", "x2", "x3", "x4"],
+        "height": [1.5, 0.0, 1e3, 2.0, 3.0],
+        "width": [2, -1, 0, 2, 3],
+        "label": ["cat", "dog", "dog", "cat", None],
+        "split": ["train", "train", "val", "test", None],
+    }
+    edges = [line.split(",") for line in EDGES.split()]
+    other = tmp_path / "columns" / "pets"
+    other.mkdir(parents=True)
+
+    def save() -> Path:
+        parquet.write_table(arrow.table(nodes), other / "nodes.parquet")
+        columns = {name: [row[at] for row in edges[1:]] for at, name in enumerate(edges[0])}
+        parquet.write_table(arrow.table(columns), other / "edges.parquet")
+        return other
+
+    data = load_own(save())
+    assert data.x is not None and torch.equal(data.x, csv.x)
+    assert torch.equal(data.edge_index, csv.edge_index) and torch.equal(data.y, csv.y)
+    assert (data.node_ids, data.schema) == (csv.node_ids, csv.schema)
+    nodes["id"] = [name.encode() for name in nodes["id"]]  # as programs save it that do not say that it is text
+    assert load_own(save()).node_ids == csv.node_ids
+    for column, values, words in (
+        ("width", [1, 2, None, 4, 5], "nodes.parquet row 3 column 'width' is empty"),
+        ("width", [1.0, 2, 3, float("inf"), 5], "nodes.parquet row 4 column 'width' is inf"),
+        ("width", [1.0, 2, 3, 1e300, 5], r"nodes.parquet row 4 column 'width' is 1e\+300"),
+        ("label", [b"cat", b"dog", b"dog", b"\xff", None], "column 'label' holds bytes that are not UTF-8"),
+        ("width", ["a"] * 5, "column 'width' is of type"),
+        ("label", [0.0, 1.0, 1.0, 0.0, None], ""),
+    ):
+        nodes = {**nodes, "width": [2, -1, 0, 2, 3], column: values}
+        if words:
+            with pytest.raises(ValueError, match=words):
+                load_own(save())
+        else:
+            assert load_own(save()).schema.class_names == ("0", "1")
+    (other / "nodes.parquet").write_text("no table")
+    with pytest.raises(ValueError, match="not a Parquet file"):
+        load_own(other)
+
+
+def test_parquet_without_pyarrow_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "nodes.csv").rename(folder / "nodes.parquet")
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.startswith("pyarrow"):
+            raise ModuleNotFoundError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ValueError, match=r"\.\[parquet\]"):
+        load_own(folder)
+
+
+def _pyg(**changes: Any) -> Any:
+    from torch_geometric.data import Data
+
+    mask = torch.tensor([True, False, False])
+    parts = {
+        "x": torch.tensor([[1.0], [2.0], [3.0]]),
+        "edge_index": torch.tensor([[0, 1], [1, 2]]),
+        "y": torch.tensor([0, 1, 1]),
+        "train_mask": mask,
+        "val_mask": mask.roll(1),
+        "test_mask": mask.roll(2),
+    }
+    return Data(**(parts | changes))
+
+
+def test_numbers_that_are_no_classes_or_types(tmp_path: Path) -> None:
+    labels = _pyg()
+    labels.y = torch.tensor([0, 1, 10**12])
+    torch.save(labels, tmp_path / "labels.pt")
+    with pytest.raises(ValueError, match="has a label of 1000000000000; allowed: classes from 0 to 1,048,575"):
+        load_own(tmp_path / "labels.pt")
+    torch.save(_pyg(edge_type=torch.tensor([0, 10**12])), tmp_path / "types.pt")
+    with pytest.raises(ValueError, match="has an edge of type 1000000000000; allowed: 0 to 1,048,575"):
+        load_own(tmp_path / "types.pt")
+
+
+def test_a_saved_pyg_data_is_read(tmp_path: Path) -> None:
+    torch.save(_pyg(edge_type=torch.tensor([0, 1])), tmp_path / "data.pt")
+    for path in (tmp_path, tmp_path / "data.pt"):
+        data = load_own(path)
+        assert data.x is not None and data.x.tolist() == [[1.0], [2.0], [3.0]]
+        assert (data.train.tolist(), data.valid.tolist(), data.test.tolist()) == ([0], [1], [2])
+        assert data.num_relations == 2 and data.schema.relation_names == ("0", "1")
+    schema = load_node_data(str(tmp_path)).schema
+    assert schema.class_names == ("0", "1")
+    torch.save(_pyg(edge_type=torch.tensor([0, 0])), tmp_path / "new.pt")
+    new = load_new_graph(tmp_path / "new.pt", DataConfig(), schema)
+    assert new.num_relations == 4 and new.num_classes == 2
+    torch.save(_pyg(edge_type=torch.tensor([0, 2])), tmp_path / "new.pt")
+    with pytest.raises(ValueError, match="3 edge types; allowed: 2"):
+        load_new_graph(tmp_path / "new.pt", DataConfig(), schema)
+
+
+class Harm:
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("harm",)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (Harm(), r"can be read safely: it asks for \w+\.mkdir"),
+        ({"x": torch.zeros(2)}, "holds dict"),
+        (_pyg(edge_index=torch.tensor([[0], [7]])), "edge to node 7; allowed: 0 to 2"),
+        (_pyg(edge_index=torch.tensor([[2], [-1]])), "edge to node -1; allowed: 0 to 2"),
+        (_pyg(edge_type=torch.tensor([0, -2])), "edge of type -2; allowed: 0 to 1,048,575"),
+        (_pyg(train_mask=torch.zeros(3, dtype=torch.bool)), "no node in train_mask; allowed: at least one, or no"),
+        (_pyg(edge_index=torch.zeros(3, 2)), "no such edge_index"),
+        (_pyg(edge_index=None, num_nodes=3), "no edge_index"),
+        (_pyg(y=torch.tensor([0.5, 1, 1])), "no such y"),
+        (_pyg(y=torch.tensor([-1, 1, 1])), "train node without a label"),
+        (_pyg(x=torch.tensor([[1.0], [float("nan")], [3.0]])), "nan in row 1, feature 0"),
+        (_pyg(train_mask=torch.tensor([0, 1, 2])), "another train_mask"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_another_saved_thing_is_refused_and_not_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: Any, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save(content, tmp_path / "data.pt")
+    with pytest.raises(ValueError, match=words) as caught:
+        load_own(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "harm").exists()
+
+
+def test_harm_inside_a_data_is_not_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save(_pyg(note=Harm()), tmp_path / "data.pt")
+    with pytest.raises(ValueError, match="can be read safely"):
+        load_own(tmp_path)
+    assert not (tmp_path / "harm").exists()
+
+
+def test_a_file_that_is_no_saved_data(tmp_path: Path) -> None:
+    (tmp_path / "data.pt").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="can be read safely"):
+        load_own(tmp_path)
+
+
+def test_the_example_is_a_graph_with_typed_edges() -> None:
+    data = load_own(Path(__file__).parents[2] / "examples" / "own_graph")
+    assert isinstance(data, NodeData)
+    assert data.schema.relation_names == ("follows", "trains_with")
+    assert data.node_ids is not None and data.node_ids[0] == "001"
+
+
+cells = st.text(st.sampled_from('a1.,"\n\r; -eé\x00'), max_size=12)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.lists(cells, max_size=6), st.lists(cells, max_size=4))
+def test_whatever_the_tables_hold_they_are_read_or_refused(nodes: list[str], edges: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = write(Path(place) / "any", HEAD + "\n".join(nodes), "source,target\n" + "\n".join(edges))
+        with contextlib.suppress(ValueError):
+            assert load_own(folder).num_nodes >= 1
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.integers(0, 10_000), st.integers(0, 255))
+def test_a_damaged_file_is_read_or_refused(position: int, value: int) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place) / "data.pt"
+        torch.save(_pyg(), file)
+        content = bytearray(file.read_bytes())
+        content[position % len(content)] = value
+        file.write_bytes(content)
+        with contextlib.suppress(ValueError):
+            load_own(file)

@@ -1,0 +1,196 @@
+"""Under `torch.vmap` an op gives each trial what it would get alone."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from magna import ops
+from magna.graph import Graph
+from magna.ops import attention_diffusion, dropout, edge_scores, edge_softmax, head_scores
+from magna.ops.backend import registry as backends
+from magna.ops.diffusion import diffuse_op
+from magna.typing import Backend, Memory
+
+TRIALS, HEADS, WIDTH = 3, 2, 5
+BACKENDS: list[Backend] = [name for name in ("cpu", "triton") if backends.why_not(name, torch.device("cpu")) is None]
+
+
+@pytest.fixture
+def graph() -> Graph:
+    generator = torch.Generator().manual_seed(1)
+    return Graph.from_edge_index(torch.randint(7, (2, 30), generator=generator), num_nodes=7)
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("top_k", [None, 2])
+def test_scores_softmax_and_hops_of_each_trial(graph: Graph, backend: Backend, top_k: int | None) -> None:
+    source, target = draw(TRIALS, 7, HEADS), draw(TRIALS, 7, HEADS) + 1
+    x, alpha = draw(TRIALS, 7, HEADS, WIDTH), torch.tensor([0.1, 0.5, 0.9])
+
+    def layer(source: Tensor, target: Tensor, x: Tensor, alpha: Tensor) -> Tensor:
+        scores = edge_scores(source, target, graph, backend=backend)
+        attention = edge_softmax(scores, graph, top_k=top_k, backend=backend, validate=False)
+        return attention_diffusion(x, attention, graph, K=3, alpha=alpha, backend=backend, validate=False)
+
+    stacked = [part.clone().requires_grad_() for part in (source, target, x, alpha)]
+    together = torch.vmap(layer)(*stacked)
+    together.square().sum().backward()
+    for trial in range(TRIALS):
+        alone = [part[trial].clone().requires_grad_() for part in (source, target, x, alpha)]
+        out = layer(*alone)
+        out.square().sum().backward()
+        torch.testing.assert_close(together[trial], out)
+        for part, own in zip(stacked, alone, strict=True):
+            assert part.grad is not None
+            torch.testing.assert_close(part.grad[trial], own.grad)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("axis", [None, 0, 2])
+def test_each_trial_has_its_rates_of_each_hop(graph: Graph, backend: Backend, axis: int | None) -> None:
+    """A rate so high that what passes is told from what is dropped; 0 leaves all as it is."""
+    x, attention = torch.ones(TRIALS, 7, HEADS, WIDTH), torch.rand(30, HEADS) + 0.5
+    rates = torch.zeros(TRIALS, 3, HEADS)
+    if axis is None:
+        rates = rates[0]
+    elif axis:
+        rates[1, 2] = 0.999999  # after the last hop of the second trial
+        rates = rates.movedim(0, axis)
+
+    def layer(x: Tensor, rates: Tensor) -> Tensor:
+        return attention_diffusion(
+            x, attention, graph, K=3, alpha=0.5, feature_dropout=rates, seed=1, backend=backend, validate=False
+        )
+
+    together = torch.vmap(layer, in_dims=(0, axis), randomness="different")(x, rates)
+    plain = attention_diffusion(x[0], attention, graph, K=3, alpha=0.5, backend=backend)
+    for trial in range(TRIALS):
+        dropped = trial == 1 and axis == 2
+        torch.testing.assert_close(together[trial], torch.zeros_like(plain) if dropped else plain)
+
+
+@pytest.mark.skipif(not BACKENDS, reason="no fused backend runs on this CPU")
+@pytest.mark.parametrize("memory", ["auto", "recompute"])
+def test_trials_that_learn_save_their_states(graph: Graph, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[bool] = []
+
+    def diffuse(*arguments: Any) -> Any:
+        saved.append(arguments[-2])
+        return diffuse_op(*arguments)
+
+    monkeypatch.setattr(ops, "diffuse_op", diffuse)
+    bytes_asked: list[int] = []
+    monkeypatch.setattr(ops, "saves", lambda size, device: not bytes_asked.append(size))  # type: ignore[func-returns-value]
+    x, attention = draw(TRIALS, 7, HEADS, WIDTH).requires_grad_(), torch.rand(30, HEADS)
+    layer = partial(attention_diffusion, attention=attention, graph=graph, K=3, alpha=0.1, memory=memory)
+    torch.vmap(layer)(x).sum().backward()
+    with torch.no_grad():
+        torch.vmap(layer)(x)
+    torch.vmap(layer)(x.detach())
+    assert saved == [memory == "auto", False, False]
+    # Of all trials together: two states beside the first.
+    assert bytes_asked == ([2 * x.numel() * 4] if memory == "auto" else [])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("axes", [(0, 0), (None, 0), (1, None)])
+def test_node_scores_of_each_trial(backend: Backend, axes: tuple[int | None, int | None]) -> None:
+    shapes = [(7, HEADS, WIDTH), (HEADS, WIDTH)]
+    inputs = [
+        draw(*shape).requires_grad_() if axis is None else draw(TRIALS, *shape).movedim(0, axis).requires_grad_()
+        for shape, axis in zip(shapes, axes, strict=True)
+    ]
+    outs = {}
+    for name in (backend, "reference"):
+        out = torch.vmap(lambda x, vector: head_scores(x, vector, backend=name), in_dims=axes)(*inputs)  # noqa: B023
+        outs[name] = (out, *torch.autograd.grad(out.square().sum(), inputs))
+    torch.testing.assert_close(outs[backend], outs["reference"])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_each_trial_leaves_out_edges_at_its_own_rate(graph: Graph, backend: Backend) -> None:
+    scores, seed = torch.zeros(30, HEADS), torch.tensor([5])
+
+    def kept(rate: Tensor, backend: Backend) -> Tensor:
+        return edge_softmax(scores, graph, edge_dropout=rate, seed=seed, backend=backend, validate=False) > 0
+
+    rates = torch.tensor([0.1, 0.5, 0.9])
+    together = torch.vmap(lambda rate: kept(rate, backend))(rates)
+    for trial, rate in enumerate(rates):
+        assert torch.equal(together[trial], kept(rate, "reference"))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_each_trial_leaves_out_edges_of_its_own(graph: Graph, backend: Backend) -> None:
+    scores, seeds = torch.zeros(30, HEADS), torch.tensor([[5], [6], [7]])
+
+    def kept(seed: Tensor, backend: Backend) -> Tensor:
+        return edge_softmax(scores, graph, edge_dropout=0.5, seed=seed, backend=backend, validate=False) > 0
+
+    together = torch.vmap(lambda seed: kept(seed, backend))(seeds)
+    for trial, seed in enumerate(seeds):
+        assert torch.equal(together[trial], kept(seed, "reference"))
+    assert not torch.equal(together[0], together[1])
+
+
+@pytest.mark.parametrize("backend", ["reference", *BACKENDS])
+def test_exact_mode_of_each_trial(graph: Graph, backend: Backend) -> None:
+    x, alpha = draw(TRIALS, 7, HEADS, WIDTH), torch.tensor([0.2, 0.5, 0.9])
+    attention = edge_softmax(draw(30, HEADS), graph, backend=backend)
+
+    def solve(x: Tensor, alpha: Tensor) -> Tensor:
+        return attention_diffusion(x, attention, graph, alpha=alpha, mode="exact", backend=backend, validate=False)
+
+    together = torch.vmap(solve)(x, alpha)
+    for trial in range(TRIALS):
+        torch.testing.assert_close(together[trial], solve(x[trial], alpha[trial]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shared", [True, False])
+def test_dropout_has_each_trials_rate(backend: Backend, shared: bool) -> None:
+    rates = torch.tensor([0.0, 0.3, 0.8])
+    x = torch.ones(4000) if shared else torch.ones(TRIALS, 4000)
+
+    def drop(x: Tensor, rate: Tensor) -> Tensor:
+        seed = torch.randint(2**62, (1,))
+        return dropout(x, rate, seed, backend=backend, validate=False)
+
+    out = torch.vmap(drop, in_dims=(None if shared else 0, 0), randomness="different")(x, rates)
+    assert out.shape == (TRIALS, 4000)
+    for row, rate in zip(out, rates.tolist(), strict=True):
+        assert abs(float((row == 0).double().mean()) - rate) < 0.03
+        torch.testing.assert_close(row[row > 0], torch.full_like(row[row > 0], 1 / (1 - rate)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_dropout_of_a_shared_tensor_sums_its_gradients(backend: Backend) -> None:
+    x, rates = draw(50).requires_grad_(), torch.tensor([0.2, 0.6])
+    seed = torch.tensor([3])
+    out = torch.vmap(lambda rate: dropout(x, rate, seed, backend=backend, validate=False))(rates)
+    (grad,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(grad * x, out.sum(0))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_trials_draw_different_masks(graph: Graph, backend: Backend) -> None:
+    attention = torch.full((TRIALS, 30, HEADS), 0.1)
+
+    def diffuse(attention: Tensor) -> Tensor:
+        seed = torch.randint(2**62, (1,))
+        x = torch.ones(7, HEADS, WIDTH)
+        return attention_diffusion(
+            x, attention, graph, K=2, alpha=0.1, attention_dropout=0.5, seed=seed, backend=backend, validate=False
+        )
+
+    out = torch.vmap(diffuse, randomness="different")(attention)
+    assert not torch.equal(out[0], out[1]) and not torch.equal(out[1], out[2])

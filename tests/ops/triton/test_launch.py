@@ -1,0 +1,93 @@
+"""Kernels that remember what they were compiled to: what counts as the same kind of variable, and what does not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from magna.ops.triton import launch as triton_launch
+from magna.ops.triton.launch import Bound, bound
+
+
+class Compiled:
+    """What `triton.jit` would have compiled; remembers its launches."""
+
+    def __init__(self) -> None:
+        self.launches: list[tuple[Any, ...]] = []
+
+    def __getitem__(self, grid: tuple[int, ...]):
+        return lambda *args: self.launches.append((grid, *args))
+
+
+class Function:
+    """A kernel of the signature (x, y, size, A, B), A and B constants; counts how often it was compiled."""
+
+    def __init__(self) -> None:
+        names = ["x", "y", "size", "A", "B"]
+        self.params = [SimpleNamespace(name=name, is_constexpr=name.isupper()) for name in names]
+        self.compiled: list[Compiled] = []
+
+    def __getitem__(self, grid: tuple[int, ...]):
+        def run(*variables: Any, **constants: Any) -> Compiled:
+            assert constants == {"B": 2, "A": 1, "num_warps": 4}
+            self.compiled.append(Compiled())
+            return self.compiled[-1]
+
+        return run
+
+
+@pytest.fixture
+def function(monkeypatch: pytest.MonkeyPatch) -> Function:
+    monkeypatch.setattr(triton_launch, "_DIRECT", True)
+    return Function()
+
+
+def test_a_second_launch_goes_to_what_was_compiled(function: Function) -> None:
+    kernel, x = Bound(function, B=2, A=1, num_warps=4), torch.zeros(64)
+    kernel[(3,)](x, None, 5)
+    assert len(function.compiled) == 1 and not function.compiled[0].launches
+    other = torch.ones(64)
+    kernel[(7, 2)](other, None, 6)
+    assert len(function.compiled) == 1
+    # All variables, then the constants in the order of the signature; always three sizes of a grid.
+    assert function.compiled[0].launches == [((7, 2, 1), other, None, 6, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        (torch.zeros(64), torch.zeros(64), 5),
+        (torch.zeros(64, dtype=torch.float64), None, 5),
+        (torch.zeros(64)[1:], None, 5),
+        (torch.zeros(64), None, 1),
+        (torch.zeros(64), None, 32),
+        (torch.zeros(64), None, 2**31 + 5),
+    ],
+    ids=["a tensor for none", "another type", "not at a multiple of 16 bytes", "one", "a multiple of 16", "64 bits"],
+)
+def test_another_kind_of_variable_is_compiled_for(function: Function, variables: tuple[Any, ...]) -> None:
+    kernel = Bound(function, B=2, A=1, num_warps=4)
+    kernel[(1,)](torch.zeros(64), None, 5)
+    kernel[(1,)](*variables)
+    assert len(function.compiled) == 2
+    kernel[(1,)](*variables)
+    assert len(function.compiled) == 2 and len(function.compiled[1].launches) == 1
+
+
+def test_the_interpreter_gets_kernels_as_they_are(function: Function, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_launch, "_DIRECT", False)
+    kernel = Bound(function, B=2, A=1, num_warps=4)
+    for _ in range(2):
+        kernel[(1,)](torch.zeros(64), None, 5)
+    assert len(function.compiled) == 2
+
+
+def test_constants_that_come_again_find_what_was_compiled(function: Function) -> None:
+    for _ in range(2):
+        bound(function, B=2, A=1, num_warps=4)[(1,)](torch.zeros(64), None, 5)
+    assert len(function.compiled) == 1 and len(function.compiled[0].launches) == 1
+    assert bound(function, B=3, A=1, num_warps=4) is not bound(function, B=2, A=1, num_warps=4)
+    assert bound(Function(), B=2, A=1, num_warps=4) is not bound(function, B=2, A=1, num_warps=4)

@@ -1,0 +1,356 @@
+"""`magna reproduce`: which cells there are, how they are trained together, and that a stopped run goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tests.support.laws import run_magna
+
+from magna.config.schema import SEARCH_SEEDS, Config, load_recipe
+from magna.paper import experiments, reproduce, tables
+from magna.paper.cells import is_done
+from magna.paper.experiments import EXPERIMENTS, Cell, Experiment, cells
+from magna.paper.published import GRAPHS
+from magna.tasks.models import make_link_predictor, make_model
+from magna.training.trial_batch import TrialResult
+from magna.training.trials import structure
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[list[Config]]:
+    """The batches that were asked for; nothing is trained."""
+    batches: list[list[Config]] = []
+
+    def train_trials(
+        configs: Sequence[Config], task: object, *, read_test: bool, on_report: Any, on_results: Any
+    ) -> None:
+        assert read_test and on_report(25, [0], [0.5]) == ()
+        assert len({structure(config) for config in configs}) == 1
+        batches.append(list(configs))
+        on_results({index: _result(config) for index, config in enumerate(configs)})
+
+    monkeypatch.setattr(reproduce, "train_trials", train_trials)
+    monkeypatch.setattr(reproduce, "make_task", lambda config, data_dir, device: SimpleNamespace(data=config.data))
+    return batches
+
+
+def _result(config: Config) -> TrialResult:
+    accuracy = 0.8 + 0.001 * config.train.seed + 0.01 * config.data.split_seed
+    valid, test = {"accuracy": 0.5, "loss": 1.0}, {"accuracy": accuracy, "loss": 1.0}
+    return TrialResult(config, epochs=3, best_epoch=2, seconds=0.1, valid=valid, test=test, history=[], weights=None)
+
+
+def test_ablations_are_those_of_the_paper() -> None:
+    found = {cell.row: cell.config.model for cell in cells("ablations", ["cora"])}
+    whole = load_recipe("cora").model
+    assert found["MAGNA, tuned"] == whole
+    assert set(found) <= {"MAGNA, tuned", *experiments.ABLATIONS} and len(found) > 1
+    assert all(model != whole for row, model in found.items() if row in experiments.ABLATIONS)
+    assert found["No Diffusion"].diffusion is False
+
+
+def test_parts_that_a_recipe_lacks_are_not_taken_away() -> None:
+    assert not load_recipe("pubmed").model.feed_forward
+    assert [cell.row for cell in cells("ablations", ["pubmed"])] == ["MAGNA, tuned", "No LayerNorm", "No Diffusion"]
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset"),
+    [(name, dataset) for name, found in EXPERIMENTS.items() for dataset in (*found.datasets, *found.also)],
+)
+def test_every_cell_has_a_model_and_a_file_of_its_own(name: str, dataset: str) -> None:
+    found = cells(name, [dataset])
+    assert len({cell.path for cell in found}) == len(found)
+    configs = [cell.config for cell in found]
+    with torch.device("meta"):
+        for config in [*configs, *(config.with_values(EXPERIMENTS[name].quick) for config in configs)]:
+            if config.task.name == "link_prediction":
+                make_link_predictor(config.model, 500, 200, typed=config.data.control != "no-types")
+            else:
+                make_model(config.model, 10, 3)
+
+
+@pytest.mark.parametrize("dataset", GRAPHS)
+def test_table_3_has_the_recipes_and_every_control(dataset: str) -> None:
+    found = {cell.row: cell for cell in cells("table3", [dataset])}
+    assert list(found) == [*experiments.TABLE_3, *experiments.CONTROLS]
+    tuned = found["MAGNA, tuned"].config
+    assert found["DistMult"].config.model.num_layers == 0
+    theirs, ours = found["DistMult"].config.train, tuned.train
+    assert (theirs.eval_every, theirs.precision) == (ours.eval_every, ours.precision)
+    assert theirs.epochs >= ours.epochs and theirs.patience >= ours.patience, "its budget is no smaller"
+    for row in experiments.CONTROLS:
+        assert found[row].config == tuned.with_values(found[row].changes) != tuned
+    assert found["No propagation"].config.model.K == 0 and not found["One hop of attention"].config.model.diffusion
+    assert {found[row].config.data.control for row in experiments.CONTROLS} == {"none", "random-graph", "no-types"}
+
+
+def test_embedded_families_have_the_controls_alone_and_only_where_asked_for() -> None:
+    assert [cell.row for cell in cells("table3", ["families"])] == ["MAGNA, tuned", *experiments.CONTROLS]
+    assert {cell.dataset for cell in cells("table3")} == set(GRAPHS)
+
+
+def test_a_switch_changes_one_thing_and_something() -> None:
+    start, *changed = cells("switches", ["cora"])
+    assert start.row == "MAGNA, tuned"
+    assert len(changed) > 20
+    for cell in changed:
+        assert cell.config == start.config.with_values(cell.changes)
+        assert not experiments.same_training(cell.config, start.config)
+        assert cell.point
+
+
+def test_random_splits_have_a_cell_for_each_model_and_split() -> None:
+    found = cells("random-splits", ["cora"])
+    assert {cell.config.model.name for cell in found} == {"magna", "gat", "diff-gcn"}
+    assert len(found) == 3 * experiments.NUM_SPLITS
+    assert {(cell.config.data.split, cell.config.data.split_seed) for cell in found} == {
+        ("random", split) for split in range(experiments.NUM_SPLITS)
+    }
+
+
+def test_an_unknown_table_or_data_set_is_named() -> None:
+    with pytest.raises(ValueError, match="table is 'table9'; allowed: table1, ablations"):
+        cells("table9")
+    with pytest.raises(ValueError, match="data set is 'digits'; allowed for table1: cora, citeseer, pubmed"):
+        cells("table1", ["digits"])
+    with pytest.raises(ValueError, match="data set is 'cora'; allowed for table3: wn18rr, fb15k-237, families"):
+        cells("table3", ["cora"])
+    with pytest.raises(ValueError, match="row is 'gat'; allowed for table1 on cora: MAGNA, tuned; MAGNA, ensemble;"):
+        cells("table1", ["cora"], ["gat"])
+
+
+def test_a_row_can_be_trained_alone() -> None:
+    for name in ("GAT", "GAT (ours)"):  # as the table has it
+        assert [cell.row for cell in cells("table1", ["cora", "pubmed"], [name])] == ["GAT", "GAT"]
+
+
+def test_cells_of_one_structure_train_together_and_leave_a_file_each(
+    trained: list[list[Config]], tmp_path: Path
+) -> None:
+    result = reproduce.reproduce("random-splits", out=tmp_path, seeds=3, datasets=["cora"], device="cpu")
+    assert [len(batch) for batch in trained] == [30, 30, 30], "ten splits of three seeds, model by model"
+    assert not {config.train.seed for batch in trained for config in batch} & set(SEARCH_SEEDS)
+    assert len(result["files"]) == result["trained"] == 30
+    record = json.loads((tmp_path / "random-splits/cora/gat/split-2.json").read_text())
+    assert (record["row"], record["dataset"], record["split"], record["recipe"]) == ("GAT", "cora", 2, "cora-gat")
+    assert [run["seed"] for run in record["runs"]] == [0, 1, 2]
+    assert record["mean"]["test"]["accuracy"] == pytest.approx(0.821)
+    assert record["std"]["test"]["accuracy"] == pytest.approx(0.001)
+    assert record["config"]["data"]["split_seed"] == 2
+    assert record["environment"]["packages"]["torch"] and record["date"]
+
+
+def test_what_is_done_is_not_trained_again(trained: list[list[Config]], tmp_path: Path) -> None:
+    first = reproduce.reproduce("ablations", out=tmp_path, seeds=2, datasets=["cora"], device="cpu")
+    trained.clear()
+    again = reproduce.reproduce("ablations", out=tmp_path, seeds=2, datasets=["cora"], device="cpu")
+    assert (again["trained"], again["files"], trained) == (0, first["files"], [])
+    (tmp_path / "ablations/cora/no-diffusion.json").unlink()
+    reproduce.reproduce("ablations", out=tmp_path, seeds=2, datasets=["cora"], device="cpu")
+    assert [config.model.diffusion for batch in trained for config in batch] == [False, False]
+
+
+def test_a_stop_between_two_batches_keeps_what_is_done(
+    trained: list[list[Config]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = reproduce.train_trials
+
+    def stopped(configs: Sequence[Config], task: Any, **options: Any) -> None:
+        if len(trained) == 1:
+            raise KeyboardInterrupt
+        whole(configs, task, **options)
+
+    monkeypatch.setattr(reproduce, "train_trials", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce.reproduce("random-splits", out=tmp_path, seeds=1, datasets=["cora"], device="cpu")
+    assert len(list(tmp_path.rglob("*.json"))) == 10
+    monkeypatch.setattr(reproduce, "train_trials", whole)
+    assert reproduce.reproduce("random-splits", out=tmp_path, seeds=1, datasets=["cora"], device="cpu")["trained"] == 20
+
+
+def test_a_stop_inside_a_cell_keeps_the_seeds_that_are_done(
+    trained: list[list[Config]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ten splits with three seeds each, four and one seed are done."""
+    whole = reproduce.train_trials
+
+    def stopped(configs: Sequence[Config], task: Any, **options: Any) -> None:
+        whole(configs[:7], task, **options)
+        options["on_results"]({index: _result(configs[index]) for index in range(7, 13)})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reproduce, "train_trials", stopped)
+    ask: dict[str, Any] = {"out": tmp_path, "seeds": 3, "datasets": ["cora"], "rows": ["GAT"], "device": "cpu"}
+    with pytest.raises(KeyboardInterrupt):
+        reproduce.reproduce("random-splits", **ask)
+    seeds = [len(json.loads(file.read_text())["runs"]) for file in sorted(tmp_path.rglob("*.json"))]
+    assert seeds == [3, 3, 3, 3, 1]
+    monkeypatch.setattr(reproduce, "train_trials", whole)
+    trained.clear()
+    assert reproduce.reproduce("random-splits", **ask)["trained"] == 6
+    assert [len(batch) for batch in trained] == [17]
+    record = json.loads((tmp_path / "random-splits/cora/gat/split-4.json").read_text())
+    assert [run["seed"] for run in record["runs"]] == [0, 1, 2] and record["runs"][0]["device"]
+    assert record["mean"]["test"]["accuracy"] == pytest.approx(0.841)
+    # More seeds of what is there are added to it.
+    trained.clear()
+    reproduce.reproduce("random-splits", **ask | {"seeds": 4})
+    assert [{config.train.seed for config in batch} for batch in trained] == [{3}]
+
+
+def test_quick_is_few_epochs(trained: list[list[Config]], tmp_path: Path) -> None:
+    result = reproduce.reproduce("table1", out=tmp_path, quick=True, datasets=["cora"], device="cpu")
+    assert result["seeds"] == reproduce.QUICK_SEEDS
+    assert {config.train.epochs for batch in trained for config in batch} == {3}
+
+
+def test_quick_runs_leave_the_real_ones_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders: list[Path] = []
+
+    def train_cells(cells: Sequence[Cell], job: Any, run_dir: Path) -> list[str]:
+        folders.append(run_dir)
+        return []
+
+    monkeypatch.setattr(reproduce, "train_cells", train_cells)
+    for quick in (False, True):
+        reproduce.reproduce("table3", out=tmp_path, datasets=["families"], quick=quick, device="cpu")
+    assert folders == [Path("runs/reproduce"), Path("runs/reproduce-quick")]
+
+
+@pytest.mark.usefixtures("trained")
+@pytest.mark.parametrize("name", ["table1", "ablations", "switches", "random-splits"])
+def test_only_table3_has_a_run_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=f"--run-dir is here; allowed: with table3 alone, as {name} keeps no run"):
+        reproduce.reproduce(name, out=tmp_path / "out", run_dir="here", datasets=["cora"], device="cpu")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_figure_with_a_seed_that_diverged_has_no_file(
+    trained: list[list[Config]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_trials = reproduce.train_trials
+
+    def diverging(configs: Sequence[Config], task: Any, **options: Any) -> None:
+        rows = [{"loss": 1.0, "valid_accuracy": 0.5, "valid_loss": 1.0}, {"loss": math.nan}]
+
+        def on_results(results: dict[int, TrialResult]) -> None:
+            for index, result in results.items():
+                diverges = result.config.model.alpha == 0.5 and result.config.train.seed == 1
+                results[index] = replace(result, history=rows[: 1 + diverges])
+            options["on_results"](results)
+            # A later batch, too, adds nothing to a figure that has diverged.
+            options["on_results"]({5: _result(configs[5])})
+
+        train_trials(configs[:5], task, **options | {"on_results": on_results})
+
+    def two(dataset: str) -> Iterator[Cell]:
+        yield Cell("table1", dataset, "MAGNA, tuned", load_recipe("digits"))
+        yield Cell("table1", dataset, "MAGNA, paper", load_recipe("digits").with_values(["model.alpha=0.5"]))
+
+    monkeypatch.setattr(reproduce, "train_trials", diverging)
+    monkeypatch.setitem(EXPERIMENTS, "table1", Experiment(two))
+    lines: list[str] = []
+    result = reproduce.reproduce("table1", out=tmp_path, seeds=3, datasets=["cora"], device="cpu", say=lines.append)
+    assert len(trained) == 1
+    assert (result["trained"], result["diverged"]) == (1, ["table1/cora/magna-paper.json"])
+    assert result["files"] == ["table1/cora/magna-tuned.json"] and (tmp_path / result["files"][0]).is_file()
+    assert not (tmp_path / result["diverged"][0]).exists()
+    assert "cora, MAGNA, paper: the loss is nan after epoch 1; try a smaller train.lr" in lines
+
+
+@pytest.mark.usefixtures("trained")
+def test_figures_of_other_settings_are_none_of_the_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    alpha, fails = 0.1, False
+
+    def two(dataset: str) -> Iterator[Cell]:
+        for row in ("MAGNA, tuned", "MAGNA, ensemble") if dataset == "cora" else ():
+            yield Cell("table1", dataset, row, load_recipe("digits").with_values([f"model.alpha={alpha}"]))
+
+    def train_trials(configs: Sequence[Config], task: Any, *, on_results: Any, **options: Any) -> None:
+        history = [{"loss": math.nan}] * fails
+        on_results({index: replace(_result(config), history=history) for index, config in enumerate(configs)})
+
+    def accuracies() -> tuple[list[str], str]:
+        assert run_magna(monkeypatch, *arguments, "--json") == 0
+        result = json.loads(capsys.readouterr().out)
+        assert run_magna(monkeypatch, *arguments) == 0
+        return [row[1] for row in result["rows"][:2]], capsys.readouterr().out.splitlines()[-1]
+
+    monkeypatch.setattr(reproduce, "train_trials", train_trials)
+    monkeypatch.setitem(EXPERIMENTS, "table1", Experiment(two, seeds=3))
+    arguments = ["reproduce", "table1", "--out", str(tmp_path), "--device", "cpu"]
+    assert accuracies()[0] == ["80.1 ± 0.1"] * 2
+    alpha = 0.2
+    arguments += ["--row", "MAGNA, tuned"]
+    changed = "left out, because their recipes have changed since: table1/cora/magna-ensemble.json"
+    assert accuracies() == (["80.1 ± 0.1", "—"], changed)
+    alpha, fails = 0.3, True
+    assert accuracies()[0] == ["—", "—"], "it diverged, and what is there has another alpha"
+    assert len(list(tmp_path.rglob("*.json"))) == 2, "nothing is lost"
+
+
+def test_seeds_are_report_seeds(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="seeds is 101; allowed: 1 to 100"):
+        reproduce.reproduce("table1", out=tmp_path, seeds=101, datasets=["cora"], device="cpu")
+
+
+def test_a_table_is_trained_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = ["model.hidden_channels=8", "model.num_layers=1", "model.heads=2", "train.epochs=3"]
+
+    def digits(dataset: str) -> Iterator[Cell]:
+        magna = load_recipe("digits").with_values([*small, "model.K=2"])
+        yield Cell("table1", dataset, "MAGNA, tuned", magna)
+        yield Cell("table1", dataset, "MAGNA, paper", magna.with_values(["model.alpha=0.5"]))
+
+    monkeypatch.setitem(EXPERIMENTS, "table1", Experiment(digits))
+    lines: list[str] = []
+    result = reproduce.reproduce("table1", out=tmp_path, seeds=2, datasets=["cora"], device="cpu", say=lines.append)
+    assert result["trained"] == 2
+    assert lines[-1].startswith("2 of 2: cora, MAGNA, tuned and 1 more (")
+    ours = tables.make_table("table1", tmp_path).rows[0]
+    assert ours[0] == "MAGNA, tuned (ours)" and ours[-1] == "ours, 2 seeds, cpu"
+    assert 0 < float(ours[1].split(" ")[0]) <= 100
+
+
+def test_committed_results_are_those_of_the_recipes() -> None:
+    results = ROOT / "results"
+    known = {cell.path: cell for name, e in EXPERIMENTS.items() for cell in cells(name, [*e.datasets, *e.also])}
+    there = [str(file.relative_to(results)) for file in results.glob("*/**/*.json")]
+    assert set(there) <= set(known), "a file that belongs to no table"
+    old = [path for path in there if not is_done(results / path, known[path].config, 1)]
+    assert old == [], "run magna reproduce again"
+
+
+@pytest.mark.usefixtures("trained")
+def test_the_command_prints_the_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ("reproduce", "ablations", "--quick", "--seeds", "3", "--dataset", "cora", "--device", "cpu")
+    assert run_magna(monkeypatch, *arguments) == 0
+    shown = capsys.readouterr()
+    assert "85.4\u00a0±\u00a00.6" in shown.out and "5 files of 3 seeds in runs/quick" in shown.out
+    assert shown.err.startswith("ablations: 5 figures of 3 seeds each, 0 of them done before")
+    assert run_magna(monkeypatch, *arguments, "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["trained"] == 0 and result["rows"][0][:3] == ["Cora", "MAGNA", "80.1 ± 0.1"]
+
+
+def test_a_wrong_name_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_magna(monkeypatch, "reproduce", "table9", "--device", "cpu") == 2
+    assert capsys.readouterr().err == (
+        "magna: table is 'table9'; allowed: table1, ablations, switches, random-splits, table3\n"
+    )

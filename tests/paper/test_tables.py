@@ -1,0 +1,218 @@
+"""The tables show what the files hold."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tools.report import PAGES, with_tables
+
+from magna.config.schema import load_recipe
+from magna.paper import experiments, published, tables
+
+ROOT = Path(__file__).parents[2]
+
+
+def put_links(
+    results: Path,
+    row: str,
+    mrrs: list[float],
+    dataset: str = "wn18rr",
+    device: str = "cpu",
+    parts: bool = False,
+    commits: Sequence[str | None] = (None,) * 2,
+) -> None:
+    file = results / "table3" / dataset / f"{row}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    ranks = {"hits@1": 0.4, "hits@3": 0.5, "hits@10": 0.6}
+    runs = []
+    for i, mrr in enumerate(mrrs):
+        test = {"mr": 2000 + 100 * i, "mrr": mrr, **ranks}
+        halves = {"test_encoder": test | {"mrr": mrr - 0.1}, "test_skip": test | {"mrr": mrr - 0.2}} if parts else {}
+        runs.append({"test": test, "device": device, "commit": commits[i], **halves})
+    changes = [] if row in experiments.TABLE_3 else ["model.K=0"]
+    record = {"row": row, "dataset": dataset, "recipe": dataset, "changes": changes, "split": None, "runs": runs}
+    file.write_text(json.dumps(record | {"environment": {"device": "another"}}))
+
+
+def put(results: Path, path: str, row: str, accuracies: list[float], split: int | None = None) -> None:
+    file = results / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    runs = [{"test": {"accuracy": accuracy}} for accuracy in accuracies]
+    record = {"row": row, "dataset": "cora", "split": split, "runs": runs, "environment": {"device": "cpu"}}
+    file.write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize("name", [*experiments.EXPERIMENTS, "controls", "links"])
+def test_without_results_there_are_dashes(name: str, tmp_path: Path) -> None:
+    table = tables.make_table(name, tmp_path)
+    assert all(len(row) == len(table.header) for row in table.rows)
+    assert table.markdown()
+
+
+def test_table_1_has_ours_and_theirs(tmp_path: Path) -> None:
+    put(tmp_path, "table1/cora/a.json", "MAGNA, tuned", [0.80, 0.82, 0.84])
+    rows = tables.make_table("table1", tmp_path).rows
+    assert rows[0] == ["MAGNA, tuned (ours)", "82.0 ± 2.0", "—", "—", "ours, 3 seeds, cpu"]
+    assert rows[1] == ["MAGNA, ensemble (ours)", "—", "—", "—", "not yet measured"]
+    assert rows[-1] == ["MAGNA, the paper", "85.4 ± 0.6", "73.7 ± 0.5", "81.4 ± 0.2", "MAGNA paper, Table 1"]
+
+
+@pytest.mark.parametrize("width", range(70, 111, 3))
+def test_a_terminal_of_any_width_shows_every_letter(width: int, tmp_path: Path) -> None:
+    for row in ("MAGNA, tuned", *experiments.CONTROLS):
+        put_links(tmp_path, row, [0.45, 0.47], "families")
+    for name in ("table3", "random-splits", "controls"):
+        table, shown = tables.make_table(name, tmp_path), io.StringIO()
+        table.show(Console(file=shown, width=width))
+        said = "".join("".join(row) for row in [table.header, *table.rows]).replace("**", "").replace("`", "")
+        assert sorted(_letters(shown.getvalue())) == sorted(_letters(said))
+
+
+def test_words_stay_whole_where_they_fit(tmp_path: Path) -> None:
+    put_links(tmp_path, "No propagation", [0.45, 0.47])
+    shown = io.StringIO()
+    tables.make_table("table3", tmp_path).show(Console(file=shown, width=80))
+    assert all(word in shown.getvalue() for word in ("propagation", "RESCAL-DURA", "Ruffinelli"))
+
+
+def _letters(text: str) -> str:
+    return "".join(text.split()).replace("─", "")
+
+
+def test_ablations_show_the_difference_to_the_whole(tmp_path: Path) -> None:
+    put(tmp_path, "table1/cora/a.json", "MAGNA, tuned", [0.80, 0.82, 0.84])
+    put(tmp_path, "ablations/cora/b.json", "No Diffusion", [0.70, 0.72, 0.74])
+    put(tmp_path, "ablations/cora/c.json", "No LayerNorm", [0.79, 0.81, 0.83])
+    rows = {(row[0], row[1]): row[2:] for row in tables.make_table("ablations", tmp_path).rows}
+    assert rows["Cora", "MAGNA"] == ["82.0 ± 2.0", "", "85.4 ± 0.6", ""]
+    assert rows["Cora", "No Diffusion"] == ["72.0 ± 2.0", "**−10.0 ± 1.6**", "83.0 ± 0.4", "−2.4"]
+    assert rows["Cora", "No LayerNorm"] == ["81.0 ± 2.0", "−1.0 ± 1.6", "83.8 ± 0.6", "−1.6"]
+    assert rows["Pubmed", "No LayerNorm"] == ["—", "—", "79.8 ± 0.2", "−1.6"]
+
+
+def test_a_single_run_has_no_error(tmp_path: Path) -> None:
+    put(tmp_path, "table1/cora/a.json", "MAGNA, tuned", [0.80])
+    put(tmp_path, "switches/cora/b.json", "model.tanh=false", [0.70])
+    assert tables.make_table("switches", tmp_path).rows[1][2] == "70.0 (−10.0)"
+
+
+def test_switches_list_what_was_measured_in_order(tmp_path: Path) -> None:
+    put(tmp_path, "table1/cora/a.json", "MAGNA, tuned", [0.80, 0.82])
+    put(tmp_path, "switches/cora/b.json", "model.tanh=false", [0.81, 0.83])
+    put(tmp_path, "switches/cora/a.json", "model.top_k=5", [0.80, 0.82])
+    assert tables.make_table("switches", tmp_path).rows == [
+        ["", "as tuned", "81.0 ± 1.4", "—", "—"],
+        ["1", "`model.tanh=false`", "82.0 (+1.0 ± 1.4)", "—", "—"],
+        ["3", "`model.top_k=5`", "81.0 (+0.0 ± 1.4)", "—", "—"],
+    ]
+
+
+def test_random_splits_are_compared_split_by_split(tmp_path: Path) -> None:
+    for split in range(4):
+        put(tmp_path, f"random-splits/cora/magna/split-{split}.json", "MAGNA", [0.80 + split / 100] * 2, split)
+        put(tmp_path, f"random-splits/cora/gat/split-{split}.json", "GAT", [0.79 + split * split / 1000], split)
+    put(tmp_path, "random-splits/cora/diff-gcn/split-0.json", "Diff-GCN", [0.79], 0)
+    rows = tables.make_table("random-splits", tmp_path).rows
+    assert rows[0][:3] == ["Cora", "MAGNA", "81.5 ± 1.3"]
+    assert rows[1] == ["Cora", "GAT", "79.4 ± 0.4", "+2.1 ± 0.5", "0.018", "0.12", "82.2 ± 1.4"]
+    assert rows[2][3:6] == ["—", "—", "—"]
+
+
+def test_table_3_has_ours_and_theirs_of_each_graph(tmp_path: Path) -> None:
+    put_links(tmp_path, "MAGNA, tuned", [0.501, 0.503])
+    put_links(tmp_path, "No propagation", [0.45])
+    put_links(tmp_path, "MAGNA, tuned", [0.4], "families")
+    table = tables.make_table("table3", tmp_path)
+    assert table.header == ["data", "model", "MR", "MRR", "H@1", "H@3", "H@10", "source"]
+    rows = {(row[0], row[1]): row[2:] for row in table.rows}
+    assert rows["WN18RR", "MAGNA, tuned (ours)"] == [
+        *("2050 ± 71", ".502 ± .001", ".400", ".500", ".600"),
+        "ours, 2 seeds, cpu",
+    ]
+    assert rows["WN18RR", "No propagation (ours)"][:2] == ["2000", ".450"]
+    assert rows["WN18RR", "DistMult (ours)"] == [*["—"] * 5, "not yet measured"]
+    paper = ["2545", ".502", ".459", ".519", ".589", "MAGNA paper, Table 3"]
+    assert rows["WN18RR", "MAGNA + DistMult, the paper"] == paper
+    assert rows["WN18RR", "TransE"][:5] == ["3384", ".226", "—", "—", ".501"]
+    assert ("WN18RR", "R-GCN") not in rows, "the paper has no figure of it"
+    assert [row for row in rows if row[0] == "families"] == [("families", "MAGNA, tuned (ours)")]
+    assert not [row for row in rows if row[0] == "FB15k-237"], "nothing of it is recorded"
+
+
+def test_controls_show_what_is_left_of_the_gain(tmp_path: Path) -> None:
+    put_links(tmp_path, "MAGNA, tuned", [0.50, 0.51], parts=True, commits=["abc", "def-dirty"])
+    put_links(tmp_path, "No propagation", [0.45, 0.46], parts=True, commits=["abc", "abc"])
+    put_links(tmp_path, "DistMult", [0.44])
+    assert tables.make_table("controls", tmp_path).rows == [
+        ["WN18RR", "MAGNA, tuned", "recipe `wn18rr`", ".505 ± .007", "", ".405 ± .007", "abc, def-dirty"],
+        ["WN18RR", "No propagation", "`model.K=0`", ".455 ± .007", "**−.050 ± .007**", ".355 ± .007", "abc"],
+        ["WN18RR", "DistMult", "recipe `wn18rr`", ".440", "−.065", "—", "—"],
+    ]
+
+
+def test_the_short_table_of_link_prediction(tmp_path: Path) -> None:
+    put_links(tmp_path, "MAGNA, tuned", [0.36, 0.37], "fb15k-237", device="NVIDIA H200")
+    table = tables.make_table("links", tmp_path)
+    assert table.header[1:-1] == ["WN18RR MRR", "WN18RR H@10", "FB15k-237 MRR", "FB15k-237 H@10"]
+    assert table.rows[0] == ["MAGNA, tuned (ours)", "—", "—", ".365 ± .007", ".600", "ours, 2 seeds, NVIDIA H200"]
+    assert table.rows[-1] == ["MAGNA + DistMult, the paper", ".502", ".589", ".369", ".563", "MAGNA paper, Table 3"]
+
+
+def test_each_half_of_the_tuned_scores_has_a_row(tmp_path: Path) -> None:
+    put_links(tmp_path, "MAGNA, tuned", [0.50, 0.51], parts=True)
+    put_links(tmp_path, "No propagation", [0.45, 0.46], parts=True)
+    for name, place in (("table3", 3), ("links", 1)):
+        rows = {row[place == 3]: row[place] for row in tables.make_table(name, tmp_path).rows}
+        assert rows["MAGNA, tuned (ours)"] == ".505 ± .007"
+        assert rows["MAGNA, tuned: the encoder's scores alone (ours)"] == ".405 ± .007"
+        assert rows["MAGNA, tuned: those past the encoder alone (ours)"] == ".305 ± .007"
+        assert len([row for row in rows if "alone" in row]) == 2
+
+
+def test_published_ranks_are_numbers() -> None:
+    assert len(published.TABLE_3) == 15
+    for row in (*published.TABLE_3, *published.LINKS_ELSEWHERE):
+        for (_, metric), figure in row.figures.items():
+            assert 100 < float(figure) < 6000 if metric == "mr" else 0 < float(figure) < 1
+    for dataset in published.GRAPHS:
+        paper = float(published.MAGNA_LINKS_PAPER.figures[dataset, "mrr"])
+        assert load_recipe(dataset).expected.paper == paper
+
+
+def test_every_row_of_ours_has_theirs() -> None:
+    assert set(experiments.ABLATIONS) == set(published.ABLATIONS)
+    assert set(experiments.RANDOM_SPLITS) == set(published.RANDOM_SPLITS)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_tables_of_the_pages_are_those_of_the_files(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert with_tables(text, ROOT, PAGES[page]) == text, "run python -m tools.report"
+
+
+@pytest.mark.parametrize("content", ["{", "{}", "[]"])
+def test_a_file_that_is_no_figure_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "table1").mkdir()
+    (tmp_path / "table1" / "other.json").write_text(content)
+    with pytest.raises(ValueError, match=r"other\.json is no figure of a table; try to delete it"):
+        tables.make_table("table1", tmp_path)
+
+
+@pytest.mark.parametrize("dataset", ["wn18rr", "fb15k-237", "families"])
+def test_what_a_recipe_expects_is_what_was_measured(dataset: str) -> None:
+    recipes = [cell for cell in experiments.table3(dataset) if not cell.changes]
+    assert any(cell.config.expected.seeds for cell in recipes)
+    for cell in recipes:
+        file, expected = ROOT / "results" / cell.path, cell.config.expected
+        assert file.exists() == (expected.seeds > 0), cell.path
+        if expected.seeds:
+            found = json.loads(file.read_text())
+            assert round(found["mean"]["valid"]["mrr"], 3) == expected.valid
+            assert round(found["mean"]["test"]["mrr"], 3) == expected.test
+            assert round(found["std"]["test"]["mrr"], 3) == expected.test_std
+            assert len(found["runs"]) == expected.seeds

@@ -1,0 +1,640 @@
+"""A search from end to end: counting, stopping early, choosing, its files, and that the test split stays closed."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("optuna", reason="Optuna is not installed (the extra search)")
+
+import torch
+from rich.console import Console
+from sqlalchemy import event
+from tests.support.laws import node_task, ring_triples, run_magna
+
+from magna.config.schema import Config, ModelConfig, load_recipe
+from magna.search import pruning as halving
+from magna.search import sweep
+from magna.search.pruning import goes_on
+from magna.search.report import show
+from magna.search.study import Study
+from magna.search.sweep import Plan, without
+from magna.tasks import LinkPrediction, NodeClassification
+from magna.training.loop import Epoch
+from magna.training.trial_batch import TrialResult
+
+BASE = Config.from_dict(
+    {
+        "recipe": "toy",
+        "train": {"epochs": 16},
+        "search": {"model.alpha": {"low": 0.0, "high": 1.0}, "model.K, model.top_k": [2, 4]},
+    }
+)
+
+
+class Trainer:
+    """In place of real training: the accuracy is alpha, give or take a little for the seed, and rises evenly."""
+
+    def __init__(self) -> None:
+        self.configs: list[Config] = []
+        self.noise: dict[int, float] = {}
+        self.fails: BaseException | None = None
+        self.fails_after = 0  # configs that it has trained by then
+        self.most_alpha = 1.0  # models of a larger one do not fit in memory
+        self.diverges_above = 1.0  # this alpha the last loss is no number
+
+    def __call__(
+        self, configs: Sequence[Config], task: Any, *, report_every, on_report, on_results, too_large, **closed
+    ):
+        assert not closed, "a search asks neither for the test split nor for weights"
+        if self.fails is not None and not self.fails_after:
+            raise self.fails
+        too_large |= {i: "out of memory" for i, one in enumerate(configs) if one.model.alpha > self.most_alpha}
+        self.configs += configs
+        final = [config.model.alpha / 2 + self.noise.get(config.train.seed, 0.0) for config in configs]
+        epochs, stopped = [config.train.epochs for config in configs], set()
+        for epoch in range(report_every, max(epochs, default=0) + 1, report_every):
+            running = [i for i in range(len(configs)) if i not in stopped]
+            if on_report is not None:
+                for i in on_report(epoch, running, [final[i] * epoch / epochs[i] for i in running]):
+                    stopped.add(i)
+                    epochs[i] = epoch
+        for i, config in enumerate(configs):
+            if self.fails is not None and i == self.fails_after:
+                raise self.fails
+            if i not in too_large:
+                history = [{"loss": math.nan if config.model.alpha > self.diverges_above else 1.0}]
+                on_results({i: TrialResult(config, epochs[i], 0, 0.1, {"accuracy": final[i]}, None, history, None)})
+
+
+@pytest.fixture
+def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
+    trainer = Trainer()
+    monkeypatch.setattr(sweep, "train_trials", trainer)
+    return trainer
+
+
+class Toy:
+    dataset, METRIC, notes = "toy", "accuracy", ("a line was listed twice",)
+    schema = {"fingerprint": "first"}  # noqa: RUF012
+
+    def make_model(self, model: ModelConfig) -> None:
+        pass
+
+
+COMPARABLE = sweep._comparable(BASE, Plan(1), Toy())  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "make_task", lambda *_: Toy())
+
+
+def _sweep(folder: Path, config: Config = BASE, storage: str | None = None, **settings: Any) -> dict[str, Any]:
+    settings = {"trials": 4, "confirm": 0, "prune": False} | settings
+    say = settings.pop("say", print)
+    return sweep.sweep(config, Plan(**settings), out=folder / "out", storage=storage, device="cpu", say=say)
+
+
+def test_it_goes_on_to_the_number_of_trials(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    _sweep(tmp_path, trials=3, batch=2)
+    assert len(trainer.configs) == 3
+    assert {config.train.seed for config in trainer.configs} == {1000}
+    result = _sweep(tmp_path, trials=7, batch=3)
+    assert result["states"] == {"complete": 7, "pruned": 0, "refused": 0, "too_large": 0, "fail": 0}
+    assert len({config.model.alpha for config in trainer.configs}) == 7
+    assert all(config.model.K == config.model.top_k for config in trainer.configs)
+    assert _sweep(tmp_path, trials=7) == result
+    assert len(trainer.configs) == 7
+
+
+def test_its_files_hold_everything(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    result = _sweep(tmp_path, trials=9, prune=True, confirm=2, confirm_seeds=3)
+    out = tmp_path / "out"
+    best = load_recipe(str(out / "best.toml"))
+    params = result["best"]["params"]
+    assert (best.model.alpha, best.model.K, best.model.top_k) == (params["model.alpha"], *2 * (best.model.K,))
+    assert best.search == BASE.search and best.train == BASE.train
+    for words in ("toy", "9 trials", "random", "seed 1000", "among 2", "seeds 1001 to 1003", "No test label"):
+        assert words in best.source.settings
+    everything = json.loads((out / "trials.json").read_text())
+    assert {key: everything[key] for key in result} == json.loads(json.dumps(result))
+    assert [row["number"] for row in everything["trials"]] == list(range(9))
+    with (out / "trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 9 and float(rows[4]["model.alpha"]) == everything["trials"][4]["params"]["model.alpha"]
+    assert {row["state"] for row in rows} == {"complete", "pruned"}
+    assert result["importances"] == {}, "too few to tell"
+
+
+@pytest.mark.parametrize("name", ["trials.csv", "best.toml"])
+def test_files_of_others_are_kept(tmp_path: Path, trainer: Trainer, task: None, name: str) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text("mine")
+    with pytest.raises(ValueError, match=f"holds {name} but no study .*try another --out"):
+        _sweep(tmp_path)
+    assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["mine"]
+
+
+def test_what_another_recipe_has_found_is_kept(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    _sweep(tmp_path)
+    found = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.name != "study.db"}
+    words = r"holds what a search of toy found, and this is one of other; .* another --out"
+    with pytest.raises(ValueError, match=words):
+        _sweep(tmp_path, config=replace(BASE, recipe="other"))
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in found} == found
+    assert _sweep(tmp_path, trials=5)["states"]["complete"] == 5
+
+
+def test_validation_that_comes_too_late_to_stop_a_trial_is_said(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    said: list[str] = []
+    seldom = BASE.with_values(["train.eval_every=5"])
+    _sweep(tmp_path / "one", config=seldom, prune=True, say=said.append)
+    words = "note: train.eval_every is 5 and trials may stop from epoch 2 of 16: none does before it was validated"
+    assert f"{words}; try --set train.eval_every=2" in said
+    said.clear()
+    _sweep(tmp_path / "two", config=seldom, say=said.append)  # none is to stop
+    _sweep(tmp_path / "three", config=BASE.with_values(["train.eval_every=2"]), prune=True, say=said.append)
+    assert not [line for line in said if "note" in line]
+
+
+def test_the_worse_half_stops_at_the_rungs(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    result = _sweep(tmp_path, trials=32, batch=32, prune=True)
+    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    rows.sort(key=lambda row: row["params"]["model.alpha"])
+    # Of 32 the worse 16 stop after 2 of 16 epochs, of the other 16 the worse 8 after 4, and 4 after 8.
+    assert [row["epochs"] for row in rows] == [2] * 16 + [4] * 8 + [8] * 4 + [16] * 4
+    assert [row["state"] for row in rows] == ["pruned"] * 28 + ["complete"] * 4
+    assert rows[0]["value"] == pytest.approx(rows[0]["params"]["model.alpha"] / 2 * 2 / 16)
+    assert result["best"]["number"] == rows[-1]["number"]
+
+
+def test_a_study_of_other_data_is_refused(
+    tmp_path: Path, trainer: Trainer, task: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _sweep(tmp_path, trials=2)["notes"] == ["a line was listed twice"]
+    monkeypatch.setattr(Toy, "schema", {"fingerprint": "second"})
+    with pytest.raises(ValueError, match=r"was started with another content of its data; try .* another --out"):
+        _sweep(tmp_path, trials=3)
+
+
+def test_a_study_of_before_its_data_was_marked_goes_on(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    (tmp_path / "out").mkdir()
+    older = {key: value for key, value in COMPARABLE.items() if key != "content of its data"}
+    Study(f"sqlite:///{tmp_path / 'out' / 'study.db'}", "toy", BASE.search, older)
+    assert len(_sweep(tmp_path, trials=2)["top"]) == 2
+
+
+def test_a_trial_that_diverges_is_no_result(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    trainer.diverges_above = 0.5
+    result = sweep.sweep(BASE, Plan(trials=8, confirm=0, prune=False), out=tmp_path / "some", device="cpu")
+    assert 0 < result["best"]["value"] <= 0.25 + 1e-9
+    trainer.diverges_above = 0.0
+    with pytest.raises(RuntimeError, match=r"every trial diverged; try smaller values of train\.lr"):
+        sweep.sweep(BASE, Plan(trials=4, confirm=0), out=tmp_path / "all", device="cpu")
+
+
+def test_equal_trials_all_go_on() -> None:
+    assert goes_on(0.5, [0.5] * 20)
+    assert goes_on(0.1, [0.5] * 6), "too few to tell"
+    assert not goes_on(0.1, [0.5] * 20)
+
+
+def test_several_seeds_count_by_their_mean(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    trainer.noise = {1000: 0.3, 1001: -0.1}
+    result = _sweep(tmp_path, seeds_per_trial=2, prune=True, trials=10)
+    assert [config.train.seed for config in trainer.configs] == [1000, 1001] * 10
+    for row in result["top"]:
+        assert row["value"] == pytest.approx(row["params"]["model.alpha"] / 2 + 0.1)
+
+
+def test_the_choice_is_confirmed_with_further_seeds(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    result = _sweep(tmp_path, trials=6, batch=4, confirm=3, confirm_seeds=2)
+    again = trainer.configs[6:]
+    assert [config.train.seed for config in again] == [1001, 1002] * 3
+    alphas = sorted(config.model.alpha for config in trainer.configs[:6])
+    assert {config.model.alpha for config in again} == set(alphas[-3:])
+    assert [row["confirmed"] is None for row in result["top"]] == [False] * 3 + [True] * 2
+    # The best of the search is luck: with the further seeds the third is better.
+    study = Study(f"sqlite:///{tmp_path / 'out' / 'study.db'}", "toy", BASE.search, COMPARABLE)
+    study.confirm(study.best()[2].number, [1001, 1002], [0.9, 0.9])
+    result = _sweep(tmp_path, trials=6, confirm=3, confirm_seeds=2)
+    assert len(trainer.configs) == 12 and result["best"]["number"] == study.best()[2].number
+    assert result["best"]["confirmed"] == pytest.approx(0.9)
+
+
+def test_what_others_have_confirmed_meanwhile_is_not_trained_again(
+    tmp_path: Path, trainer: Trainer, task: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("random.sample", lambda parts, count: parts[::-1])  # begins with the last
+    _sweep(tmp_path, trials=6)
+    study = Study(f"sqlite:///{tmp_path / 'out' / 'study.db'}", "toy", BASE.search, COMPARABLE)
+    best = study.best()
+
+    def meanwhile(*arguments: Any, **options: Any) -> list[TrialResult]:
+        study.confirm(best[1].number, [1001, 1002], [0.9, 0.9])
+        return trainer(*arguments, **options)
+
+    monkeypatch.setattr(sweep, "train_trials", meanwhile)
+    result = _sweep(tmp_path, trials=6, batch=2, confirm=3, confirm_seeds=2)
+    again = [config.model.alpha for config in trainer.configs[6:]]
+    assert again == [best[place].params["model.alpha"] for place in (2, 2, 0, 0)]
+    assert result["confirmed"] == 3 and result["best"]["number"] == best[1].number
+
+
+def test_names_of_settings_are_whole_in_a_narrow_terminal(
+    tmp_path: Path, trainer: Trainer, task: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = _sweep(tmp_path, trials=6, batch=6)
+    row = {"params": {"model.attention_dropout": 0.123456789, "train.weight_decay": 1.23456e-06}}
+    show(result | {"top": [one | row for one in result["top"]]}, Console(width=80))
+    out = capsys.readouterr().out
+    assert "…" not in out and "train.weight_decay" in out
+
+
+def test_what_does_not_fit_in_memory_is_refused(
+    tmp_path: Path, trainer: Trainer, task: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer.most_alpha = 0.6
+    result = _sweep(tmp_path, trials=12, batch=12, seeds_per_trial=2)
+    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    count = result["states"]["too_large"]
+    assert 0 < count == sum(row["params"]["model.alpha"] > 0.6 for row in rows) < 12
+    for row in rows:
+        large = row["params"]["model.alpha"] > 0.6
+        assert (row["state"], row["refused"]) == (("too_large", "out of memory") if large else ("complete", None))
+        assert large or row["value"] == pytest.approx(row["params"]["model.alpha"] / 2)
+    assert _sweep(tmp_path, trials=12, seeds_per_trial=2) == result
+    show(result, Console(width=200))
+    out = capsys.readouterr().out
+    assert f"{count} of 12 trials did not fit in memory: out of memory" in out and "built" not in out
+    story = load_recipe(str(tmp_path / "out" / "best.toml")).source.settings
+    assert f"beside {count} that did not fit in memory" in story and "built" not in story
+    # Nor does it end a search where only the further seeds do not fit.
+    trainer.most_alpha = 0.0
+    said: list[str] = []
+    assert _sweep(tmp_path, trials=12, seeds_per_trial=2, confirm=1, say=said.append)["confirmed"] == 0
+    assert said[-1] == f"trial {result['best']['number']} is not confirmed: out of memory"
+
+
+def test_stopped_by_hand_the_settings_are_kept(
+    tmp_path: Path, trainer: Trainer, task: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer.fails = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        _sweep(tmp_path)
+    trainer.fails = None
+    result = _sweep(tmp_path)
+    assert result["states"] == {"complete": 4, "pruned": 0, "refused": 0, "too_large": 0, "fail": 4}
+    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    assert [row["params"] for row in rows[:4]] == [row["params"] for row in rows[4:]]
+    show(result, Console(width=200))
+    assert "4 more were cut off by a stop or an error; they do not count" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("no more")])
+def test_trials_that_are_done_outlast_a_stop(
+    tmp_path: Path, trainer: Trainer, task: None, error: BaseException
+) -> None:
+    """Of four trials with two seeds each, two and a half are done: the others are begun again."""
+    trainer.fails, trainer.fails_after = error, 5
+    with pytest.raises(type(error)):
+        _sweep(tmp_path, seeds_per_trial=2)
+    trainer.fails, trainer.configs = None, []
+    result = _sweep(tmp_path, seeds_per_trial=2)
+    assert result["states"] == {"complete": 4, "pruned": 0, "refused": 0, "too_large": 0, "fail": 2}
+    assert len(trainer.configs) == 4, "two trials"
+    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    assert len({row["params"]["model.alpha"] for row in rows if row["state"] == "complete"}) == 4, "none of them twice"
+    # So do those that were trained again with further seeds.
+    trainer.fails, trainer.fails_after = error, 5
+    with pytest.raises(type(error)):
+        _sweep(tmp_path, seeds_per_trial=2, confirm=4, confirm_seeds=2)
+    trainer.fails, trainer.configs = None, []
+    assert _sweep(tmp_path, seeds_per_trial=2, confirm=4, confirm_seeds=2)["confirmed"] == 4
+    assert len(trainer.configs) == 4, "two trials"
+
+
+def test_a_trial_that_was_given_up_is_no_peer(tmp_path: Path) -> None:
+    study = Study(f"sqlite:///{tmp_path}/study.db", "toy", {"model.alpha": [0.1]}, {})
+    for value in (0.5, 0.6):
+        trial = study.ask()
+        study.report(trial, value, 10)
+    study.give_up([trial], again=True)
+    assert study.values_at(10) == [0.5]
+
+
+def test_an_error_is_passed_on_and_leaves_no_running_trial(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    trainer.fails = ValueError("heads is 3")
+    with pytest.raises(ValueError, match="heads is 3"):
+        _sweep(tmp_path)
+    trainer.fails = None
+    assert _sweep(tmp_path)["states"] == {"complete": 4, "pruned": 0, "refused": 0, "too_large": 0, "fail": 4}
+
+
+# Each value is allowed, but not every two of them.
+CLASHING = Config.from_dict(
+    BASE.to_dict()
+    | {
+        "train": {"epochs": 16, "patience": 400},
+        "search": {"train.eval_every": [1, 300], "train.patience": [100, 400], "model.alpha": {"low": 0.1, "high": 1}},
+    }
+)
+
+
+def test_settings_that_do_not_go_together_are_refused_and_the_search_goes_on(
+    tmp_path: Path, trainer: Trainer, task: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = _sweep(tmp_path, CLASHING, trials=12, batch=5)
+    states = result["states"]
+    assert states["refused"] > 0 and states["complete"] == 12 - states["refused"] == len(trainer.configs)
+    assert (
+        states["fail"] == 0 and "eval_every is 300; allowed: up to train.patience, 100" in result["refused"]["refused"]
+    )
+    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    for row in rows:
+        clash = (row["params"]["train.eval_every"], row["params"]["train.patience"]) == (300, 100)
+        assert (row["state"], row["refused"]) == (
+            ("refused", result["refused"]["refused"]) if clash else ("complete", None)
+        )
+    # They are counted and not tried again.
+    assert _sweep(tmp_path, CLASHING, trials=12) == result
+    assert len(trainer.configs) == states["complete"]
+    show(result, Console(width=200))
+    said = f"{states['refused']} of 12 trials could not be built: train.eval_every is 300"
+    assert said in capsys.readouterr().out
+    best = load_recipe(str(tmp_path / "out" / "best.toml"))
+    assert f"beside {states['refused']} that could not be built" in best.source.settings
+    assert best.search == CLASHING.search
+
+
+def test_where_no_settings_give_a_model_the_error_says_why(tmp_path: Path, trainer: Trainer, task: None) -> None:
+    clashing = replace(CLASHING, search={"train.eval_every": [300], "train.patience": [100]})
+    for trials in (3, 4):
+        with pytest.raises(ValueError, match=f"^{trials} of {trials} trials could not be built: train.eval_every is"):
+            _sweep(tmp_path, clashing, trials=trials)
+    assert trainer.configs == [] and not (tmp_path / "out" / "best.toml").exists()
+
+
+def test_a_model_that_cannot_be_built_is_refused(tmp_path: Path) -> None:
+    config = load_recipe("digits").with_values(
+        ["model.hidden_channels=8", "model.num_layers=1", "model.K=2", "train.epochs=2"]
+    )
+    result = _sweep(tmp_path, replace(config, search={"model.heads": [2, 3], "model.alpha": [0.1, 0.2]}), trials=8)
+    assert result["states"]["refused"] > 0 and result["states"]["complete"] == 8 - result["states"]["refused"]
+    assert "heads is 3; allowed: heads that divide" in result["refused"]["refused"]
+
+
+def test_a_full_disk_keeps_the_files_of_the_last_call(
+    tmp_path: Path, trainer: Trainer, task: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _sweep(tmp_path, trials=2)
+    files = {name: (tmp_path / "out" / name).read_bytes() for name in ("best.toml", "trials.csv", "trials.json")}
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match=r"trials.csv could not be written .* make room, then the same command"):
+        _sweep(tmp_path, trials=3)
+    monkeypatch.undo()
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in files} == files
+    assert not list((tmp_path / "out").glob(".*part"))
+
+
+def test_a_full_disk_under_the_study_is_said(
+    tmp_path: Path, trainer: Trainer, task: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _sweep(tmp_path, trials=2)
+
+    def no_room(engine: Any) -> None:
+        # SQLite takes it for the size that the file has: it cannot grow.
+        event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count = 1"))
+        engine.dispose()
+
+    monkeypatch.setattr("magna.search.study._write_ahead", no_room)
+    with pytest.raises(OSError, match=r"study.db could not be written \(the disk is full\).*then the same command"):
+        _sweep(tmp_path, trials=500)
+    monkeypatch.undo()
+
+
+def test_it_waits_for_the_trials_of_another_process(
+    tmp_path: Path, trainer: Trainer, task: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "WAIT_SECONDS", 0.05)
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    other = Study(url, "toy", BASE.search, COMPARABLE)
+    trial = other.ask()
+
+    def finish() -> None:
+        time.sleep(0.5)
+        other.complete(trial, 0.99, {"epochs": 16, "seconds": 1.0})
+
+    with other.alive([trial]):
+        thread = threading.Thread(target=finish)
+        thread.start()
+        result = _sweep(tmp_path, storage=url)
+        thread.join()
+    assert len(trainer.configs) == 3 and result["states"]["complete"] == 4
+    assert result["best"]["value"] == 0.99
+
+
+def test_what_is_set_is_not_searched() -> None:
+    assert list(without(BASE, ["model.K"]).search) == ["model.alpha", "model.top_k"]
+    assert without(BASE, ["model.K", "model.top_k", "model.alpha"]).search == {}
+
+
+def test_the_test_split_stays_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real training on digits: test labels that nobody could use change nothing."""
+    config = load_recipe("digits").with_values(
+        ["model.hidden_channels=16", "model.num_layers=1", "model.K=2", "train.epochs=6", "task.consistency=0.5"]
+    )
+    config = without(config.with_settings({"train.lr": 0.03}), ["train.lr"])
+    plan = Plan(trials=4, confirm=1, confirm_seeds=2)
+    clean = sweep.sweep(config, plan, out=tmp_path / "clean", device="cpu")
+
+    nodes = NodeClassification.nodes
+
+    def poisoned(*arguments: Any) -> NodeClassification:
+        task = node_task(*arguments)
+        task._y[nodes(task, "test")] = 10**6  # a class that is not there: the loss would raise
+        return task
+
+    def closed(self: NodeClassification, split: str, *arguments: Any) -> torch.Tensor:
+        assert split != "test"
+        return nodes(self, split, *arguments)
+
+    monkeypatch.setattr(sweep, "make_task", poisoned)
+    monkeypatch.setattr(NodeClassification, "nodes", closed)
+    result = sweep.sweep(config, plan, out=tmp_path / "poisoned", device="cpu")
+    assert result["best"] | {"seconds": 0} == clean["best"] | {"seconds": 0}
+    assert "test" not in {key for row in result["top"] for key in row}
+    assert result["best"]["value"] > 0.3
+
+
+def test_a_batch_that_patience_has_ended_says_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(halving, "SAY_SECONDS", 0)
+    sets = ["model.hidden_channels=16", "model.num_layers=1", "model.K=1", "train.epochs=40", "train.patience=12"]
+    config = without(load_recipe("digits").with_values([*sets, "train.lr=1e-9", "train.min_lr=1e-9"]), ["train.lr"])
+    said: list[str] = []
+    sweep.sweep(config, Plan(trials=1, confirm=0), out=tmp_path, device="cpu", say=said.append)
+    assert any("1 running" in line for line in said) and not any("0 running" in line for line in said)
+
+
+def test_the_command(
+    tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["digits", "--trials", "3", "--confirm", "0", "--set", "train.lr=0.01", "--device", "cpu"]
+    assert run_magna(monkeypatch, "sweep", *arguments, "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["out"] == "sweeps/digits" and set(result["best"]["params"]) == {
+        "model.input_dropout",
+        "train.weight_decay",
+    }
+    assert all(config.train.lr == 0.01 for config in trainer.configs)
+    assert run_magna(monkeypatch, "sweep", *arguments) == 0
+    out, err = capsys.readouterr()
+    assert "the best of 3 trials" in out and "magna train sweeps/digits/best.toml" in out
+    assert "3 of 3 trials are there" in err
+    assert run_magna(monkeypatch, "sweep", *arguments, "--out", "my sweep") == 0
+    assert "magna train 'my sweep/best.toml'\n" in capsys.readouterr().out
+    # What means something else in a URL is a letter of a folder's name; an empty URL is not the one of the folder.
+    for folder in ("a?b=c", "{a}", "a%20b"):
+        assert run_magna(monkeypatch, "sweep", *arguments, "--out", folder) == 0
+        assert (tmp_path / folder / "study.db").is_file()
+    assert run_magna(monkeypatch, "sweep", *arguments, "--storage", "") == 2
+    assert "cannot be opened" in capsys.readouterr().err
+    # Another space: refused, and the study is still there.
+    assert run_magna(monkeypatch, "sweep", *arguments[:5], "--device", "cpu") == 2
+    assert "another search.train.lr;" in capsys.readouterr().err
+    assert run_magna(monkeypatch, "sweep", *arguments) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["digits", "--trials", "0"], "trials is 0; allowed: 1 or more"),
+        (["digits"], "--trials"),
+        (["digit", "--trials", "1"], "recipe is 'digit'; did you mean 'digits'? allowed: "),
+        (["plain.toml", "--trials", "1"], "plain has nothing to search"),
+        (["typo.toml", "--trials", "1"], "did you mean search.model.K"),
+        (
+            ["digits", "--trials", "1", "--storage", "sqlite:////nowhere/x.db"],
+            "sqlite:////nowhere/x.db cannot be opened",
+        ),
+        (["digits", "--trials", "1", "--out", "plain.toml"], "cannot be made"),
+        (["digits", "--trials", "1", "--sampler", "grid"], "tpe"),
+        (["digits", "--trials", "1", "--seeds-per-trial", "0"], "seeds-per-trial is 0"),
+        (["digits", "--trials", "1", "--set", "model.heads=7"], "model.heads is 7; allowed"),
+        (["families", "--trials", "9", "--batch", "4"], "batch is 4; allowed for link prediction: 1"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plain.toml").write_text("[train]\nepochs = 2\n")
+    (tmp_path / "typo.toml").write_text('[search]\n"model.k" = [1, 2]\n')
+    assert run_magna(monkeypatch, "sweep", *arguments) == 2
+    out, err = capsys.readouterr()
+    line = err.splitlines()[-1]
+    assert line.startswith("magna: ") and words in line
+    assert out == "" and "Traceback" not in err
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Config:
+    """A small link predictor on files of triples."""
+    folder = tmp_path / "ring"
+    folder.mkdir()
+    rows = ["\t".join(triple) + "\n" for triple in ring_triples(20)]
+    for split, part in {"train": rows[6:34], "valid": rows[:6], "test": rows[34:]}.items():
+        (folder / f"{split}.tsv").write_text("".join(part))
+    return load_recipe(str(folder)).with_values(
+        ["model.hidden_channels=8", "model.num_layers=1", "train.epochs=4", "train.eval_every=1"]
+    )
+
+
+def test_link_predictors_are_searched_one_after_the_other(
+    tmp_path: Path, ring: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = replace(ring, search={"task.label_smoothing": [0.0, 0.2], "model.K": [1, 2]})
+    said: list[str] = []
+    result = _sweep(tmp_path, config, trials=3, confirm=1, confirm_seeds=2, say=said.append)
+    assert f"best MRR {max(row['value'] for row in result['top']):.3f} (trial" in said[-2]
+    show(result, Console(width=200))
+    table = capsys.readouterr().out
+    assert "valid, MRR" in table and f" {result['best']['value']:.3f} " in table
+    assert result["task"] == "link_prediction" and result["states"]["complete"] == 3
+    assert 0 < result["best"]["value"] <= 1 and result["best"]["confirmed"] is not None
+    best = Config.from_toml(tmp_path / "out" / "best.toml")
+    assert "validation MRR" in best.source.settings and best.task.name == "link_prediction"
+
+
+def test_link_predictors_that_do_not_fit_in_memory_are_refused(
+    tmp_path: Path, ring: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(config: Config, task: Any, fabric: Any, network: Any, on_epoch: Callable[[Epoch], None]) -> None:
+        if config.model.K == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has 1 GiB free.")
+        on_epoch(Epoch("", 1, 1, 1.0, {"mrr": 0.5}, {"mrr": 0.5}))
+
+    monkeypatch.setattr("magna.training.sequential.fit", fit)
+    result = _sweep(tmp_path, replace(ring, search={"model.K": [1, 2], "model.alpha": [0.1, 0.2]}), trials=6)
+    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    assert [row["state"] == "too_large" for row in rows] == [row["params"]["model.K"] == 2 for row in rows]
+    assert result["refused"]["too_large"] == "CUDA out of memory. Tried to allocate 9.00 GiB"
+    assert result["states"]["complete"] > 0
+
+
+def test_link_predictors_that_do_not_go_together_are_refused(tmp_path: Path, ring: Config) -> None:
+    clashing = replace(
+        ring,
+        search={
+            "task.relation_prediction": [1.0],
+            "task.relation_guess": ["embeddings"],
+            "model.relation_channels": [ring.model.entity_channels, 7],
+        },
+    )
+    result = _sweep(tmp_path, clashing, trials=4)
+    assert result["states"]["refused"] == 4 - result["states"]["complete"] > 0
+    assert "relations of width 7; allowed: equal widths" in result["refused"]["refused"]
+
+
+def test_link_predictors_are_stopped_early_by_validation_mrr(
+    tmp_path: Path, ring: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evaluate(self: LinkPrediction, model: torch.nn.Module, split: str) -> dict[str, float]:
+        assert split == "valid"
+        return {"mrr": self.settings.label_smoothing, "mr": 1.0}
+
+    monkeypatch.setattr(LinkPrediction, "evaluate", evaluate)
+    config = replace(ring, search={"task.label_smoothing": {"low": 0.0, "high": 0.9}})
+    _sweep(tmp_path, config.with_values(["train.epochs=8"]), trials=48, prune=True)
+    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    expected, peers = [], {rung: list[float]() for rung in (1, 2, 4)}  # the MRRs that came as far as each rung
+    for mrr in [row["params"]["task.label_smoothing"] for row in rows]:
+        for rung, there in peers.items():
+            there.append(mrr)
+            if not goes_on(mrr, there):
+                expected.append((rung, "pruned"))
+                break
+        else:
+            expected.append((8, "complete"))
+    assert [(row["epochs"], row["state"]) for row in rows] == expected
+    assert {epochs for epochs, _ in expected} == {1, 2, 4, 8}

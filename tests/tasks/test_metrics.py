@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from magna.tasks.metrics import RANK_METRICS, Ranks, accuracy, difference, paired_test, spread
+
+
+def test_accuracy_counts_the_largest_score() -> None:
+    scores = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]])
+    assert accuracy(scores, torch.tensor([1, 0, 0, 1])) == 0.5
+
+
+def test_nan_loses() -> None:
+    scores = torch.tensor([[float("nan"), 0.0], [1.0, 0.0]])
+    assert accuracy(scores, torch.tensor([0, 0])) == 0.5
+
+
+def test_of_nothing_is_nan() -> None:
+    assert math.isnan(accuracy(torch.empty(0, 3), torch.empty(0, dtype=torch.long)))
+
+
+def test_spread_is_mean_and_sample_deviation() -> None:
+    found = spread([1.0, 2.0, 3.0, 6.0])
+    assert found == (3.0, pytest.approx(np.std([1, 2, 3, 6], ddof=1)), 4)
+    assert found.standard_error == pytest.approx(stats.sem([1, 2, 3, 6]))
+    assert spread([5.0]) == (5.0, 0.0, 1)
+    with pytest.raises(ValueError, match="no values"):
+        spread([])
+
+
+def test_the_error_of_a_difference_is_welchs() -> None:
+    one, other = [80.1, 81.0, 79.5], [78.0, 79.9, 78.2, 79.0]
+    by, error = difference(spread(one), spread(other))
+    welch = stats.ttest_ind(one, other, equal_var=False)
+    assert by / error == pytest.approx(welch.statistic)
+
+
+def test_paired_tests_are_scipys() -> None:
+    ours, theirs = [0.83, 0.82, 0.85, 0.84, 0.80], [0.82, 0.80, 0.85, 0.81, 0.81]
+    found = paired_test(ours, theirs)
+    assert found.difference.mean == pytest.approx(0.01)
+    assert found.t_test == pytest.approx(stats.ttest_rel(ours, theirs).pvalue)
+    assert found.wilcoxon == pytest.approx(stats.wilcoxon(np.subtract(ours, theirs)).pvalue)
+
+
+def test_differences_of_one_size_are_ties_whatever_their_last_bits() -> None:
+    ours, theirs = [0.82, 0.89, 0.81, 0.84, 0.81, 0.87], [0.87, 0.87, 0.90, 0.86, 0.83, 0.81]
+    in_hundredths = [-5, 2, -9, -2, -2, 6]
+    assert paired_test(ours, theirs).wilcoxon == pytest.approx(stats.wilcoxon(in_hundredths).pvalue)
+
+
+def test_pairs_without_a_difference_tell_nothing() -> None:
+    assert paired_test([0.5, 0.6], [0.5, 0.6])[1:] == (1.0, 1.0)
+    with pytest.raises(ValueError, match="3 and 2 values"):
+        paired_test([1, 2, 3], [1, 2])
+
+
+def test_ranks_by_each_tie_rule() -> None:
+    ranks = Ranks(better=torch.tensor([0, 0, 9, 2]), equal=torch.tensor([0, 4, 1, 0]))
+    assert ranks.ranks("optimistic").tolist() == [1, 1, 10, 3]
+    assert ranks.ranks("realistic").tolist() == [1, 3, 10.5, 3]
+    assert ranks.ranks("pessimistic").tolist() == [1, 5, 11, 3]
+    found = ranks.metrics()
+    assert tuple(found) == RANK_METRICS
+    assert found["mr"] == 17.5 / 4
+    assert found["mrr"] == pytest.approx((1 + 1 / 3 + 1 / 10.5 + 1 / 3) / 4)
+    # A rank of 10.5 is no hit at 10.
+    assert (found["hits@1"], found["hits@3"], found["hits@10"]) == (0.25, 0.75, 0.75)
+    assert ranks.metrics("optimistic")["hits@10"] == 1.0
+    with pytest.raises(ValueError, match="tie is 'random'"):
+        ranks.ranks("random")  # type: ignore[arg-type]
+
+
+def test_ranks_of_a_side_and_of_each_relation() -> None:
+    ranks = Ranks(better=torch.tensor([0, 1, 2, 3]), equal=torch.zeros(4, dtype=torch.int64))
+    assert ranks.select(slice(2, None)).ranks().tolist() == [3, 4]
+    groups = ranks.by(torch.tensor([7, 0, 7, 0]))
+    assert {group: found.ranks().tolist() for group, found in groups.items()} == {0: [2, 4], 7: [1, 3]}
+    assert sum(map(len, groups.values())) == len(ranks)
+
+
+def test_metrics_of_no_ranks_are_nan() -> None:
+    none = torch.empty(0, dtype=torch.int64)
+    assert all(math.isnan(value) for value in Ranks(none, none).metrics().values())

@@ -1,0 +1,112 @@
+"""The task: loss on training nodes, metrics per split, clear refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from magna.config.schema import Config, DataConfig, ModelConfig
+from magna.data import NodeData, load_digits
+from magna.tasks import NodeClassification, make_task
+from magna.tasks.nodes import consistency
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def digits() -> NodeData:
+    return load_digits()
+
+
+class _Oracle(nn.Module):
+    """Knows every label, but one of them."""
+
+    def __init__(self, data: NodeData, wrong: int):
+        super().__init__()
+        self.logits = 100 * nn.functional.one_hot(data.y, data.num_classes).float()
+        self.logits[wrong] = self.logits[wrong].roll(1)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return self.logits
+
+
+def test_metrics_are_those_of_the_split(digits: NodeData) -> None:
+    task = NodeClassification(digits, Config(), CPU)
+    oracle = _Oracle(digits, wrong=int(digits.valid[3]))
+    assert task.evaluate(oracle, "train")["accuracy"] == 1.0
+    assert task.evaluate(oracle, "valid")["accuracy"] == 1 - 1 / 500
+    assert task.evaluate(oracle, "test")["accuracy"] == 1.0
+    assert float(task.loss(oracle, task.batches()[0])) == 0.0
+
+
+def test_the_loss_sees_training_nodes_alone(digits: NodeData) -> None:
+    task = NodeClassification(digits, Config(), CPU)
+    model = task.make_model(ModelConfig(hidden_channels=8, num_layers=1, K=2))
+    logits = model(task._x, task._edge_index).detach().requires_grad_()
+
+    class Constant(nn.Module):
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+            return logits
+
+    task.loss(Constant(), task.batches()[0]).backward()
+    assert logits.grad is not None
+    assert torch.equal(logits.grad.abs().sum(1).nonzero().squeeze(1), digits.train)
+
+
+def test_evaluation_is_without_dropout(digits: NodeData) -> None:
+    task = NodeClassification(digits, Config(), CPU)
+    model = task.make_model(ModelConfig(hidden_channels=8, num_layers=1, K=2, input_dropout=0.5))
+    assert task.evaluate(model, "valid") == task.evaluate(model, "valid")
+
+
+def test_selection_prefers_accuracy_then_loss() -> None:
+    score = NodeClassification.score
+    assert score({"accuracy": 0.9, "loss": 9.0}) > score({"accuracy": 0.8, "loss": 0.1})
+    assert score({"accuracy": 0.9, "loss": 0.1}) > score({"accuracy": 0.9, "loss": 0.2})
+
+
+def test_passes_are_compared_where_their_mean_is_sure() -> None:
+    unsure = torch.tensor([[0.5, 0.5], [0.9, 0.1]])
+    sure = torch.tensor([[0.7, 0.3], [0.7, 0.3]])
+    passes = [unsure.log().requires_grad_(), sure.log().requires_grad_()]  # means of 0.6 and of 0.8
+    whole, second = consistency(passes, 0.5), consistency([p[1:] for p in passes], 0.5)
+    assert torch.equal(consistency(passes, 0.5, 0.5), whole) and not torch.isclose(whole, second)
+    torch.testing.assert_close(consistency(passes, 0.5, 0.7), second)
+    nothing = consistency(passes, 0.5, 0.9)
+    assert nothing.item() == 0.0
+    nothing.backward()
+    assert passes[0].grad is not None and not passes[0].grad.any()
+
+
+def test_self_loops_are_a_setting(digits: NodeData) -> None:
+    without = NodeClassification(digits, replace(Config(), data=DataConfig(self_loops=False)), CPU)
+    assert NodeClassification(digits, Config(), CPU).num_edges == without.num_edges + digits.num_nodes
+
+
+@pytest.mark.parametrize("setting", [{"relation_channels": 7}, {"relation_norm": "layer"}])
+def test_settings_of_edge_types_need_edge_types(digits: NodeData, setting: dict[str, Any]) -> None:
+    model, (name,) = ModelConfig(hidden_channels=8, **setting), setting
+    with pytest.raises(ValueError, match=f"model.{name} is .*, but the edges of digits have no types"):
+        NodeClassification(digits, Config(), CPU).make_model(model)
+    typed = replace(digits, edge_type=torch.zeros_like(digits.edge_index[0]), num_relations=1)
+    NodeClassification(typed, Config(), CPU).make_model(model)
+
+
+def test_a_backend_that_cannot_run_is_refused_before_there_is_a_run() -> None:
+    config = Config().with_values(["model.backend=cpu"])
+    device = torch.device("meta")
+    with pytest.raises(ValueError, match=r"model.backend is 'cpu', which cannot run here: .*; try model.backend=auto"):
+        make_task(config, None, device)
+
+
+def test_data_that_cannot_be_learnt_from_is_refused(digits: NodeData) -> None:
+    with pytest.raises(ValueError, match="no features"):
+        NodeClassification(replace(digits, x=None), Config(), CPU)
+    with pytest.raises(ValueError, match="no train node"):
+        NodeClassification(replace(digits, train=digits.train[:0]), Config(), CPU)
+    with pytest.raises(ValueError, match="one label alone"):
+        NodeClassification(replace(digits, num_classes=1), Config(), CPU)

@@ -1,0 +1,80 @@
+"""Progress goes to stderr: a bar on a terminal, plain lines otherwise."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from magna.training import progress as progressing
+from magna.training.loop import Epoch
+from magna.training.progress import TrainingProgress
+
+
+def _epoch(number: int, run: int = 0, runs: int = 1) -> Epoch:
+    return Epoch(f"seed {run}", number, 3, 0.5, {"accuracy": 0.25}, {"accuracy": 0.75}, run, runs)
+
+
+class Clock:
+    """Two seconds pass between looks."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 2
+        return self.now
+
+
+def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with TrainingProgress() as progress:
+        progress.say("[loading]")
+        for number in (1, 2, 3):
+            progress.epoch(_epoch(number))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "[loading]",
+        "seed 0 · epoch 1/3 · loss 0.500 · valid 25.0 % · best 75.0 %",
+        "seed 0 · epoch 3/3 · loss 0.500 · valid 25.0 % · best 75.0 %",
+    ]
+
+
+def test_the_time_left_counts_all_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(progressing, "time", Clock())
+    monkeypatch.setattr(progressing, "_LINE_SECONDS", 0.0)
+    with TrainingProgress() as progress:
+        for run in range(2):
+            for number in (1, 2, 3):
+                progress.epoch(_epoch(number, run, 2))
+    left = [line.partition(" · best 75.0 %")[2] for line in capsys.readouterr().err.splitlines()]
+    # Two looks at the clock for each epoch make four seconds; nothing is known after the first epoch.
+    assert left == ["", " · 16 s left", " · 12 s left", " · 8.0 s left", " · 4.0 s left", ""]
+
+
+def test_seeds_that_train_together_have_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with TrainingProgress() as progress:
+        progress.epoch(Epoch("5 seeds together", 10, 10, None, None, {"accuracy": 0.5}))
+    assert capsys.readouterr().err == "5 seeds together · epoch 10/10 · best 50.0 %\n"
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TERM", "xterm")
+    with TrainingProgress() as progress:
+        progress.say("[loading]")
+        for run in range(2):
+            for number in (1, 2, 3):
+                progress.epoch(_epoch(number, run, 2))
+    shown = terminal.getvalue()
+    assert "[loading]" in shown and "3/3" in shown and "━" in shown
+    # The first seed has moved up as text, the bar is the second's.
+    assert "seed 0 · 3 epochs · loss 0.500 · valid 25.0 % · best 75.0 %" in shown
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,85 @@
+"""Trials of link prediction, one after the other: nothing is written, the test split stays closed, some stop early."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from tests.support.laws import ring_triples
+
+from magna.config.schema import Config
+from magna.data import KnowledgeGraph
+from magna.data.triples import triples_from
+from magna.tasks import LinkPrediction
+from magna.training import sequential as turns
+from magna.training.sequential import train_in_turn
+
+CONFIG = Config.from_dict(
+    {
+        "model": {"hidden_channels": 8, "num_layers": 1, "heads": 2, "K": 2, "entity_channels": 8},
+        "task": {"name": "link_prediction", "batch_size": 8},
+        "train": {"epochs": 6, "eval_every": 2, "lr": 0.02},
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def task() -> LinkPrediction:
+    rows = ring_triples(30)
+    splits = {"train": rows[10:50], "valid": rows[:10], "test": rows[50:]}
+    return LinkPrediction(KnowledgeGraph.from_triples(triples_from("ring", splits)), CONFIG, torch.device("cpu"))
+
+
+def test_each_trial_has_its_own_settings(task: LinkPrediction, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    evaluate = LinkPrediction.evaluate
+
+    def recorded(self: LinkPrediction, model: torch.nn.Module, split: str) -> dict[str, float]:
+        seen.append((split, self.batch_size))
+        return evaluate(self, model, split)
+
+    monkeypatch.setattr(LinkPrediction, "evaluate", recorded)
+    configs = [CONFIG, CONFIG.with_values(["task.batch_size=4", "task.label_smoothing=0.4"]), CONFIG]
+    results = train_in_turn(configs, task)
+    assert seen == [("valid", 8)] * 3 + [("valid", 4)] * 3 + [("valid", 8)] * 3
+    assert [result.config for result in results] == configs
+    assert results[0].history == results[2].history != results[1].history
+    assert all(result.epochs == 6 and result.best_epoch in (1, 3, 5) for result in results)
+
+
+def test_a_trial_is_stopped_when_it_is_told(task: LinkPrediction) -> None:
+    heard = []
+
+    def on_report(epoch: int, which: list[int], scores: list[float]) -> list[int]:
+        heard.append((epoch, *which))
+        return which if which == [0] and epoch == 4 else []
+
+    first, second = train_in_turn([CONFIG, CONFIG.with_seed(1)], task, report_every=2, on_report=on_report)
+    assert (first.epochs, second.epochs) == (4, 6)
+    assert heard == [(2, 0), (4, 0), (2, 1), (4, 1), (6, 1)]
+
+
+def test_a_trial_that_diverges_has_no_score(task: LinkPrediction, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LinkPrediction, "loss", lambda self, model, *_: math.nan * model.entity_table.sum())
+    (result,) = turns.train_in_turn([CONFIG], task)
+    assert result.valid == {"mrr": 0.0} and result.epochs == 0
+
+
+def test_a_trial_that_diverges_later_has_no_score_either(task: LinkPrediction, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = LinkPrediction.loss
+
+    def diverging(self: LinkPrediction, model: Any, batch: torch.Tensor, epoch: Any = 0) -> torch.Tensor:
+        return loss(self, model, batch, epoch) * (math.nan if int(epoch) == 4 else 1.0)
+
+    monkeypatch.setattr(LinkPrediction, "loss", diverging)
+    heard: list[float] = []
+
+    def on_report(epoch: int, which: list[int], scores: list[float]) -> list[int]:
+        heard.extend(scores)
+        return []
+
+    (result,) = train_in_turn([CONFIG], task, report_every=2, on_report=on_report)
+    assert len(heard) == 2 and min(heard) > 0, "validation had looked at it before"
+    assert (result.valid, result.epochs, result.best_epoch) == ({"mrr": 0.0}, 4, -1)

@@ -1,0 +1,601 @@
+"""The loop: it learns, chooses by validation, opens the test split once, and goes on where it was stopped."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.fabric.utilities.rank_zero import rank_zero_info
+from safetensors.torch import load_file
+
+from magna.config.schema import Config, TrainConfig, load_recipe
+from magna.nn import dropout
+from magna.tasks import LinkPrediction, NodeClassification, make_task
+from magna.training import loop
+from magna.training import train as training
+from magna.training.loop import Epoch
+from magna.training.run_folder import RunFolder
+from magna.training.trial_batch import TrialResult
+from magna.use import nodes as predicting
+
+SMALL = {
+    "recipe": "small",
+    "model": {
+        "hidden_channels": 16,
+        "num_layers": 1,
+        "heads": 4,
+        "K": 2,
+        "input_dropout": 0.2,
+        "attention_dropout": 0.2,
+    },
+    "train": {"epochs": 12, "lr": 0.02},
+}
+
+
+class Killed(Exception):
+    pass
+
+
+def _killed_after(epochs: int) -> Callable[[Epoch], None]:
+    def on_epoch(epoch: Epoch) -> None:
+        if epoch.number == epochs:
+            raise Killed
+
+    return on_epoch
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    return folder, training.train(Config.from_dict(SMALL), run_dir=folder, device="cpu")
+
+
+def test_it_learns(finished: tuple[Path, dict]) -> None:
+    folder, result = finished
+    assert result["runs"][0]["test"]["accuracy"] > 0.6
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in rows] == list(range(12))
+    assert rows[-1]["loss"] < rows[0]["loss"]
+
+
+def test_the_result_has_the_promised_shape(finished: tuple[Path, dict]) -> None:
+    folder, result = finished
+    assert list(result) == ["task", "dataset", "recipe", "device", "runs", "mean", "std"]
+    assert (result["task"], result["dataset"], result["recipe"]) == ("node_classification", "digits", "small")
+    (run,) = result["runs"]
+    assert list(run) == ["seed", "run_dir", "seconds", "epochs", "valid", "test"]
+    assert (run["seed"], run["run_dir"], run["epochs"]) == (0, str(folder), 12)
+    assert result["mean"]["test"] == run["test"]
+    assert result["std"]["test"]["accuracy"] == 0.0
+    for name in ("config.toml", "environment.json", "metrics.jsonl", "summary.json", "model", "checkpoint"):
+        assert (folder / name).exists()
+
+
+def test_the_model_that_is_evaluated_is_the_model_that_is_saved(finished: tuple[Path, dict]) -> None:
+    folder, result = finished
+    for split in ("valid", "test"):
+        again = predicting.evaluate(folder, split, device="cpu")
+        assert again["metrics"] == result["runs"][0][split]
+
+
+def test_the_best_epoch_by_validation_is_kept(finished: tuple[Path, dict]) -> None:
+    folder, result = finished
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    best = max(rows, key=lambda row: NodeClassification.score(row["valid"]))
+    assert result["runs"][0]["valid"] == best["valid"]
+    assert json.loads((folder / "summary.json").read_text())["best_epoch"] == best["epoch"]
+
+
+def test_the_test_split_is_read_once_and_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    evaluate = NodeClassification.evaluate
+
+    def recorded(self: NodeClassification, model: torch.nn.Module, split: str) -> dict[str, float]:
+        seen.append(split)
+        return evaluate(self, model, split)
+
+    monkeypatch.setattr(NodeClassification, "evaluate", recorded)
+    training.train(Config.from_dict(SMALL), run_dir=tmp_path / "run", device="cpu")
+    assert seen.count("test") == 1 and seen[-1] == "test"
+
+
+@pytest.mark.parametrize(
+    ("stop", "members", "at_once"), [(1, 1, "cuda"), (7, 1, "cuda"), (7, 3, "cuda"), (7, 1, "cpu")]
+)
+def test_a_stopped_run_ends_as_if_it_had_never_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int, members: int, at_once: str
+) -> None:
+    monkeypatch.setattr("magna.nn.dropout._AT_ONCE", (at_once,))
+    whole, config = tmp_path / "whole", Config.from_dict(SMALL).with_values([f"model.members={members}"])
+    training.train(config, run_dir=whole, device="cpu")
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    with pytest.raises(Killed):
+        training.train(config, run_dir=tmp_path / "run", device="cpu", on_epoch=_killed_after(stop))
+    torch.manual_seed(123)  # a new process would have another state
+    training.train(config, run_dir=tmp_path / "run", device="cpu", resume=True)
+    for name in ("metrics.jsonl", "model/model.safetensors", "model/config.json", "config.toml"):
+        assert (tmp_path / "run" / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_step_draws_its_seeds_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = list[int]()
+    draw = dropout._draw
+
+    def counted(count: int, device: torch.device) -> torch.Tensor:
+        drawn.append(count)
+        return draw(count, device)
+
+    monkeypatch.setattr(dropout, "_AT_ONCE", ("cpu",))
+    monkeypatch.setattr(dropout, "_draw", counted)
+    training.train(Config.from_dict(SMALL).with_values(["train.epochs=3"]), run_dir=tmp_path / "run", device="cpu")
+    assert drawn == [64] * 3
+
+
+def test_a_run_that_was_stopped_on_a_cpu_goes_on_on_a_gpu(finished: tuple[Path, dict]) -> None:
+    run = RunFolder(finished[0])
+    network = run.load_model()
+    adam, best = torch.optim.Adam(network.parameters()), network.state_dict()
+    progress = loop._restore(run, network, adam, best, torch.device("cuda"))
+    assert progress is not None and progress.epoch == 12
+
+
+def test_a_model_that_takes_long_to_save_is_saved_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, saves = 0.0, list[float]()
+
+    def save(*_: object) -> None:
+        nonlocal now
+        saves.append(now)
+        now += 2
+
+    def epoch_ends(_: Epoch) -> None:
+        nonlocal now
+        now += 1
+
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 1.0)
+    monkeypatch.setattr(loop, "_save", save)
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: now)
+    config = Config.from_dict(SMALL).with_values(["train.epochs=10", "train.patience=10"])
+    training.train(config, run_dir=tmp_path / "run", device="cpu", on_epoch=epoch_ends)
+    # Two seconds are four times what is meant for a save: four seconds between them, then the one at the end.
+    assert saves == [1.0, 7.0, 13.0, 16.0]
+
+
+def test_resume_of_a_finished_run_reports_it(finished: tuple[Path, dict]) -> None:
+    folder, result = finished
+    assert training.train(Config.from_dict(SMALL), run_dir=folder, device="cpu", resume=True) == result
+
+
+@pytest.mark.parametrize("harm", ["gone", "emptied"])
+def test_resume_makes_a_model_that_is_gone_again(tmp_path: Path, finished: tuple[Path, dict], harm: str) -> None:
+    run = shutil.copytree(finished[0], tmp_path / "run")
+    model = (run / "model" / "model.safetensors").read_bytes()
+    shutil.rmtree(run / "model") if harm == "gone" else (run / "model" / "model.safetensors").write_bytes(b"")
+    checkpoint = (run / "checkpoint").rename(tmp_path / "checkpoint")
+    words = r"model.*(is missing|is damaged).*try a copy of the run folder, or train again"
+    with pytest.raises(ValueError, match=words):
+        training.train(Config.from_dict(SMALL), run_dir=run, device="cpu", resume=True)
+    checkpoint.rename(run / "checkpoint")
+    result = training.train(Config.from_dict(SMALL), run_dir=run, device="cpu", resume=True)
+    assert result["mean"] == finished[1]["mean"]
+    assert (run / "model" / "model.safetensors").read_bytes() == model
+
+
+def test_a_checkpoint_of_another_model_is_one_line(tmp_path: Path) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.epochs=2"])
+    for name, width in (("one", 16), ("other", 32)):
+        training.train(config.with_values([f"model.hidden_channels={width}"]), run_dir=tmp_path / name, device="cpu")
+    (tmp_path / "one" / "summary.json").unlink()
+    shutil.copy(RunFolder(tmp_path / "other").checkpoint, RunFolder(tmp_path / "one").checkpoint)
+    with pytest.raises(ValueError, match=r"state.safetensors is of another model, or damaged \(Error.*\); delete it"):
+        training.train(
+            config.with_values(["model.hidden_channels=16"]), run_dir=tmp_path / "one", device="cpu", resume=True
+        )
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_process_that_comes_second_writes_nothing(tmp_path: Path, together: bool) -> None:
+    pytest.importorskip("fcntl")
+    folder, seeds = (tmp_path / "seed-0", 2) if together else (tmp_path, 1)
+    with RunFolder(folder).alone(), pytest.raises(ValueError, match="is being trained by another process"):
+        training.train(Config.from_dict(SMALL), run_dir=tmp_path, seeds=seeds, device="cpu", together=together)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_checkpoint_that_counts_no_epochs_is_one_line(tmp_path: Path) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.epochs=2"])
+    training.train(config, run_dir=tmp_path, device="cpu")
+    run = RunFolder(tmp_path)
+    (tmp_path / "summary.json").unlink()
+    found = run.load_checkpoint()
+    assert found is not None
+    run.save_checkpoint(found[0], found[1] | {"epoch": "x"})
+    with pytest.raises(ValueError, match=r"state.safetensors is of another model, or damaged \(its epoch is 'x'\)"):
+        training.train(config, run_dir=tmp_path, device="cpu", resume=True)
+
+
+def test_resume_with_other_settings_is_refused(finished: tuple[Path, dict]) -> None:
+    folder, _ = finished
+    with pytest.raises(ValueError, match="other settings"):
+        training.train(Config.from_dict(SMALL).with_values(["train.lr=0.1"]), run_dir=folder, device="cpu", resume=True)
+
+
+def test_seeds_have_folders_mean_and_deviation(tmp_path: Path) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.epochs=2", "train.seed=5"])
+    result = training.train(config, run_dir=tmp_path, seeds=2, device="cpu")
+    assert [run["seed"] for run in result["runs"]] == [5, 6]
+    first, second = (run["test"]["accuracy"] for run in result["runs"])
+    assert result["mean"]["test"]["accuracy"] == pytest.approx((first + second) / 2)
+    assert result["std"]["test"]["accuracy"] == pytest.approx(abs(first - second) / 2**0.5)
+    assert (tmp_path / "seed-5" / "summary.json").is_file() and (tmp_path / "seed-6" / "summary.json").is_file()
+
+
+def test_patience_stops_the_run(tmp_path: Path) -> None:
+    config = Config.from_dict(SMALL).with_values(
+        ["train.epochs=60", "train.patience=3", "train.lr=0.0", "train.min_lr=0.0"]
+    )
+    result = training.train(config, run_dir=tmp_path / "run", device="cpu")
+    assert result["runs"][0]["epochs"] == 4  # the first epoch is the best, then three without a better one
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.lr=1e30", "train.clip=0"])
+    with pytest.raises(RuntimeError, match=r"smaller train\.lr"):
+        training.train(config, run_dir=tmp_path / "run", device="cpu")
+
+
+def test_weights_that_diverge_in_the_last_step_are_no_result(tmp_path: Path) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.lr=1e30", "train.clip=0", "train.epochs=1"])
+    for seeds in (1, 2):
+        with pytest.raises(RuntimeError, match=r"smaller train\.lr"):
+            training.train(config, run_dir=tmp_path / str(seeds), seeds=seeds, device="cpu", together=True)
+    assert not list(tmp_path.rglob("summary.json"))
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(Path(__file__).parents[2] / "examples" / "own_graph", tmp_path / "clubs")
+    monkeypatch.chdir(tmp_path)
+    config = Config.from_dict(SMALL).with_values(["data.name=clubs", "train.epochs=2"])
+    with pytest.raises(Killed):
+        training.train(config, run_dir="run", device="cpu", on_epoch=_killed_after(1))
+    edges = tmp_path / "clubs" / "edges.csv"
+    text = edges.read_text()
+    edges.write_text("".join(text.splitlines(keepends=True)[:-1]))
+    with pytest.raises(ValueError, match=r"run was started on other data than .*clubs holds now \(schema.json: finger"):
+        training.train(config, run_dir="run", device="cpu", resume=True)
+    edges.write_text(text)
+    nodes = tmp_path / "clubs" / "nodes.csv"
+    table = nodes.read_text()
+    first, *rows = table.splitlines()
+    swapped = [row.replace("test", "?").replace("train", "test").replace("?", "train") for row in rows]
+    older = [re.sub(r"^([^,]*),([^,]*)", lambda found: f"{found[1]},{float(found[2]) + 5}", row) for row in rows]
+    for standardised, words, changed in (
+        (True, "splits", swapped),
+        (True, "feature_shift", older),
+        (False, "features", older),
+    ):
+        again, folder = config.with_values([f"data.standardise_features={str(standardised).lower()}"]), f"run-{words}"
+        nodes.write_text(table)
+        with pytest.raises(Killed):
+            training.train(again, run_dir=folder, device="cpu", on_epoch=_killed_after(1))
+        nodes.write_text("\n".join([first, *changed]) + "\n")
+        with pytest.raises(ValueError, match=rf"was started on other data .*schema.json: {words}\)"):
+            training.train(again, run_dir=folder, device="cpu", resume=True)
+    nodes.write_text(table)
+    training.train(config, run_dir="run", device="cpu", resume=True)
+    # A path from where the run was started is known from anywhere.
+    monkeypatch.chdir(tmp_path / "run")
+    assert RunFolder(".").config.data.name == str(tmp_path / "clubs")
+
+
+def test_settings_that_give_no_model_leave_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="K is -1"):
+        training.train(Config.from_dict(SMALL).with_values(["model.K=-1"]), run_dir=tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_schedule_is_half_a_cosine() -> None:
+    config = TrainConfig(epochs=10, min_lr=0.0)
+    assert loop.cosine_lr(1.0, config, 0) == 1.0
+    assert loop.cosine_lr(1.0, config, 5) == pytest.approx(0.5)
+    assert loop.cosine_lr(1.0, config, 10) == pytest.approx(0.0)
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="allowed: auto, cpu, cuda"):
+        training.pick_device("tpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="try --device cpu"):
+            training.pick_device("cuda")
+
+
+def test_a_run_killed_while_it_writes_ends_as_if_it_had_never_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.epochs=2"])
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    writes: list[str] = []
+    rename, unlink = os.replace, Path.unlink
+    stop: tuple[int, bool] | None = None
+
+    def replace(part: Path, whole: Path) -> None:
+        if stop == (len(writes), False):
+            raise Killed
+        rename(part, whole)
+        writes.append(whole.name)
+        if stop == (len(writes) - 1, True):
+            raise Killed
+
+    monkeypatch.setattr(os, "replace", replace)
+    training.train(config, run_dir=tmp_path / "whole", device="cpu")
+    whole = list(writes)
+    assert whole[-2:] == ["model", "summary.json"] and whole.count("state.safetensors") == 3
+    for stop in [(number, after) for number in range(len(whole)) for after in (False, True)]:
+        folder = tmp_path / f"{stop[0]}-{stop[1]}"
+        writes.clear()
+        # A process that is killed cleans nothing up.
+        monkeypatch.setattr(Path, "unlink", lambda self, missing_ok=False: None)
+        with pytest.raises(Killed):
+            training.train(config, run_dir=folder, device="cpu")
+        monkeypatch.setattr(Path, "unlink", unlink)
+        stop = None
+        training.train(config, run_dir=folder, device="cpu", resume=True)
+        for name in ("metrics.jsonl", "model/model.safetensors", "model/config.json", "config.toml", "schema.json"):
+            assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), (folder, name)
+        assert not list(folder.rglob(".*"))
+
+
+def test_curves_for_tensorboard(tmp_path: Path) -> None:
+    events = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="tensorboard is not installed"
+    )
+    config = Config.from_dict(SMALL).with_values(["train.epochs=3"])
+    training.train(config, run_dir=tmp_path / "run", device="cpu", tensorboard=True)
+    curves = events.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    curves.Reload()
+    assert set(curves.Tags()["scalars"]) == {"loss/train", "loss/valid", "accuracy/valid"}
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    points = curves.Scalars("accuracy/valid")
+    assert [point.step for point in points] == [1, 2, 3]
+    assert [point.value for point in points] == pytest.approx([row["valid"]["accuracy"] for row in rows])
+
+
+def test_a_full_disk_under_tensorboard_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = pytest.importorskip("tensorboard.summary.writer.record_writer", reason="tensorboard is not installed")
+
+    def full(self: object, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(records.RecordWriter, "write", full)
+    told: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+    config = Config.from_dict(SMALL).with_values(["train.epochs=200"])
+    with pytest.raises(OSError, match=r"tensorboard could not be written \(No space left on device\); .*--resume"):
+        training.train(config, run_dir=tmp_path / "run", device="cpu", tensorboard=True)
+    assert told == [] and threading.excepthook == told.append
+
+
+def test_without_tensorboard_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ValueError, match=r"'\.\[tensorboard\]'"):
+        training.train(Config.from_dict(SMALL), run_dir=tmp_path / "run", device="cpu", tensorboard=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_seeds_that_train_together_leave_the_same_files(tmp_path: Path) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.epochs=20"])
+    seen: list[Epoch] = []
+    result = training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=True, on_epoch=seen.append)
+    assert [epoch.number for epoch in seen] == [10, 20] and seen[0].label == "3 seeds together"
+    assert [run["seed"] for run in result["runs"]] == [0, 1, 2]
+    assert result["mean"]["test"]["accuracy"] > 0.6
+    for run in result["runs"]:
+        folder = Path(run["run_dir"])
+        for name in ("config.toml", "environment.json", "schema.json", "metrics.jsonl", "summary.json", "model"):
+            assert (folder / name).exists()
+        for split in ("valid", "test"):
+            assert predicting.evaluate(folder, split, device="cpu")["metrics"] == run[split]
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert [row["epoch"] for row in rows] == list(range(20))
+        assert list(rows[0]) == ["epoch", "loss", "valid"] and list(rows[0]["valid"]) == ["accuracy", "loss"]
+        best = json.loads((folder / "summary.json").read_text())["best_epoch"]
+        assert rows[best]["valid"]["accuracy"] == pytest.approx(run["valid"]["accuracy"])
+
+    # One is missing and one has not ended: they alone are trained again.
+    shutil.rmtree(tmp_path / "seed-1")
+    (tmp_path / "seed-2" / "summary.json").unlink()
+    again = training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=True, resume=True)
+    assert again["runs"][0] == result["runs"][0]
+    assert json.loads((tmp_path / "seed-2" / "summary.json").read_text())["together"] == 2
+    assert len((tmp_path / "seed-2" / "metrics.jsonl").read_text().splitlines()) == 20
+    finished = training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=True, resume=True)
+    assert finished == again
+    with pytest.raises(ValueError, match="holds a run already"):
+        training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=True)
+
+
+def test_seeds_together_train_alone_in_their_folders(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    config = Config.from_dict(SMALL).with_values(["train.epochs=20"])
+    busy = []
+
+    def another(_: Epoch) -> None:
+        for seed in (0, 1):
+            with pytest.raises(ValueError, match=f"seed-{seed} is being trained by another process"):
+                training.train(config.with_seed(seed), run_dir=tmp_path / f"seed-{seed}", device="cpu", resume=True)
+        with pytest.raises(ValueError, match="seed-0 is being trained by another process"):
+            training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=True, resume=True)
+        busy.append(True)
+
+    training.train(config, run_dir=tmp_path, seeds=2, device="cpu", together=True, on_epoch=another)
+    assert busy == [True, True]
+    # Afterwards the folders are free, the one that the refused call had made too.
+    finished = training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=True, resume=True)
+    assert [run["epochs"] for run in finished["runs"]] == [20, 20, 20]
+
+
+def test_seeds_together_with_a_loss_that_is_not_finite(tmp_path: Path) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.lr=1e30", "train.clip=0", "train.epochs=3"])
+    with pytest.raises(RuntimeError, match=r"smaller train\.lr"):
+        training.train(config, run_dir=tmp_path / "run", seeds=2, device="cpu", together=True)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_seed_that_diverges_leaves_the_others_their_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.epochs=4"])
+    trials, fit = training.train_trials, training.fit
+
+    def trials_but_one(configs: list[Config], *arguments: Any, **options: Any) -> list[TrialResult]:
+        first, second, *others = trials(configs, *arguments, **options)
+        history = [*second.history[:2], second.history[2] | {"valid_loss": math.nan}, *second.history[3:]]
+        return [first, replace(second, history=history), *others]
+
+    def fit_but_one(config: Config, *arguments: Any) -> loop.Progress:
+        if config.train.seed == 1:
+            raise loop.Diverged("the loss is nan after epoch 2; try a smaller train.lr")
+        return fit(config, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "train_trials", trials_but_one)
+        patch.setattr(training, "fit", fit_but_one)
+        with pytest.raises(loop.Diverged) as end:
+            training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=together)
+    assert str(end.value) == (
+        "seed 1: the loss is nan after epoch 2; try a smaller train.lr; the other seeds have left their results"
+    )
+    ended = [(tmp_path / f"seed-{seed}" / "summary.json").is_file() for seed in range(3)]
+    assert ended == [True, False, True]
+    if together:  # as a run of its own, it has logged the epochs before
+        assert len((tmp_path / "seed-1" / "metrics.jsonl").read_text().splitlines()) == 2
+    again = training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=together, resume=True)
+    assert [run["epochs"] for run in again["runs"]] == [4, 4, 4]
+
+
+def test_seeds_of_link_prediction_do_not_train_together(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--together is given for link prediction, whose seeds train in turn"):
+        training.train(load_recipe("families"), run_dir=tmp_path / "run", seeds=2, device="cpu", together=True)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_one_run_and_several_seeds_do_not_share_a_folder(tmp_path: Path, resume: bool) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.epochs=1"])
+    training.train(config, run_dir=tmp_path / "one", device="cpu")
+    training.train(config, run_dir=tmp_path / "several", seeds=2, device="cpu")
+    before = sorted(tmp_path.rglob("*"))
+    for name, seeds, words in (("one", 3, "holds one run, not several"), ("several", 1, "holds runs of several seeds")):
+        with pytest.raises(ValueError, match=words):
+            training.train(config, run_dir=tmp_path / name, seeds=seeds, device="cpu", resume=resume)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_seed_with_a_checkpoint_goes_on_by_itself(tmp_path: Path) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.epochs=4"])
+    training.train(config, run_dir=tmp_path, seeds=2, device="cpu")
+    expected = (tmp_path / "seed-0" / "model" / "model.safetensors").read_bytes()
+    for name in ("seed-0/summary.json", "seed-1/summary.json", "seed-1/checkpoint/state.safetensors"):
+        (tmp_path / name).unlink()
+    training.train(config, run_dir=tmp_path, seeds=2, device="cpu", together=True, resume=True)
+    assert (tmp_path / "seed-0" / "model" / "model.safetensors").read_bytes() == expected
+    summaries = [json.loads((tmp_path / f"seed-{seed}" / "summary.json").read_text()) for seed in (0, 1)]
+    assert [summary["together"] for summary in summaries] == [1, 1]
+
+
+LINKS: dict[str, dict[str, Any]] = {
+    "data": {"name": "families"},
+    "model": {"hidden_channels": 16, "num_layers": 1, "heads": 4, "K": 2, "skip_channels": 12},
+    "task": {"name": "link_prediction", "skip_n3": 0.01, "skip_relation_prediction": 1.0},
+    "train": {"epochs": 2, "lr": 0.0, "min_lr": 0.0, "skip_lr": 0.01},
+}
+
+
+def test_embeddings_past_the_encoder_have_a_rate_of_their_own(tmp_path: Path) -> None:
+    config = Config.from_dict(LINKS)
+    training.train(config, run_dir=tmp_path, device="cpu")
+    task = make_task(config, None, torch.device("cpu"))
+    torch.manual_seed(config.train.seed)
+    start = task.make_model(config.model).state_dict()
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    moved = {name.startswith("skip.") for name, value in weights.items() if not torch.equal(value, start[name])}
+    assert moved == {True}
+    bare = config.with_values(["train.lr=0.01", "train.skip_lr=none"])
+    groups = loop._groups(task.make_model(config.model), bare.train, task.device)
+    assert [group["start"] for group in groups] == [0.01, 0.01]
+
+
+def test_embeddings_past_the_encoder_go_on_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config.from_dict(LINKS).with_values(["train.lr=0.01", "train.epochs=3"])
+    training.train(config, run_dir=tmp_path / "whole", device="cpu")
+
+    class Killed(Exception):
+        pass
+
+    def killed(epoch: Epoch) -> None:
+        if epoch.number == 2:
+            raise Killed
+
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    with pytest.raises(Killed):
+        training.train(config, run_dir=tmp_path / "stopped", device="cpu", on_epoch=killed)
+    training.train(config, run_dir=tmp_path / "stopped", device="cpu", resume=True)
+    whole, stopped = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "stopped"))
+    assert all(torch.equal(whole[name], stopped[name]) for name in whole)
+
+
+def test_what_fabric_advises_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
+    rank_zero_info("set another precision")
+    assert not caplog.records
+
+
+def test_what_goes_past_the_encoder_is_clipped_by_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clipped, models = list[set[int]](), list[Any]()
+    real, make = torch.nn.utils.clip_grad_norm_, LinkPrediction.make_model
+
+    def clip(parameters: Any, limit: float) -> Any:
+        parameters = list(parameters)
+        clipped.append({id(parameter) for parameter in parameters})
+        return real(parameters, limit)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clip)
+
+    def made(*given: Any) -> Any:
+        models.append(make(*given))
+        return models[-1]
+
+    monkeypatch.setattr(LinkPrediction, "make_model", made)
+    settings = ["model.skip_channels=8", "train.clip=1.0", "train.epochs=1", "model.hidden_channels=8"]
+    config = load_recipe("families").with_values([*settings, "model.entity_channels=8", "model.heads=2"])
+    training.train(config, run_dir=tmp_path / "run", device="cpu")
+    past = {id(parameter) for parameter in models[-1].skip.parameters()}
+    rest = {id(parameter) for parameter in models[-1].parameters()} - past
+    assert clipped[:2] == [rest, past] and len(clipped) % 2 == 0
+
+
+def test_what_capturing_a_step_changes_is_put_back_batch_norms_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    held = list[torch.Tensor]()
+
+    def captured(step: Any, example: Any, adam: Any, changed: Any, model: Any) -> Any:
+        held.extend(changed)
+        return step
+
+    monkeypatch.setattr(loop, "captured", captured)
+    settings = ["model.decoder=conve", "train.epochs=1", "model.hidden_channels=12", "model.heads=2"]
+    config = load_recipe("families").with_values([*settings, "model.entity_channels=12"])
+    training.train(config, run_dir=tmp_path / "run", device="cpu")
+    saved = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    assert sorted(tensor.shape for tensor in held) == sorted(value.shape for value in saved.values())
+    assert "decoder.map_norm.running_var" in saved

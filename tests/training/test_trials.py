@@ -1,0 +1,428 @@
+"""Trials that train side by side are the trainings they would be alone."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast, get_args, get_type_hints
+
+import pytest
+import torch
+from tests.support.laws import Capturable, node_task
+from torch import nn
+
+from magna import MAGNAConv
+from magna.config.schema import Config, ModelConfig, TaskConfig, TrainConfig, keys, load_recipe
+from magna.tasks import NodeClassification
+from magna.tasks.models import Ensemble
+from magna.training.loop import Diverged
+from magna.training.run_folder import RunFolder
+from magna.training.train import train
+from magna.training.trial_batch import Batch
+from magna.training.trials import _batch_size, structure, train_trials
+
+ROOT = Path(__file__).parents[2]
+SMALL: dict[str, Any] = {
+    "model": {"hidden_channels": 8, "num_layers": 1, "heads": 2, "K": 2},
+    "train": {"epochs": 6, "lr": 0.01},
+}
+
+
+def config(**settings: Any) -> Config:
+    return Config.from_dict(SMALL).with_settings({key.replace("__", "."): value for key, value in settings.items()})
+
+
+@pytest.fixture(scope="module")
+def task() -> NodeClassification:
+    return node_task(config(), None, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_without_chance_a_batch_is_the_ordinary_loop(task: NodeClassification, tmp_path: Path, members: int) -> None:
+    configs = [
+        config(train__seed=1, train__lr=0.02, model__K=1, model__alpha=0.3),
+        config(train__seed=2, train__lr=0.005, model__K=4, train__weight_decay=0.1, train__clip=0.01),
+        config(train__seed=3, model__negative_slope=0.6),
+    ]
+    configs = [each.with_settings({"model.members": members}) for each in configs]
+    together = train_trials(configs, task, read_test=True)
+    for number, (each, result) in enumerate(zip(configs, together, strict=True)):
+        alone = train(each, run_dir=tmp_path / str(number), device="cpu")["runs"][0]
+        assert result.test is not None
+        assert result.valid["accuracy"] == pytest.approx(alone["valid"]["accuracy"], abs=0.005)
+        assert result.test["loss"] == pytest.approx(alone["test"]["loss"], rel=1e-3)
+        lines = [json.loads(line) for line in (tmp_path / str(number) / "metrics.jsonl").read_text().splitlines()]
+        assert [row["loss"] for row in result.history] == pytest.approx([line["loss"] for line in lines], rel=1e-3)
+
+
+def test_the_weights_are_those_of_the_result(task: NodeClassification) -> None:
+    drops = {"model__input_dropout": 0.5, "model__attention_dropout": 0.3, "task__consistency": 1.0}
+    configs = [config(train__seed=s, model__K=2 + s, model__node_dropout=0.2 * s, **drops) for s in range(3)]
+    for each, result in zip(configs, train_trials(configs, task, read_test=True, keep_weights=True), strict=True):
+        model = task.make_model(each.model)
+        assert result.weights is not None and result.test is not None
+        model.load_state_dict(result.weights)
+        assert task.evaluate(model, "valid")["accuracy"] == pytest.approx(result.valid["accuracy"])
+        assert task.evaluate(model, "test")["loss"] == pytest.approx(result.test["loss"], rel=1e-4)
+
+
+def test_batch_norm_takes_its_statistics_in_each_trial(task: NodeClassification, tmp_path: Path) -> None:
+    form = {"model__norm": "batch", "model__final_norm": "batch", "model__residual": False}
+    form |= {"model__input_projection": False, "model__feed_forward": False}
+    configs = [config(train__seed=s, train__lr=0.1, model__K=1 + s, **form) for s in range(2)]
+    for each, result in zip(configs, train_trials(configs, task), strict=True):
+        folder = tmp_path / str(each.train.seed)
+        train(each, run_dir=folder, device="cpu")
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert [row["loss"] for row in result.history] == pytest.approx([line["loss"] for line in lines], rel=1e-3)
+
+
+def test_a_member_of_an_ensemble_trains_as_it_would_alone(task: NodeClassification) -> None:
+    # With a small bound on the gradient and much decay: what members had in common would show in their steps.
+    one = config(train__clip=0.01, train__weight_decay=0.1, task__consistency=1.0)
+    two = one.with_values(["model.members=2"])
+    (alone,), (ensemble,) = (train_trials([each], task, keep_weights=True) for each in (one, two))
+    assert alone.weights is not None and ensemble.weights is not None
+    # At its own best epoch, whatever the other one's is.
+    for name, value in alone.weights.items():
+        torch.testing.assert_close(ensemble.weights[f"members.0.{name}"], value, rtol=1e-3, atol=1e-5)
+    assert len(ensemble.weights) == 2 * len(alone.weights)
+
+
+def test_every_member_keeps_its_own_best_epoch(task: NodeClassification, tmp_path: Path) -> None:
+    two = config(model__members=2, model__input_dropout=0.3, train__lr=0.1, train__epochs=12)
+    seen: list[list[float]] = [[], []]
+    measured = NodeClassification.evaluate
+    with pytest.MonkeyPatch.context() as patch:
+
+        def evaluate(self: NodeClassification, model: torch.nn.Module, split: str) -> dict[str, float]:
+            found = measured(self, model, split)
+            if not isinstance(model, Ensemble):
+                min(seen, key=len).append(found["accuracy"])
+            return found
+
+        patch.setattr(NodeClassification, "evaluate", evaluate)
+        train(two, run_dir=tmp_path / "run", device="cpu")
+    model = RunFolder(tmp_path / "run").load_model()
+    assert isinstance(model, Ensemble) and all(len(accuracies) == 12 for accuracies in seen)
+    own = [measured(task, member, "valid")["accuracy"] for member in model.members]
+    assert own == [max(accuracies) for accuracies in seen]
+
+
+@pytest.mark.parametrize("model", ["magna", "gat"])
+def test_the_same_trials_give_the_same_numbers(task: NodeClassification, model: str) -> None:
+    settings = {"model.name": model, "model.K": Config().model.K, "model.attention_dropout": 0.4}
+    configs = [config().with_settings(settings | {"train.seed": s}) for s in range(3)]
+    first, second = (train_trials(configs, task) for _ in range(2))
+    assert [r.history for r in first] == [r.history for r in second]
+
+
+def test_what_changes_a_shape_splits_the_batch() -> None:
+    base = structure(config())
+    free = {"model__alpha": 0.5, "model__K": 5, "train__lr": 0.1, "train__seed": 7, "data__split_seed": 3}
+    free |= {"model__feature_dropout": 0.5}
+    assert all(structure(config(**{key: value})) == base for key, value in free.items())
+    fixed = {"model__heads": 4, "model__feed_forward": False, "train__epochs": 7, "task__consistency": 1.0}
+    assert all(structure(config(**{key: value})) != base for key, value in fixed.items())
+    theta = {"model__hop_weights": "theta"}
+    assert structure(config(**theta)) != structure(config(**theta, model__K=3))
+
+
+def test_feature_dropout_meets_no_trial_before_its_first_hop(task: NodeClassification) -> None:
+    # Without hops there is no dropout after them: this trial has nothing of chance, whoever trains beside it.
+    still = config(model__K=0, model__feature_dropout=0.5)
+    (alone,) = train_trials([still], task)
+    beside, _ = train_trials([still, config(model__K=3, model__feature_dropout=0.5)], task)
+    assert [row["loss"] for row in beside.history] == pytest.approx([row["loss"] for row in alone.history], rel=1e-3)
+
+
+@pytest.mark.parametrize("hops", range(4))
+def test_feature_dropout_follows_every_hop_of_a_trial(hops: int) -> None:
+    conv = MAGNAConv(4, 4, heads=2, K=3, feature_dropout=0.999999)
+    conv.K = torch.tensor(hops)  # of one trial in a batch whose farthest walks three
+    out = conv(torch.ones(5, 4), torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]]))
+    assert bool((out == 0).all()) == (hops > 0)
+
+
+def test_several_structures_come_back_in_order(task: NodeClassification) -> None:
+    configs = [config(model__hidden_channels=width, train__epochs=1) for width in (8, 4, 8, 4)]
+    batches: list[dict[int, Any]] = []
+    results = train_trials(configs, task, on_results=batches.append)
+    assert [result.config for result in results] == configs
+    assert [list(batch) for batch in batches] == [[0, 2], [1, 3]]
+    assert all(batch[index] is results[index] for batch in batches for index in batch)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_stopped_trials_stop_and_the_others_go_on(task: NodeClassification, members: int) -> None:
+    configs = [config(train__seed=s, model__input_dropout=0.1, model__members=members) for s in range(4)]
+    seen: list[tuple[int, list[int]]] = []
+
+    def stop(epoch: int, running: list[int], scores: list[float]) -> list[int]:
+        seen.append((epoch, running))
+        assert len(scores) == len(running) and all(0 <= score <= 1 for score in scores)
+        return {2: [1], 4: [0, 3]}.get(epoch, [])
+
+    def keep(ended: dict[int, Any]) -> None:
+        seen.append((-1, list(ended)))
+
+    results = train_trials(configs, task, report_every=2, on_report=stop, on_results=keep)
+    # Those that have ended are handed over when the batch goes on without them, so that a stop does not cost them.
+    assert seen == [(2, [0, 1, 2, 3]), (4, [0, 2, 3]), (-1, [0, 1, 3]), (6, [2]), (-1, [2])]
+    assert [result.epochs for result in results] == [4, 4, 6, 4]
+    untouched = train_trials(configs, task, report_every=2)
+    assert [row["loss"] for row in results[2].history[:4]] == [row["loss"] for row in untouched[2].history[:4]]
+
+
+def test_patience_ends_a_trial(task: NodeClassification) -> None:
+    # With the default min_lr, weights that stand still would move in their last bits, and the loss with them.
+    configs = [config(train__lr=lr, train__min_lr=0.0, train__patience=2, train__epochs=8) for lr in (0.0, 0.02)]
+    still, moving = train_trials(configs, task, report_every=1)
+    assert (still.epochs, still.best_epoch) == (3, 0)
+    assert moving.epochs > 3
+
+
+def test_what_comes_after_patience_does_not_count(task: NodeClassification, tmp_path: Path) -> None:
+    long = config(train__epochs=60, train__lr=0.03, train__patience=60)
+    short = replace(long, train=replace(long.train, patience=1))
+    result, other = train_trials([short, long], task, report_every=60)
+    assert other.best_epoch > result.best_epoch, "it would have become better later"
+    train(short, run_dir=tmp_path / "alone", device="cpu")
+    summary = RunFolder(tmp_path / "alone").summary
+    assert summary is not None
+    assert (result.best_epoch, result.epochs) == (summary["best_epoch"], summary["epochs"])
+    assert result.valid["accuracy"] == summary["valid"]["accuracy"]
+
+
+def test_a_trial_that_diverges_has_no_score(task: NodeClassification, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = NodeClassification.loss
+
+    def diverging(self: NodeClassification, model: Any, nodes: Any, epoch: Any, settings: Any) -> torch.Tensor:
+        late = torch.where(epoch == 4, torch.nan, 0.0)
+        return loss(self, model, nodes, epoch, settings) + late * self.scores(model).sum()
+
+    configs = [config(train__seed=1), config(train__seed=2)]
+    assert all(result.valid["accuracy"] > 0 for result in train_trials(configs, task))
+    monkeypatch.setattr(NodeClassification, "loss", diverging)
+    for result in train_trials(configs, task):
+        assert result.best_epoch in range(4) and result.history[result.best_epoch]["valid_accuracy"] > 0
+        assert result.valid["accuracy"] == 0
+        with pytest.raises(Diverged):
+            result.check()
+
+
+def test_the_test_split_stays_behind_its_door(task: NodeClassification) -> None:
+    results = train_trials([config()], task)
+    assert results[0].test is None
+    poisoned = node_task(config(), None, torch.device("cpu"))
+    poisoned._y[poisoned.nodes("test")] = -1
+    again = train_trials([config()], poisoned)
+    assert again[0].history == results[0].history
+
+
+def test_trials_on_several_random_splits(task: NodeClassification) -> None:
+    configs = [config(data__split="random", data__split_seed=seed) for seed in (0, 1, 2)]
+    for each, result in zip(configs, train_trials(configs, task, read_test=True), strict=True):
+        own = node_task(each, None, torch.device("cpu"))
+        alone = train_trials([each], own, read_test=True)[0]
+        assert result.history[0]["loss"] == pytest.approx(alone.history[0]["loss"], rel=1e-5)
+        assert result.test is not None and alone.test is not None
+        assert result.test["loss"] == pytest.approx(alone.test["loss"], rel=1e-3)
+
+
+def test_learnt_alpha_and_theta(task: NodeClassification) -> None:
+    for hop_weights in ("alpha", "theta"):
+        configs = [config(train__seed=s, model__hop_weights=hop_weights) for s in range(2)]
+        assert all(result.valid["accuracy"] > 0.1 for result in train_trials(configs, task))
+
+
+# Settings whose next value has to be chosen, with what it needs beside it to be allowed or to be felt.
+OTHER: dict[str, dict[str, Any]] = {
+    "model.hidden_channels": {"model.hidden_channels": 16},
+    "model.heads": {"model.heads": 4},
+    "model.top_k": {"model.top_k": 2},
+    "model.top_k_shared": {"model.top_k_shared": True, "model.top_k": 2},
+    "model.norm_eps": {"model.norm_eps": 0.3},
+    "model.tolerance": {"model.tolerance": 0.3, "model.mode": "exact"},
+    "model.relation_channels": {"model.relation_channels": 3},
+    "model.ffn_multiplier": {"model.ffn_multiplier": 2},
+    "task.passes": {"task.passes": 3, "task.consistency": 1.0},
+    "task.temperature": {"task.temperature": 0.2, "task.consistency": 1.0, "model.input_dropout": 0.5},
+    "task.confidence": {"task.confidence": 0.3, "task.consistency": 1.0, "model.input_dropout": 0.5},
+    "task.ramp": {"task.ramp": 2, "task.consistency": 1.0, "model.input_dropout": 0.5},
+    "train.patience": {"train.patience": 1, "train.lr": 0.0},
+    "train.eval_every": {"train.eval_every": 4},
+    "train.clip": {"train.clip": 0.01},
+    "train.epochs": {"train.epochs": 4},
+    "train.precision": {"train.precision": "bfloat16"},
+}
+# Other draws or another way to compute the same: nothing to compare.
+UNFELT = {"model.memory", "model.backend", "model.edge_pairs", "model.edge_dropout_shared"}
+KEYS = [key for key in keys(Config()) if key.startswith(("model.", "task.", "train.")) and key != "task.name"]
+
+
+def another(key: str) -> dict[str, Any]:
+    """Settings that differ from the small config in one key."""
+    if key in OTHER:
+        return OTHER[key]
+    table, name = key.split(".")
+    value = getattr(getattr(config(), table), name)
+    hint = get_type_hints({"model": ModelConfig, "task": TaskConfig, "train": TrainConfig}[table])[name]
+    if isinstance(value, str):
+        return {key: next(choice for choice in get_args(hint) if choice != value)}
+    if isinstance(value, bool):
+        return {key: not value}
+    return {key: value + 1 if isinstance(value, int) else 0.4}
+
+
+def with_and_without(key: str, base: Config, task: NodeClassification) -> tuple[Config, Config] | None:
+    """Two configs that differ in one key, the second with another value than the base; None where that is refused."""
+    try:
+        changed = base.with_settings(another(key))
+        task.make_model(changed.model)
+    except ValueError as error:
+        if key in str(error):
+            return None
+        raise
+    table, name = key.split(".")
+    return changed.with_settings({key: getattr(getattr(base, table), name)}), changed
+
+
+@pytest.fixture
+def rounded_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`train.precision` on a CPU as on a GPU, so that its products are looked at here, too."""
+
+    @contextmanager
+    def step_precision(precision: str, device: torch.device, network: nn.Module | None = None) -> Iterator[None]:
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16", cache_enabled=False):
+            yield
+
+    for module in ("training.loop", "training.trial_batch"):
+        monkeypatch.setattr(f"magna.{module}.step_precision", step_precision)
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.usefixtures("rounded_here")
+def test_no_setting_is_lost_in_a_batch(key: str, tmp_path: Path) -> None:
+    """Beside another trial each setting is what it is alone, or it draws, and then the trials differ."""
+    base = Config.from_dict(SMALL | {"data": {"name": str(ROOT / "examples" / "own_graph")}})
+    own = node_task(base, None, torch.device("cpu"))
+    if (pair := with_and_without(key, base, own)) is None:  # refused, so not lost either
+        return
+    start, changed = pair
+    plain, result = train_trials([start, changed], own, report_every=1)
+    assert (plain.history, plain.best_epoch) != (result.history, result.best_epoch) or key in UNFELT
+    if not key.endswith("dropout") and not changed.model.input_dropout:
+        train(changed, run_dir=tmp_path / "alone", device="cpu")
+        lines = [json.loads(line) for line in (tmp_path / "alone" / "metrics.jsonl").read_text().splitlines()]
+        close = 0.2 if changed.train.precision == "bfloat16" else 2e-3  # of two digits, products in another order
+        assert [row["loss"] for row in result.history] == pytest.approx([line["loss"] for line in lines], rel=close)
+        looked = [row.get("valid_accuracy") is not None for row in result.history]
+        assert looked == ["valid" in line for line in lines]
+        summary = RunFolder(tmp_path / "alone").summary
+        assert summary is not None and result.best_epoch == summary["best_epoch"]
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key != "model.name"])
+@pytest.mark.usefixtures("rounded_here")
+def test_an_epoch_can_be_captured(key: str, task: NodeClassification) -> None:
+    if (pair := with_and_without(key, config(), task)) is None:
+        return
+    start, changed = pair
+    together = [start, changed] if structure(start) == structure(changed) else [changed, changed]
+    batch = Batch(together, [0, 1], task)
+    for part in (batch.step, batch.look):
+        part()  # what is made once may be
+        with Capturable() if changed.model.mode != "exact" else nullcontext():
+            part()
+    if torch.cuda.is_available():
+        train_trials(together, node_task(config(), None, torch.device("cuda")))
+
+
+@pytest.mark.parametrize(("recipe", "nodes"), [("pubmed-paper", 19_717), ("cora-paper", 2_708), ("pubmed", 19_717)])
+def test_what_fills_a_gpu_trains_alone(recipe: str, nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (139 << 30, 141 << 30))
+    task = SimpleNamespace(device=torch.device("cuda"), num_nodes=nodes, num_edges=6 * nodes, in_channels=500)
+    size = _batch_size(load_recipe(recipe), cast(NodeClassification, task))
+    assert (size == 1) == (recipe == "pubmed-paper")
+
+
+def test_other_data_than_the_task_s_is_refused(task: NodeClassification) -> None:
+    for other in ({"data__self_loops": False}, {"data__split_seed": 3}, {"data__name": "cora"}):
+        with pytest.raises(ValueError, match="data is"):
+            train_trials([config(**other)], task)
+    drawn = node_task(config(data__split="random"), None, torch.device("cpu"))
+    with pytest.raises(ValueError, match="data is"):
+        train_trials([config()], drawn)
+
+
+def test_the_seconds_of_a_batch_are_those_of_its_trials(task: NodeClassification) -> None:
+    def stop(epoch: int, running: list[int], scores: list[float]) -> list[int]:
+        return [0, 1, 2] if epoch == 2 else []
+
+    started = time.perf_counter()
+    results = train_trials([config(train__seed=s) for s in range(4)], task, report_every=2, on_report=stop)
+    assert sum(result.seconds for result in results) <= time.perf_counter() - started
+    assert results[0].seconds < results[3].seconds
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A device on which no more than three trainings of two heads fit, or one of four; the batches that were tried."""
+    tried: list[int] = []
+    run = Batch.run
+
+    def run_if_it_fits(self: Batch, *arguments: Any) -> Any:
+        tried.append(len(self.configs))
+        if sum(config.model.heads for config in self.configs) > 6:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has 1 GiB free.")
+        return run(self, *arguments)
+
+    monkeypatch.setattr(Batch, "run", run_if_it_fits)
+    return tried
+
+
+def test_a_batch_that_does_not_fit_in_memory_is_halved(task: NodeClassification, memory: list[int]) -> None:
+    configs = [config(train__seed=s) for s in range(8)] + [config(model__heads=4)]
+    results = train_trials(configs, task)
+    assert memory == [8, 4, 2, 2, 2, 2, 1]
+    assert [result.config for result in results] == configs
+
+
+def test_what_had_ended_before_memory_ran_out_is_kept(
+    task: NodeClassification, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = [config(train__seed=s, model__input_dropout=0.1) for s in range(4)]
+    keep, calls = Batch._keep, []
+
+    def keep_once(self: Batch, kept: list[bool]) -> None:
+        calls.append(kept)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has 1 GiB free.")
+        keep(self, kept)
+
+    monkeypatch.setattr(Batch, "_keep", keep_once)
+    handed: list[int] = []
+    results = train_trials(
+        configs,
+        task,
+        report_every=2,
+        on_report=lambda epoch, running, scores: [0, 1, 3] if epoch == 4 and len(running) == 4 else [],
+        on_results=handed.extend,
+    )
+    assert handed == [0, 1, 3, 2] and [result.epochs for result in results] == [4, 4, 6, 4]
+
+
+def test_a_training_that_does_not_fit_alone_is_an_error_or_named(task: NodeClassification, memory: list[int]) -> None:
+    configs = [config(train__seed=s, model__heads=heads) for s, heads in enumerate((8, 2, 8))]
+    with pytest.raises(torch.OutOfMemoryError):
+        train_trials(configs, task)
+    too_large: dict[int, str] = {}
+    results = train_trials(configs, task, too_large=too_large)
+    assert too_large == dict.fromkeys((0, 2), "CUDA out of memory. Tried to allocate 9.00 GiB")
+    assert [result.config for result in results] == configs[1:2]

@@ -1,0 +1,491 @@
+"""A trained link predictor put to use, and the loop around it: training, resuming, ranks again, answers by name."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import math
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from typer import Exit
+from typer.testing import CliRunner
+
+from magna import LinkPredictor
+from magna.cli import app, main
+from magna.cli.options import fail, finish, show_notes
+from magna.cli.use import _show_links, _show_predictions
+from magna.config.schema import Config, load_recipe
+from magna.training import loop
+from magna.training import train as training
+from magna.use.links import Query, evaluate_links, predict_links, read_queries
+from magna.use.nodes import evaluate, predict
+
+SETTINGS = [
+    "model.hidden_channels=16",
+    "model.num_layers=1",
+    "model.heads=4",
+    "model.entity_channels=16",
+    "model.K=2",
+    "task.batch_size=64",
+    "train.epochs=6",
+    "train.eval_every=2",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Towns in a ring, each beside the next; the road back is left out now and then."""
+    folder = tmp_path_factory.mktemp("data") / "towns"
+    folder.mkdir()
+    chance = random.Random(0)
+    rows = [(f"town {i:02}", "beside", f"town {(i + 1) % 60:02}") for i in range(60)]
+    rows += [(tail, "behind", head) for head, _, tail in rows]
+    rows += [(f"town {i:02}", "in", f"land {i // 10}") for i in range(60)]
+    chance.shuffle(rows)
+    for split, part in {"train": rows[40:], "valid": rows[:20], "test": rows[20:40]}.items():
+        (folder / f"{split}.tsv").write_text("".join("\t".join(row) + "\n" for row in part))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def config(folder: Path) -> Config:
+    return load_recipe(str(folder)).with_values(SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def run(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "towns"
+    training.train(config, run_dir=path, device="cpu")
+    return path
+
+
+def _train_row(folder: Path) -> tuple[str, str, str]:
+    head, relation, tail = (folder / "train.tsv").read_text().splitlines()[0].split("\t")
+    return head, relation, tail
+
+
+def test_a_folder_of_triples_is_link_prediction(config: Config, folder: Path) -> None:
+    assert config.task.name == "link_prediction" and config.data.name == str(folder) and config.recipe == "towns"
+
+
+def test_the_run_tells_its_story(run: Path, config: Config) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    assert set(summary["test"]) >= {"mr", "mrr", "hits@1", "hits@3", "hits@10"}
+    assert 1 / 16 <= summary["temperature"] <= 16
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in rows if "valid" in row] == [1, 3, 5]
+    assert len(rows) == config.train.epochs and rows[-1]["loss"] < rows[0]["loss"]
+
+
+def test_ranks_again_are_the_ranks_of_training(run: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    for split in ("valid", "test"):
+        again = evaluate(run, split, device="cpu")
+        assert list(again) == ["task", "dataset", "split", "metrics", "head", "tail", "ties", "relations", "notes"]
+        assert again["metrics"] == summary[split]
+        mean = (again["head"]["mrr"] + again["tail"]["mrr"]) / 2
+        assert again["metrics"]["mrr"] == pytest.approx(mean)
+        for tie, metrics in again["ties"].items():
+            assert list(metrics) == ["mrr", "mr", "hits@1", "hits@3", "hits@10"]
+            assert metrics["mrr"] == again["metrics"][f"mrr_{tie}"]
+        assert "mrr_pessimistic" in again["relations"]["beside"]
+    assert evaluate_links(run, "test", device="cpu")["metrics"] == summary["test"]
+
+
+# What a checkpoint has to hold beyond the plain model: a second table with a rate of its own, chance, batch norms.
+_FURTHER = {
+    "past the encoder": [
+        *("model.skip_channels=8", "task.skip_n3=0.1", "task.skip_relation_prediction=0.5", "train.skip_lr=0.05"),
+        *("task.relation_prediction=0.5", "task.n3=0.01", "model.input_dropout=0.2", "model.edge_dropout=0.1"),
+    ],
+    "ConvE": ["model.decoder=conve", "model.decoder_dropout=0.2"],
+}
+
+
+@pytest.mark.parametrize("stop", [1, 4])
+@pytest.mark.parametrize("further", [None, *_FURTHER])
+def test_a_stopped_run_ends_as_if_it_had_never_stopped(
+    run: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int, further: str | None
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    if further is not None:
+        config, run = config.with_values(_FURTHER[further]), tmp_path / "whole"
+        training.train(config, run_dir=run, device="cpu")
+
+    def kill(epoch: loop.Epoch) -> None:
+        if epoch.number == stop:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        training.train(config, run_dir=tmp_path / "run", device="cpu", on_epoch=kill)
+    torch.manual_seed(123)  # a new process would have another state
+    training.train(config, run_dir=tmp_path / "run", device="cpu", resume=True)
+    for name in ("metrics.jsonl", "model/model.safetensors", "model/config.json", "config.toml", "schema.json"):
+        assert (tmp_path / "run" / name).read_bytes() == (run / name).read_bytes()
+
+
+def test_the_best_tails_and_heads(run: Path, folder: Path) -> None:
+    head, relation, tail = _train_row(folder)
+    found = predict_links(run, [Query(head, relation, None), Query(None, relation, tail)], top=66, device="cpu")
+    tails, heads = ([answer.entity for answer in answers] for answers in found.answers)
+    assert len(tails) == len(heads) == 66 and tail in tails and head in heads
+    for answers in found.answers:
+        scores = [answer.score for answer in answers]
+        assert scores == sorted(scores, reverse=True)
+        # A softmax over those that are not known.
+        assert sum(answer.probability for answer in answers if not answer.known) == pytest.approx(1)
+    assert next(answer for answer in found.answers[0] if answer.entity == tail).known
+    assert next(answer for answer in found.answers[1] if answer.entity == head).known
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+def test_what_any_split_says_is_known(run: Path, folder: Path, split: str) -> None:
+    head, relation, tail = (folder / f"{split}.tsv").read_text().splitlines()[0].split("\t")
+    found = predict_links(run, [Query(head, relation, None)], top=66, device="cpu").answers[0]
+    assert next(answer for answer in found if answer.entity == tail).known
+    assert not all(answer.known for answer in found)
+
+
+def test_other_data_needs_no_split_that_is_not_ranked(run: Path, folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "towns"
+    shutil.copytree(folder, other)
+    with (other / "train.tsv").open("a") as train:
+        train.write((other / "valid.tsv").read_text())
+    (other / "valid.tsv").write_text("")
+    head, relation, _ = _train_row(folder)
+    assert predict_links(run, [Query(head, relation, None)], other, device="cpu").answers[0]
+    assert evaluate_links(run, "test", other, device="cpu")["metrics"]["mrr"] > 0
+    with pytest.raises(ValueError, match="has no valid triple; allowed: at least one in each split"):
+        evaluate_links(run, "valid", other, device="cpu")
+
+
+def test_a_file_without_queries_is_named(tmp_path: Path) -> None:
+    (tmp_path / "asked.tsv").write_text("head\trelation\ttail\n\n")
+    with pytest.raises(ValueError, match=r"asked\.tsv has no query; allowed: lines of head, relation and tail"):
+        read_queries(tmp_path / "asked.tsv")
+
+
+@pytest.mark.parametrize("temperature", [0.5, 4.0])
+def test_probabilities_are_those_of_the_fitted_temperature(
+    run: Path, folder: Path, tmp_path: Path, temperature: float
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    summary = json.loads((run / "summary.json").read_text()) | {"temperature": temperature}
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
+    head, relation, _ = _train_row(folder)
+    found = predict_links(tmp_path / "run", [Query(head, relation, None)], top=66, device="cpu").answers[0]
+    scores = torch.tensor([answer.score for answer in found if not answer.known], dtype=torch.float64)
+    others = (scores / temperature).logsumexp(0)
+    for answer in found:
+        # Against all that are not known, and itself.
+        own = torch.tensor(answer.score / temperature, dtype=torch.float64)
+        total = torch.logaddexp(others, own) if answer.known else others
+        assert answer.probability == pytest.approx((own - total).exp().item())
+
+
+def test_scores_that_are_no_numbers_come_last(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    model = LinkPredictor.from_pretrained(tmp_path / "run" / "model")
+    with torch.no_grad():
+        for table in model.parameters():
+            if table.shape == model.entity_table.shape:
+                table[:3] = torch.nan
+    model.save_pretrained(tmp_path / "run" / "model")
+    shown = CliRunner().invoke(
+        app, ["predict", str(tmp_path / "run"), "--head", "town 50", "--relation", "in", "--top", "66", "--json"]
+    )
+    scores = [answer["score"] for answer in json.loads(shown.stdout)["queries"][0]["answers"]]
+    lost = scores.index(None)
+    assert 0 < lost and set(scores[lost:]) == {None}
+
+
+def test_a_terminal_without_our_letters_shows_what_it_can(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, encoding="ascii", write_through=True))
+    monkeypatch.setattr("sys.argv", ["magna", "predict", str(run), "--head", "town 05", "--relation", "in"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 0 and b"town 05 ? in" in shown.getvalue()
+
+
+def test_a_model_of_another_graph_is_refused(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    LinkPredictor(67, 3, 16, num_layers=1, heads=4).save_pretrained(tmp_path / "run" / "model")
+    with pytest.raises(ValueError, match="model is of 67 entities and 3 relations, the run of 66 and 3"):
+        evaluate(tmp_path / "run", device="cpu")
+
+
+def test_a_model_that_diverged_in_its_last_step_is_no_result(config: Config, tmp_path: Path) -> None:
+    config = config.with_values(["train.epochs=1", "train.eval_every=1", "train.lr=1e12", "task.batch_size=4096"])
+    with pytest.raises(loop.Diverged, match=r"smaller train\.lr"):
+        training.train(config, run_dir=tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run" / "summary.json").exists() and not (tmp_path / "run" / "model").exists()
+
+
+def test_files_hold_what_is_printed(run: Path, folder: Path, tmp_path: Path) -> None:
+    head, relation, tail = _train_row(folder)
+    (tmp_path / "queries.tsv").write_text(f"head\trelation\ttail\n{head}\t{relation}\t?\n\n\t{relation}\t{tail}\n")
+    queries = read_queries(tmp_path / "queries.tsv")
+    assert queries == [Query(head, relation, None), Query(None, relation, tail)]
+    (tmp_path / "queries.csv").write_text(f'"{head}",{relation}\n')
+    assert read_queries(tmp_path / "queries.csv") == queries[:1]
+    found = predict_links(run, queries, top=3, device="cpu")
+    found.write(tmp_path / "answers.csv")
+    with (tmp_path / "answers.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6 and [row["rank"] for row in rows] == ["1", "2", "3"] * 2
+    assert rows[0]["head"] == head and rows[3]["tail"] == tail
+    found.write(tmp_path / "answers.json")
+    assert json.loads((tmp_path / "answers.json").read_text()) == found.to_dict()
+
+
+def test_new_triples_that_are_no_news_are_counted(run: Path, folder: Path, tmp_path: Path) -> None:
+    row = "\t".join(_train_row(folder)) + "\n"
+    (tmp_path / "new.tsv").write_text("head\trelation\ttail\n" + row)
+    found = predict_links(run, [Query("town 05", "in", None)], new_triples=tmp_path / "new.tsv", device="cpu")
+    header, again = found.notes
+    assert "begins with a header" in header and again.startswith("new.tsv lists 1 triples again")
+
+
+def test_a_random_graph_is_told_nothing(config: Config, folder: Path, tmp_path: Path) -> None:
+    """One triple more would deal all of it anew."""
+    training.train(config.with_values(["data.control=random-graph"]), run_dir=tmp_path / "run", device="cpu")
+    query = Query("town 05", "in", None)
+    with pytest.raises(ValueError, match="is a run on a random graph, which is told nothing"):
+        predict_links(tmp_path / "run", [query], new_triples=folder / "test.tsv", device="cpu")
+    assert predict_links(tmp_path / "run", [query], device="cpu").answers
+
+
+def test_data_from_elsewhere_comes_with_its_notes(run: Path, folder: Path, tmp_path: Path) -> None:
+    again = shutil.copytree(folder, tmp_path / "again")
+    text = (folder / "train.tsv").read_text()
+    (again / "train.tsv").write_text(f"head\trelation\ttail\n{text}{text}")
+    header, twice = evaluate_links(run, "test", again, device="cpu")["notes"]
+    assert header.startswith("train.tsv begins with a header") and twice.startswith("train lists 140 triples again")
+    assert predict_links(run, [Query("town 05", "in", None)], again, device="cpu").notes == (header, twice)
+    assert evaluate_links(run, "test", device="cpu")["notes"] == []
+
+
+def test_new_triples_are_heard_without_training(run: Path, tmp_path: Path) -> None:
+    query = Query("town 05", "in", None)
+    (tmp_path / "new.tsv").write_text("town 05\tbeside\ttown 40\ntown 05\tin\tland 4\n")
+    before, after = (
+        predict_links(run, [query], top=66, new_triples=new, device="cpu").answers[0]
+        for new in (None, tmp_path / "new.tsv")
+    )
+    known = {answer.entity: answer.known for answer in after}
+    assert known["land 4"] and not {answer.entity: answer.known for answer in before}["land 4"]
+    assert [answer.score for answer in before] != [answer.score for answer in after]
+
+
+def test_seeds_train_one_after_the_other(config: Config, tmp_path: Path) -> None:
+    result = training.train(config, run_dir=tmp_path / "run", seeds=2, device="cpu")
+    assert [run["seed"] for run in result["runs"]] == [0, 1]
+    assert result["runs"][0]["test"] != result["runs"][1]["test"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--head", "town 5", "--relation", "in"], "did you mean|nearest|town 05"),
+        (["--head", "town 05", "--relation", "inn"], "in"),
+        (["--head", "town 05"], "--relation is missing"),
+        (["--relation", "in"], "neither head nor tail"),
+        (["--head", "town 05", "--tail", "land 0", "--relation", "in"], "both head and tail"),
+        (["--node", "3"], "is a run of link prediction"),
+        (["--node", "3", "--relation", "in"], "nodes and links are asked for at once"),
+    ],
+)
+def test_a_wrong_question_is_one_line(run: Path, arguments: list[str], text: str) -> None:
+    result = CliRunner().invoke(app, ["predict", str(run), "--device", "cpu", *arguments])
+    assert result.exit_code == 2 and len(result.stderr.splitlines()) == 1
+    assert any(part in result.stderr for part in text.split("|"))
+
+
+def test_of_many_questions_the_wrong_one_is_named(run: Path) -> None:
+    with pytest.raises(ValueError, match=r"^query 2 of 2: entity is 'town 5'.*nearest"):
+        predict_links(run, [Query("town 05", "in", None), Query("town 5", "in", None)], device="cpu")
+
+
+def test_the_commands(run: Path, tmp_path: Path) -> None:
+    def call(*arguments: str) -> str:
+        result = CliRunner().invoke(app, [*arguments, "--device", "cpu"])
+        assert result.exit_code == 0, result.stderr
+        return result.stdout
+
+    assert "town" in call("predict", str(run), "--tail", "land 0", "--relation", "in", "--top", "4")
+    answer = json.loads(call("predict", str(run), "--head", "town 05", "--relation", "in", "--top", "2", "--json"))
+    assert [len(query["answers"]) for query in answer["queries"]] == [2]
+    out = tmp_path / "answers.csv"
+    assert "5 answers in" in call(
+        "predict", str(run), "--head", "town 05", "--relation", "in", "--top", "5", "--out", str(out)
+    )
+    shown = call("evaluate", str(run))
+    assert all(side in shown for side in ("both sides", "heads", "tails"))
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    assert json.loads(call("evaluate", str(run), "--split", "valid", "--json"))["split"] == "valid"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a\tb\tc\td\n", "line 1 has 4 columns"),
+        ("a\tr\tb\n", "line 1: a query for 'r' has both head and tail"),
+        ("a\tr\t?\n?\t\tb\n", "line 2 has no relation"),
+        (" \n", "line 1 has 1 columns"),
+    ],
+)
+def test_files_of_queries_say_where_they_are_wrong(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "queries.tsv").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_queries(tmp_path / "queries.tsv")
+
+
+def test_queries_are_read_as_triples_are(tmp_path: Path) -> None:
+    text = "Subject\tPredicate\tObject\r\na \tr\u2028s\t?\r\n\r\n\t r\tb\x85\n"
+    (tmp_path / "queries.tsv").write_bytes(text.encode())
+    (tmp_path / "queries.tsv.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "queries.TSV.GZ").write_bytes(gzip.compress(text.encode()))
+    for name in ("queries.tsv", "queries.tsv.gz", "queries.TSV.GZ"):
+        assert read_queries(tmp_path / name) == [Query("a ", "r\u2028s", None), Query(None, " r", "b\x85")]
+    # Around the commas of a CSV there may be blanks, and a name in quotes may have a comma.
+    (tmp_path / "queries.csv.gz").write_bytes(gzip.compress(b'head, relation, tail\n"a, b", r\n'))
+    assert read_queries(tmp_path / "queries.csv.gz") == [Query("a, b", "r", None)]
+    for name in ("queries.tsv.gz", "queries.csv.gz"):
+        (tmp_path / name).write_bytes(text.encode())
+        with pytest.raises(ValueError, match=f"{name} is not a whole gzip file"):
+            read_queries(tmp_path / name)
+    (tmp_path / "queries.csv").write_text('a,"' + 200_000 * "r")
+    with pytest.raises(ValueError, match=r"queries\.csv line 1 is not CSV"):
+        read_queries(tmp_path / "queries.csv")
+
+
+@pytest.mark.parametrize(("name", "comma"), [("queries.tsv", "\t"), ("queries.csv", ",")])
+def test_an_unknown_name_is_found_in_its_file(run: Path, tmp_path: Path, name: str, comma: str) -> None:
+    (tmp_path / name).write_text("head,relation,tail\ntown 05,in,\n\ntown 5,in,?\n".replace(",", comma))
+    queries = [Query("town 05", "in", None), *read_queries(tmp_path / name)]
+    with pytest.raises(ValueError, match=rf"{name} line 4: entity is 'town 5'"):
+        predict_links(run, queries, device="cpu")
+
+
+def test_data_that_has_moved(run: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved, ask = tmp_path / "moved", ["--head", "town 05", "--relation", "in", "--json"]
+    summary = json.loads((run / "summary.json").read_text())
+    folder.rename(moved)
+    try:
+        for command in (["evaluate", str(run)], ["predict", str(run), *ask]):
+            result = CliRunner().invoke(app, [*command, "--device", "cpu"])
+            assert result.exit_code == 2 and len(result.stderr.splitlines()) == 1
+            assert f"was trained on {folder}, which is not there; try --data" in " ".join(result.stderr.split())
+            result = CliRunner().invoke(app, [*command, "--device", "cpu", "--data", str(moved)])
+            assert result.exit_code == 0 and "note" not in result.stderr
+        result = CliRunner().invoke(app, ["train", "--resume", "--run-dir", str(run), "--device", "cpu"])
+        line = f"magna: {run} was trained on {folder}, which is not there; allowed: the same data in the same place"
+        assert result.exit_code == 2 and result.stderr.splitlines()[-1].startswith(line)
+        assert evaluate(run, "test", moved, device="cpu")["metrics"] == summary["test"]
+        # Called as a public knowledge graph is, it is still the folder.
+        moved = moved.rename(tmp_path / "families")
+        monkeypatch.chdir(tmp_path)
+        assert evaluate(run, "test", "families", device="cpu")["metrics"] == summary["test"]
+    finally:
+        moved.rename(folder)
+
+
+def test_changed_triples_are_noted(run: Path, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "changed")
+    with (tmp_path / "changed" / "train.tsv").open("a") as file:
+        file.write("town 05\tbeside\ttown 40\n")
+    note = "changed has other triples in train than the run was trained on"
+    report = evaluate(run, "test", tmp_path / "changed", device="cpu")
+    assert report["notes"] == [note] and evaluate(run, device="cpu")["notes"] == []
+    found = predict_links(run, [Query("town 05", "in", None)], tmp_path / "changed", device="cpu")
+    assert found.to_dict()["notes"] == [note]
+    ask = ["--head", "town 05", "--relation", "in"]
+    out = ["--out", str(tmp_path / "answers.csv")]
+    for command in (["evaluate", str(run)], ["predict", str(run), *ask], ["predict", str(run), *ask, *out]):
+        result = CliRunner().invoke(app, [*command, "--device", "cpu", "--data", str(tmp_path / "changed")])
+        assert result.exit_code == 0 and result.stderr == f"note: {note}\n"
+
+
+def test_a_run_of_before_fingerprints_and_temperatures(run: Path, tmp_path: Path) -> None:
+    old = shutil.copytree(run, tmp_path / "old")
+    for name, key in (("schema.json", "fingerprints"), ("summary.json", "temperature")):
+        content = json.loads((old / name).read_text())
+        del content[key]
+        (old / name).write_text(json.dumps(content))
+    assert evaluate(old, device="cpu") == evaluate(run, device="cpu")
+    (answers,) = predict_links(old, [Query("town 05", "in", None)], top=66, device="cpu").answers
+    scores = torch.tensor([answer.score for answer in answers if not answer.known], dtype=torch.float64)
+    assert [answer.probability for answer in answers if not answer.known] == pytest.approx(scores.softmax(0).tolist())
+    (old / "schema.json").write_text('{"relations": []}')
+    with pytest.raises(ValueError, match=r"schema\.json is damaged: it has no 'entities'; try a copy of it"):
+        evaluate(old, device="cpu")
+    (old / "schema.json").unlink()
+    with pytest.raises(ValueError, match=r"keeps no schema\.json"):
+        evaluate(old, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("summary.json", "temperature", 0),
+        ("summary.json", "temperature", -1.0),
+        ("summary.json", "temperature", math.nan),
+        ("summary.json", "temperature", "x"),
+        ("summary.json", "temperature", None),
+        ("schema.json", "fingerprints", 5),
+        ("schema.json", "fingerprints", {"foo": "x"}),
+    ],
+)
+def test_damaged_values_are_one_line(run: Path, tmp_path: Path, name: str, key: str, value: object) -> None:
+    other = shutil.copytree(run, tmp_path / "other")
+    (other / name).write_text(json.dumps(json.loads((other / name).read_text()) | {key: value}))
+    with pytest.raises(ValueError, match=rf"{name} is damaged: '{key}' is .*; try a copy of it, or train again"):
+        predict_links(other, [Query("town 05", "in", None)], device="cpu")
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_training_needs_every_split(folder: Path, tmp_path: Path, split: str) -> None:
+    shutil.copytree(folder, tmp_path / "towns")
+    (tmp_path / "towns" / f"{split}.tsv").write_text("")
+    config = load_recipe(str(tmp_path / "towns")).with_values(SETTINGS)
+    with pytest.raises(ValueError, match=f"towns has no {split} triple; allowed: at least one in each split; try"):
+        training.train(config, run_dir=tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_data_than_that_of_training_is_refused(run: Path, config: Config, folder: Path) -> None:
+    train = folder / "train.tsv"
+    before = train.read_text()
+    try:
+        train.write_text(before + "a new town\tin\tland 0\n")
+        with pytest.raises(ValueError, match="towns has other entities than the run was trained on, 'a new town' is"):
+            predict_links(run, [Query("town 05", "in", None)], device="cpu")
+    finally:
+        train.write_text(before)
+
+
+def test_labels_are_not_asked_of_a_link_predictor(run: Path) -> None:
+    with pytest.raises(ValueError, match="is a run of link prediction"):
+        predict(run, device="cpu")
+
+
+def test_a_terminal_is_shown_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = {"entity": "b\x1b[2J", "score": 1.0, "probability": 0.5, "known": False}
+    query = {"head": "a\x1b[2J", "relation": "r\x07", "tail": None, "answers": [answer]}
+    finish(lambda: {"dataset": "towns", "queries": [query]}, verbose=False, as_json=False, show=_show_links)
+    with pytest.raises(Exit):
+        fail("entity is none; nearest: b\x1b[2J", 2, verbose=False)
+    row = {"id": "n\x1b[2J", "label": "a", "probability": 0.5, "true_label": None}
+    row["probabilities"] = {"a": 0.5, "b\x1b[2J": 0.5}
+    finish(lambda: {"dataset": "towns", "nodes": [row]}, verbose=False, as_json=False, show=_show_predictions)
+    finish(lambda: {"notes": ["\x1b[2J is listed again"]}, verbose=False, as_json=False, show=show_notes)
+    shown = capsys.readouterr()
+    assert "\x1b" not in shown.out + shown.err and "\x07" not in shown.out
+    assert shown.out.count("\\x1b[2J") == 4 and shown.err.count("\\x1b[2J") == 2

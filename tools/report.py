@@ -1,0 +1,90 @@
+"""Files → the tables of README.md and docs: committed results, and the settings. Reads files, never a model.
+
+`python -m tools.report` in the repository writes the tables anew.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.settings import TABLES, settings_table
+
+from magna.paper.tables import make_table, markdown
+
+OUR_BACKENDS = ("cpu", "triton")
+PEER = "pyg"
+# The tables of each page, each between its markers.
+PAGES = {
+    "README.md": ("training", "table1", "links", "speed"),
+    "docs/settings.md": tuple(TABLES),
+    "docs/reproduction.md": ("table1", "ablations", "switches", "random-splits", "table3", "controls"),
+}
+
+
+def training_table(results: Path) -> str:
+    """Every `results/*.json`, as `magna train --json` printed it, as one row."""
+    rows = []
+    for file in sorted(results.glob("*.json")):
+        result = json.loads(file.read_text(encoding="utf-8"))
+        if result.get("task") != "node_classification":
+            continue
+        mean, std = result["mean"]["test"]["accuracy"], result["std"]["test"]["accuracy"]
+        accuracy = f"{100 * mean:.1f} ± {100 * std:.1f}"
+        rows.append([f"`{result['recipe']}`", result["dataset"], accuracy, str(len(result["runs"])), result["device"]])
+    return markdown(["recipe", "data", "test accuracy, %", "seeds", "device"], rows)
+
+
+def speed_table(records: Path) -> str:
+    """Our float32 backends on each device and graph beside the PyG loop of the same run.
+
+    Where the last commit was measured several times, the row with the median ratio stands for them.
+    """
+    runs: dict[tuple[str, str, str], list[dict[str, str]]] = {}
+    for file in sorted(records.glob("*.csv")):
+        with file.open(newline="", encoding="utf-8") as lines:
+            for row in csv.DictReader(lines):
+                # "triton (CUDA graph)" is the same kernels, captured once and replayed.
+                ours = row["backend"].split(" (")[0] in OUR_BACKENDS and row["peer"] == PEER
+                if ours and row["dtype"] == "float32":
+                    runs.setdefault((row["device"], row["graph"], row["backend"]), []).append(row)
+    rows = []
+    for key, measured in runs.items():
+        latest = [row for row in measured if row["commit"] == measured[-1]["commit"]]
+        row = sorted(latest, key=lambda row: float(row["ratio"]))[len(latest) // 2]
+        rows.append(
+            [*key, _digits(row["ms"]), _digits(row["peer_ms"]), f"{float(row['ratio']):,.1f} ×", str(len(latest))]
+        )
+    return markdown(["device", "graph", "backend", "ms", "PyG loop, ms", "faster", "runs"], rows)
+
+
+def with_tables(page: str, root: Path, names: Sequence[str] = PAGES["README.md"]) -> str:
+    """The text of a page with every table between its markers replaced."""
+    for name in names:
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        if page.count(begin) != 1 or page.count(end) != 1:
+            raise ValueError(f"the page has no single place for the {name} table; allowed: one {begin} … {end}")
+        before, after = page.split(begin)[0], page.split(end)[1]
+        page = f"{before}{begin}\n{_table(name, root)}\n{end}{after}"
+    return page
+
+
+def _table(name: str, root: Path) -> str:
+    if name == "training":
+        return training_table(root / "results")
+    if name == "speed":
+        return speed_table(root / "benchmarks" / "records")
+    return (settings_table(name) if name in TABLES else make_table(name, root / "results")).markdown()
+
+
+def _digits(number: str) -> str:
+    value = float(number)
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    for page, tables in PAGES.items():
+        path = Path(page)
+        path.write_text(with_tables(path.read_text(encoding="utf-8"), Path(), tables), encoding="utf-8")
