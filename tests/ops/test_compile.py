@@ -220,7 +220,7 @@ def layer(graph: Graph, backend: Backend, x: Tensor, source: Tensor, target: Ten
         attention,
         graph,
         theta=theta.softmax(1),
-        attention_dropout=0.3,
+        dropout=0.3,
         feature_dropout=0.2,
         seed=2,
         backend=backend,

@@ -38,7 +38,7 @@ from tests.support.laws import (
     within_budget,
 )
 
-DROPS: Options = {"attention_dropout": 0.4, "feature_dropout": 0.3, "seed": 5}
+DROPS: Options = {"dropout": 0.4, "feature_dropout": 0.3, "seed": 5}
 ODD = list(odd_graphs(2))
 
 
@@ -145,7 +145,7 @@ def test_recompute_equals_save(fused: Backend, calls: Counter, K: int, heads: in
 def test_rates_per_head(fused: Backend) -> None:
     problem = Problem.of(random_graph(4, 8), heads=3, width=4, K=2, device=device_of(fused))
     rates: Options = {
-        "attention_dropout": torch.tensor([0.0, 0.5, 0.8], device=problem.x.device),
+        "dropout": torch.tensor([0.0, 0.5, 0.8], device=problem.x.device),
         "feature_dropout": torch.tensor([0.6, 0.0, 0.1], device=problem.x.device),
         "seed": 3,
     }
@@ -174,7 +174,7 @@ def test_attention_masks_are_the_reference_bits(fused: Backend) -> None:
     graph = Graph.from_edge_index(torch.cartesian_prod(node, node).t(), 6).to(device)
     x = torch.eye(6, device=device)[:, None].expand(6, 2, 6)
     attention = torch.ones(36, 2, device=device)
-    options: Options = {"K": 1, "alpha": 0.0, "attention_dropout": 0.5}
+    options: Options = {"K": 1, "alpha": 0.0, "dropout": 0.5}
     for seed in (0, 2**40 + 1, -7):
         found = attention_diffusion(x, attention, graph, **options, seed=seed, backend=fused)
         assert torch.equal(found, attention_diffusion(x, attention, graph, **options, seed=seed, backend="reference"))
@@ -185,7 +185,7 @@ def test_attention_masks_are_the_reference_bits(fused: Backend) -> None:
 def test_attention_dropout_over_many_hops(fused: Backend, K: int) -> None:
     # The Triton backend draws for all hops ahead: a byte for 8 hops, words for 32 where there are more.
     problem = Problem.of(random_graph(3, 7), heads=2, width=1, K=K, device=device_of(fused))
-    drops: Options = {"K": K, "alpha": 0.02, "attention_dropout": 0.1, "seed": 5}
+    drops: Options = {"K": K, "alpha": 0.02, "dropout": 0.1, "seed": 5}
     same(diffuse(problem, fused, **drops), diffuse(problem, "reference", **drops))
 
 

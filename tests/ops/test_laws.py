@@ -210,9 +210,7 @@ def test_proposition_3_is_personalised_pagerank(backend: Backend, graph: Graph, 
         torch.testing.assert_close(found, other, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"attention_dropout": 0.4, "feature_dropout": 0.3, "seed": 1}, {"mode": "exact"}]
-)
+@pytest.mark.parametrize("options", [{}, {"dropout": 0.4, "feature_dropout": 0.3, "seed": 1}, {"mode": "exact"}])
 def test_adjoint_identity(backend: Backend, options: Options) -> None:
     problem = Problem.of(random_graph(6, 12), device=device_of(backend))
     hops: Options = {"tolerance": 1e-13} if "mode" in options else {"K": 3}
@@ -225,7 +223,7 @@ def test_linear_in_features(backend: Backend) -> None:
     a, b = problem.x, problem.grad
     options: Options = {
         "theta": problem.theta,
-        "attention_dropout": 0.4,
+        "dropout": 0.4,
         "feature_dropout": 0.3,
         "seed": 1,
         "backend": backend,
@@ -279,7 +277,7 @@ def test_full_teleport_returns_the_features(backend: Backend) -> None:
 
 def test_no_hop_is_the_identity(backend: Backend) -> None:
     problem = Problem.of(random_graph(6, 12), device=device_of(backend))
-    drops: list[Options] = [{}, {"attention_dropout": 0.5, "feature_dropout": 0.5, "seed": 1}]
+    drops: list[Options] = [{}, {"dropout": 0.5, "feature_dropout": 0.5, "seed": 1}]
     for options in drops:
         out = attention_diffusion(
             problem.x, problem.attention, problem.graph, K=0, alpha=0.3, backend=backend, **options

@@ -35,7 +35,7 @@ def test_auto_saves_while_the_states_are_small(monkeypatch: pytest.MonkeyPatch) 
     assert 2**28 < ops._total_memory(device) < 2**50
 
 
-@pytest.mark.parametrize("drops", [{}, {"attention_dropout": 0.5, "feature_dropout": 0.5, "seed": 1}])
+@pytest.mark.parametrize("drops", [{}, {"dropout": 0.5, "feature_dropout": 0.5, "seed": 1}])
 def test_recompute_keeps_no_states(fused: Backend, drops: Options) -> None:
     device = device_of(fused)
     problems = [Problem.of(random_graph(6, 12), heads=2, width=12, K=K, device=device) for K in (2, 9)]
@@ -55,7 +55,7 @@ def test_save_keeps_one_state_less_than_hops(fused: Backend) -> None:
 
 def test_dropout_masks_are_not_kept(fused: Backend) -> None:
     problem = Problem.of(random_graph(6, 12), heads=2, width=12, device=device_of(fused))
-    drops: Options = {"attention_dropout": 0.5, "feature_dropout": 0.5, "seed": 1}
+    drops: Options = {"dropout": 0.5, "feature_dropout": 0.5, "seed": 1}
     rates_and_seed = 2 * 2 * 4 + 8
     assert size(kept(problem, fused, "save", **drops)) - size(kept(problem, fused, "save")) <= rates_and_seed
 

@@ -60,7 +60,7 @@ def test_fused_diffusion_is_the_reference(
     name: Backend, problem: Problem, attention: float, feature: float, memory: Memory, seed: int
 ) -> None:
     problem = placed(problem, name)
-    drops: Options = {"attention_dropout": attention, "feature_dropout": feature, "seed": seed}
+    drops: Options = {"dropout": attention, "feature_dropout": feature, "seed": seed}
     same(diffuse(problem, name, memory=memory, **drops), diffuse(problem, "reference", **drops), rtol=1e-9, atol=1e-10)
 
 

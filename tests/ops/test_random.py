@@ -153,7 +153,7 @@ def test_dropout_gradient_has_the_same_mask(backend: Backend, dtype: torch.dtype
     assert torch.equal(x.grad.t(), out.detach())
 
 
-DROPS: Options = {"attention_dropout": 0.4, "feature_dropout": 0.3}
+DROPS: Options = {"dropout": 0.4, "feature_dropout": 0.3}
 
 
 def test_same_seed_same_bits(backend: Backend) -> None:
@@ -195,7 +195,7 @@ def test_edge_dropout_same_seed_same_bits(backend: Backend) -> None:
     assert not torch.equal(draw(5), draw(6))
 
 
-@pytest.mark.parametrize("name", ["attention_dropout", "feature_dropout"])
+@pytest.mark.parametrize("name", ["dropout", "feature_dropout"])
 def test_dropout_keeps_the_expectation(name: str) -> None:
     # Each head draws its own masks, so many heads with the same input are many samples.
     samples, alpha, K = 4000, 0.2, 3

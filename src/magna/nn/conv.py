@@ -331,7 +331,7 @@ class MAGNAConv(nn.Module):
             graph,
             **hops,
             memory=self.memory,
-            attention_dropout=self.attention_dropout if self.training else 0.0,
+            dropout=self.attention_dropout if self.training else 0.0,
             feature_dropout=feature_dropout,
             seed=seed,
             backend=self.backend,

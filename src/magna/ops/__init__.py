@@ -210,7 +210,7 @@ def attention_diffusion(
     mode: Mode = "truncated",
     tolerance: float = 1e-6,
     memory: Memory = "auto",
-    attention_dropout: Rate = 0.0,
+    dropout: Rate = 0.0,
     feature_dropout: Rate = 0.0,
     seed: int | Tensor | None = None,
     backend: Backend = "auto",
@@ -239,7 +239,7 @@ def attention_diffusion(
         tolerance: of the exact solve.
         memory: "save" keeps the states of all hops for the backward pass; "recompute" needs one state whatever K is
             and costs one more forward pass; "auto" saves while the states fit into 1/16 of the device's memory.
-        attention_dropout: drawn anew each hop from the untouched attention; one number or one per head.
+        dropout: drawn anew each hop from the untouched attention; one number or one per head.
         feature_dropout: drawn after each hop; one number, one per head, or one per hop and head [K, H].
         seed: an int or an int64 tensor [1]; needed with dropout. Same seed, same bits, in every backend.
         backend: "auto", "reference", "cpu" or "triton".
@@ -263,7 +263,7 @@ def attention_diffusion(
     dropped = [
         checks.rates(rate, heads, device) if checks.active(name, rate, heads, validate, per_hop) else None
         for name, rate, per_hop in (
-            ("attention_dropout", attention_dropout, False),
+            ("dropout", dropout, False),
             ("feature_dropout", feature_dropout, True),
         )
     ]
@@ -286,9 +286,9 @@ def attention_diffusion(
         return x * theta.to(x.dtype)
     checks.per_hop("feature_dropout", dropped[1], theta.size(1) - 1)
     seeded = any(rate is not None for rate in dropped)
-    seed = checks.seed(seed, "attention_dropout or feature_dropout", device) if seeded else _no_seed(device)
+    seed = checks.seed(seed, "dropout or feature_dropout", device) if seeded else _no_seed(device)
     if chosen == "reference":
-        rates = {"attention_dropout": dropped[0], "feature_dropout": dropped[1]}
+        rates = {"dropout": dropped[0], "feature_dropout": dropped[1]}
         return reference.attention_diffusion(x, attention, theta, graph, seed=seed, **rates)
     given = (level for part in (x, attention, theta) for level in checks.levels(part))
     save = memory != "recompute" and torch.is_grad_enabled() and any(level.requires_grad for level in given)

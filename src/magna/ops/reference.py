@@ -97,7 +97,7 @@ def attention_diffusion(
     theta: Tensor,
     graph: Graph,
     *,
-    attention_dropout: Tensor | None = None,
+    dropout: Tensor | None = None,
     feature_dropout: Tensor | None = None,
     seed: Tensor | None = None,
 ) -> Tensor:
@@ -115,10 +115,10 @@ def attention_diffusion(
     z = theta[:, K, None] * x
     for hop in range(K):
         weight = attention.to(x.dtype)
-        if attention_dropout is not None:
+        if dropout is not None:
             assert seed is not None
             entry = torch.arange(attention.numel(), device=x.device).view(attention.shape)
-            weight = weight * dropout_factor(seed, attention_stream(hop), entry, attention_dropout, x.dtype)
+            weight = weight * dropout_factor(seed, attention_stream(hop), entry, dropout, x.dtype)
         message = weight[:, :, None] * z.index_select(0, graph.source)  # [E, H, D]
         z = torch.zeros_like(x).index_add(0, graph.target, message) + theta[:, K - 1 - hop, None] * x
         if feature_dropout is not None:

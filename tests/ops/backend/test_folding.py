@@ -189,7 +189,7 @@ def test_trials_draw_different_masks(graph: Graph, backend: Backend) -> None:
         seed = torch.randint(2**62, (1,))
         x = torch.ones(7, HEADS, WIDTH)
         return attention_diffusion(
-            x, attention, graph, K=2, alpha=0.1, attention_dropout=0.5, seed=seed, backend=backend, validate=False
+            x, attention, graph, K=2, alpha=0.1, dropout=0.5, seed=seed, backend=backend, validate=False
         )
 
     out = torch.vmap(diffuse, randomness="different")(attention)

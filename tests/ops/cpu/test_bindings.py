@@ -49,7 +49,7 @@ def everything(graph: Graph, width: int, dtype: torch.dtype, heads: int = 3) -> 
     scores = edge_scores(source, target, graph, relation, backend="cpu")
     attention = edge_softmax(scores, graph, top_k=2500, backend="cpu")
     dropped = dropout(x, 0.3, seed=5, backend="cpu")
-    rates = {"attention_dropout": 0.3, "feature_dropout": 0.2}
+    rates = {"dropout": 0.3, "feature_dropout": 0.2}
     out = attention_diffusion(dropped, attention, graph, 3, alpha, seed=7, backend="cpu", **rates)  # type: ignore[arg-type]
     leaves = [source, target, relation, x, alpha]
     return [scores, attention, out, *torch.autograd.grad(out.float().square().sum(), leaves)]
