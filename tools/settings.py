@@ -19,7 +19,7 @@ TABLES = {"data": DataConfig, "model": ModelConfig, "task": TaskConfig, "train":
 # Where the arguments of models are explained; the first that has one speaks for it.
 _MODELS = {"encoder": "MAGNA", "block": "MAGNABlock", "conv": "MAGNAConv", "link_predictor": "LinkPredictor"}
 _WORDS = {"True": "true", "False": "false", "None": '"none"'}  # Python's, as a recipe writes them
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parents[1] / "src" / "magna"
 
 
 def settings_table(name: str) -> Table:
@@ -45,7 +45,7 @@ def settings_table(name: str) -> Table:
 
 def _beside(kind: str) -> dict[str, str]:
     """What `config.py` says behind the settings of a table."""
-    text = (_HERE / "config.py").read_text(encoding="utf-8")
+    text = (_HERE / "config" / "schema.py").read_text(encoding="utf-8")
     body = text.split(f"\nclass {kind}:\n")[1].split("\n\n\n")[0]
     return dict(re.findall(r"^    (\w+): .+? = .+?  # (.+)$", body, flags=re.MULTILINE))
 
