@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from magna.data import Triples, files_of, holds_triples, load_triples, present
-from magna.data.triples import nearest, read_lines, triples_from, without_header
+from magna.data.triples import read_lines, triples_from, without_header
 
 
 def _write(folder: Path, **splits: str) -> None:
@@ -158,27 +158,6 @@ def test_names_in_names_out() -> None:
         data.entity_id("☃")
     with pytest.raises(ValueError, match="split is 'dev'; allowed: train, valid, test"):
         data.split("dev")
-
-
-def test_nearest_names_in_another_case_or_a_longer_form() -> None:
-    assert nearest("BERLIN", ["Berlin", "Paris"]) == nearest("BERLLIN", ["Paris", "Berlin"]) == ["Berlin"]
-    assert nearest("straße", ["STRASSE", "street"])[0] == "STRASSE"
-    states = [f"Federal Republic of {name}" for name in ("Nigeria", "Yugoslavia", "Somalia", "Brazil")]
-    assert nearest("Federal Republic of Germany", [*states, "Paris", "Germany", "of"])[0] == "Germany"
-    assert nearest("germany", [*states, "Norway", "Federal_Republic_of_Germany"])[0] == "Federal_Republic_of_Germany"
-    # Among so many that not all are compared in full.
-    many = [f"Federal Republic of {number}" for number in range(500)]
-    assert nearest("Federal Republic of Germany", [*many, "Germany"])[0] == "Germany"
-    assert nearest("+", ["a", "b c"]) == [] and nearest("Rome", ["Berlin", "Paris"]) == []
-
-
-def test_nearest_names_come_fast_among_many() -> None:
-    names = [f"{number * 2_417 % 10**8:08d}" for number in range(40_000)]
-    wanted = names[31_415]
-    start = time.process_time()
-    near = nearest(wanted[:3] + "x" + wanted[4:], names)
-    assert near[0] == wanted and len(near) == 3
-    assert time.process_time() - start < 2  # about 0.1 s; comparing all of them in full takes several
 
 
 def test_new_triples_of_known_names(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.support.laws import run_magna
 
 from magna.config.schema import Config, load_recipe
+from magna.errors import Diverged
 from magna.paper import cell_runs, tables
 from magna.paper.experiments import EXPERIMENTS, Cell, Experiment
 from magna.paper.reproduce import reproduce
@@ -169,7 +170,7 @@ def test_what_a_stop_has_left_of_a_run_is_no_run(tmp_path: Path, table: Config) 
 def test_a_figure_that_diverges_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def diverging(config: Config, **options: Any) -> dict[str, Any]:
         if config.model.K == 2:
-            raise loop.Diverged("the loss is nan after epoch 2; try a smaller train.lr")
+            raise Diverged("the loss is nan after epoch 2; try a smaller train.lr")
         return train.train(config, **options)
 
     monkeypatch.setattr(cell_runs, "train", diverging)

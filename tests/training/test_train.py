@@ -20,6 +20,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_info
 from safetensors.torch import load_file
 
 from magna.config.schema import Config, TrainConfig, load_recipe
+from magna.errors import Diverged
 from magna.nn import dropout
 from magna.tasks import LinkPrediction, NodeClassification, make_task
 from magna.training import loop
@@ -464,13 +465,13 @@ def test_a_seed_that_diverges_leaves_the_others_their_results(
 
     def fit_but_one(config: Config, *arguments: Any) -> loop.Progress:
         if config.train.seed == 1:
-            raise loop.Diverged("the loss is nan after epoch 2; try a smaller train.lr")
+            raise Diverged("the loss is nan after epoch 2; try a smaller train.lr")
         return fit(config, *arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(training, "train_trials", trials_but_one)
         patch.setattr(training, "fit", fit_but_one)
-        with pytest.raises(loop.Diverged) as end:
+        with pytest.raises(Diverged) as end:
             training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=together)
     assert str(end.value) == (
         "seed 1: the loss is nan after epoch 2; try a smaller train.lr; the other seeds have left their results"

@@ -18,9 +18,9 @@ from torch import nn
 
 from magna import MAGNAConv
 from magna.config.schema import Config, ModelConfig, TaskConfig, TrainConfig, keys, load_recipe
+from magna.errors import Diverged
 from magna.tasks import NodeClassification
 from magna.tasks.models import Ensemble
-from magna.training.loop import Diverged
 from magna.training.run_folder import RunFolder
 from magna.training.train import train
 from magna.training.trial_batch import Batch

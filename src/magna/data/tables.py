@@ -13,6 +13,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from magna.errors import MissingExtra
+
 SUFFIXES = (".csv", ".parquet")
 _BLOCK = 4096  # rows that are text at a time: a wide table takes the memory of its numbers, not of its digits
 
@@ -121,10 +123,7 @@ def _read_parquet(path: Path, required: Sequence[str], optional: Sequence[str], 
         import pyarrow
         import pyarrow.parquet
     except ModuleNotFoundError:
-        raise ValueError(
-            f"{path} is Parquet and pyarrow is not installed; try python -m pip install -c constraints.txt '.[parquet]'"
-            ", or save it as CSV"
-        ) from None
+        raise MissingExtra(f"the Parquet file {path}", "pyarrow", "parquet") from None
     try:
         # A plain file is meant: names such as year=2020 in the path are no columns.
         table = pyarrow.parquet.ParquetFile(path).read()

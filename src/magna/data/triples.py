@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-import heapq
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,6 +14,7 @@ from torch import Tensor
 from magna.data.store import locate
 from magna.data.tables import SUFFIXES as TABLE_SUFFIXES
 from magna.data.tables import text_of
+from magna.errors import similar
 
 PUBLIC_NAMES = ("wn18rr", "fb15k-237")
 SPLITS = ("train", "valid", "test")
@@ -24,10 +22,6 @@ _SUFFIXES = (".txt", ".tsv", ".txt.gz", ".tsv.gz")
 _COLUMNS = ("head", "relation", "tail")
 # A file of queries may lack the third column.
 _HEADERS = [names[:count] for names in (_COLUMNS, ("subject", "predicate", "object")) for count in (3, 2)]
-_CANDIDATES = 100  # names that share the most letter pairs with an unknown one; only these are compared in full
-_BETWEEN_WORDS = re.compile(r"[\W_]+")
-_LIKE = 0.5  # names below this likeness are not offered
-_WHOLE = 0.5  # what it adds to the likeness of two names that one of them stands in the other, word for word
 
 Row = tuple[str, str, str]
 Line = tuple[int, list[str]]  # its number and its columns
@@ -180,35 +174,6 @@ def codes(triples: Tensor, num_entities: int, num_relations: int) -> Tensor:
     return (head * num_relations + relation) * num_entities + tail
 
 
-def nearest(name: str, known: Sequence[str], count: int = 3) -> list[str]:
-    """The known names that look most like this one, in any case of letters; quick among tens of thousands.
-
-    >>> nearest("anna-21", ["anna-12", "anna-2", "bert-21"], count=2)
-    ['anna-2', 'anna-12']
-    >>> nearest("Republic of MALTA", ["Malta", "Mali", "Republic of Yemen"])
-    ['Malta', 'Republic of Yemen']
-    >>> nearest("9", ["00019", "00009", "00090"])
-    ['00009']
-    """
-    wanted, matcher = _words(name), difflib.SequenceMatcher(b=name.casefold())
-    wanted_pairs = _letter_pairs(wanted)
-
-    def whole(words: str) -> float:
-        return _WHOLE if words in wanted or wanted in words else 0
-
-    def overlap(other: str) -> float:
-        words = _words(other)
-        pairs = _letter_pairs(words)
-        return 2 * len(wanted_pairs & pairs) / (len(wanted_pairs) + len(pairs)) + whole(words)
-
-    def likeness(other: str) -> float:
-        matcher.set_seq1(other.casefold())
-        return matcher.ratio() + whole(_words(other))
-
-    likely = {other: likeness(other) for other in heapq.nlargest(_CANDIDATES, known, key=overlap)}
-    return heapq.nlargest(count, (other for other in likely if likely[other] >= _LIKE), key=likely.__getitem__)
-
-
 def _rows(path: Path) -> tuple[list[NumberedRow], list[str]]:
     """The triples of a file, and a note where it begins with a header."""
     lines, header = without_header(read_lines(path))
@@ -241,20 +206,10 @@ def _row(path: Path, line: Line) -> Row:
     return head, relation, tail
 
 
-def _words(name: str) -> str:
-    """The words of a name in small letters, a blank before and after each, numbers without zeros in front."""
-    words = _BETWEEN_WORDS.sub(" ", name.casefold()).split()
-    return f" {' '.join(word.lstrip('0') or '0' if word.isdecimal() else word for word in words)} "
-
-
-def _letter_pairs(text: str) -> set[str]:
-    return {text[at : at + 2] for at in range(len(text) - 1)}
-
-
 def _position(name: str, at: Mapping[str, int], kind: str, dataset: str) -> int:
     if name in at:
         return at[name]
-    near = nearest(name, list(at))
+    near = similar(name, at)
     names = ", ".join(map(repr, near or list(at)[:3]))
     hint = f"nearest: {names}" if near else f"for example {names}"
     raise ValueError(f"{kind} is {name!r}; allowed: one of the {len(at):,} of {dataset}, {hint}")

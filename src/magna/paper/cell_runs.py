@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from magna.config.schema import REPORT_SEEDS, Config
+from magna.errors import Diverged
 from magna.paper.cells import Job, recorded_runs, write_cell
 from magna.paper.experiments import Cell
-from magna.training.loop import Diverged, Epoch
+from magna.training.loop import Epoch
 from magna.training.run_folder import RunFolder
 from magna.training.train import train
 from magna.use.links import evaluate_links

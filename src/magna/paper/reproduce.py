@@ -13,12 +13,12 @@ import torch
 
 from magna.config.atomic_files import make_folder
 from magna.config.schema import REPORT_SEEDS, Config
+from magna.errors import Diverged
 from magna.paper import experiments
 from magna.paper.cell_runs import train_cells
 from magna.paper.cells import Job, is_done, make_stamp, recorded_runs, write_cell
 from magna.paper.experiments import EXPERIMENTS, Cell, cells
 from magna.tasks import NodeClassification, make_task
-from magna.training.loop import Diverged
 from magna.training.run_folder import pick_device
 from magna.training.trial_batch import TrialResult
 from magna.training.trials import structure, train_trials

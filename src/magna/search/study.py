@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import quote
 
 from magna.config.schema import Range, split_key
+from magna.errors import MissingExtra
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -319,9 +320,7 @@ def _import_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise ValueError(
-            "a search needs Optuna, which is not installed; try: python -m pip install -c constraints.txt '.[search]'"
-        ) from error
+        raise MissingExtra("a search", "Optuna", "search") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return sys.modules["optuna"]
 

@@ -15,6 +15,7 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from magna.config.schema import Config, TrainConfig
+from magna.errors import Diverged
 from magna.nn.dropout import seeds_at_once
 from magna.tasks import Task
 from magna.tasks.models import Model, members_of
@@ -26,10 +27,6 @@ CHECKPOINT_WRITE = 0.5  # seconds; a model that takes longer to save is saved le
 # Fabric's advice on matrix products, which it gives by either name, is `train.precision` here.
 for _name in ("lightning.fabric", "lightning.pytorch"):
     logging.getLogger(_name).setLevel(logging.WARNING)
-
-
-class Diverged(RuntimeError):
-    """The loss is no number any more."""
 
 
 @dataclass(frozen=True)

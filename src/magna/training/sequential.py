@@ -11,9 +11,10 @@ import torch
 from lightning.fabric import Fabric
 
 from magna.config.schema import Config
+from magna.errors import Diverged
 from magna.tasks import LinkPrediction
 from magna.training.capture import matmul_precision, own_stream
-from magna.training.loop import Diverged, Epoch, fit
+from magna.training.loop import Epoch, fit
 from magna.training.trial_batch import OnReport, OnResults, TrialResult
 from magna.training.trials import free_memory, shortage
 

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from magna.config.atomic_files import writing
+from magna.errors import MissingExtra
 
 
 class Board:
@@ -21,10 +22,7 @@ class Board:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise ValueError(
-                f"TensorBoard cannot be loaded ({error}); try python -m pip install -c constraints.txt "
-                "'.[tensorboard]', or leave it out"
-            ) from error
+            raise MissingExtra("the board of curves", "TensorBoard", "tensorboard") from error
         self._folder, self._open = run_dir / "tensorboard", SummaryWriter
         self._writer: Any = None
 

@@ -14,10 +14,11 @@ from lightning.fabric import Fabric
 
 from magna.config.schema import Config
 from magna.data import from_anywhere
+from magna.errors import Diverged
 from magna.tasks import NodeClassification, Task, make_task
 from magna.tasks.models import Model
 from magna.training.capture import matmul_precision, own_stream
-from magna.training.loop import Diverged, Epoch, Progress, check_loss, fit
+from magna.training.loop import Epoch, Progress, check_loss, fit
 from magna.training.run_folder import RunFolder, pick_device
 from magna.training.tensorboard import Board
 from magna.training.trials import train_trials

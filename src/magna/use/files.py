@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from magna.config.atomic_files import write_whole
+from magna.errors import MissingExtra
 
 FORMATS = ("csv", "json", "parquet")
 
@@ -64,10 +65,7 @@ def _parquet(columns: dict[str, list[Any]]) -> bytes:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise ValueError(
-            f"Parquet needs pyarrow ({error}); try python -m pip install -c constraints.txt '.[parquet]', "
-            "or --format csv"
-        ) from error
+        raise MissingExtra("Parquet", "pyarrow", "parquet") from error
     file = io.BytesIO()
     parquet.write_table(pyarrow.table(columns), file)
     return file.getvalue()
