@@ -19,8 +19,8 @@ import typer
 from tests.support.laws import run_magna
 
 from magna import __version__
-from magna.cli import options
-from magna.cli.options import finish
+from magna.cli import command as commands
+from magna.cli.command import finish
 from magna.cli.use import _show_predictions
 from magna.training import run_folder as run
 
@@ -440,7 +440,7 @@ def test_threads_wait_briefly_where_others_are_at_work(
         monkeypatch.delenv(name)
     if policy is not None:
         monkeypatch.setenv("OMP_WAIT_POLICY", policy)
-    monkeypatch.setattr(options, "other_cores", lambda: nullcontext(lambda: others))
-    options.share_cores()
+    monkeypatch.setattr(commands, "other_cores", lambda: nullcontext(lambda: others))
+    commands.share_cores()
     assert os.environ.get("OMP_WAIT_POLICY") == waits
     assert os.environ.get("GOMP_SPINCOUNT") == ("1000" if waits == "passive" else None)

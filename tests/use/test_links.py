@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 from magna import LinkPredictor
 from magna.cli import app, main
-from magna.cli.options import fail, finish, show_notes
+from magna.cli.command import fail, finish
+from magna.cli.options import show_notes
 from magna.cli.use import _show_links, _show_predictions
 from magna.config.schema import Config, load_recipe
 from magna.training import loop

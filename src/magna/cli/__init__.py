@@ -1,15 +1,15 @@
-"""The command line: parses, calls, prints. Torch is imported only by the commands that need it."""
+"""The command line: it parses, calls and prints. Only commands that need torch import it."""
 
 from __future__ import annotations
 
 import io
-import signal
 import sys
 from typing import Annotated
 
 import typer
 
 from magna import __version__
+from magna.cli.command import STOPPED, InputError, catch_signals, tell
 from magna.cli.data import data_app
 from magna.cli.runs import run_app
 from magna.cli.studies import study_app
@@ -31,8 +31,9 @@ app.add_typer(data_app, name="data")
 @app.callback(invoke_without_command=True)
 def start(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
+    """Print the version, or the help where no command is named."""
     if version:
         typer.echo(f"magna {__version__}")
         raise typer.Exit
@@ -42,18 +43,15 @@ def start(
 
 def main() -> None:
     """The `magna` program."""
-    # Asked to end, as by batch systems, it stops as with Ctrl-C: nothing half written, trials back in their study.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    catch_signals()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without our letters shows a ? for them
     try:
         status = app(prog_name="magna", standalone_mode=False)
-    except Exception as error:
-        # A wrong option or argument. Typer's error classes differ between versions; all know their message and status.
-        if not hasattr(error, "format_message"):
-            raise
+    except InputError as error:
         command = getattr(getattr(error, "ctx", None), "command_path", "magna")
-        print(f"magna: {error.format_message().rstrip('.')}; try {command} --help", file=sys.stderr)
-        status = getattr(error, "exit_code", 2)
+        status = tell(f"{error.format_message().rstrip('.')}; try {command} --help", error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        status = tell(STOPPED, 1)
     sys.exit(status or 0)

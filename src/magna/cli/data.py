@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from magna.cli.options import AsJson, Assignments, DataDir, Verbose, finish, plain_console
+from magna.cli.command import finish
+from magna.cli.options import AsJson, Assignments, DataDir, Verbose, plain_console
 from magna.config.schema import Config, DataConfig, split_key
 
 # The other settings of the data tell what becomes of it on its way into a model.

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from magna.cli.command import Result, command
 from magna.cli.options import (
-    AsJson,
     Assignments,
     DataDir,
     Device,
@@ -19,11 +19,8 @@ from magna.cli.options import (
     Recipe,
     RunPath,
     Split,
-    Verbose,
-    finish,
     plain_console,
     printable,
-    share_cores,
     show_notes,
 )
 from magna.config.schema import Config, load_recipe
@@ -31,146 +28,7 @@ from magna.config.schema import Config, load_recipe
 run_app = typer.Typer()
 
 
-@run_app.command(epilog="Example: magna train digits --set train.epochs=40 --set model.alpha=0.2 --seeds 3")
-def train(
-    recipe: Recipe = None,
-    assignments: Assignments = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds to train.", min=1)] = 1,
-    data_dir: DataDir = None,
-    run_dir: Annotated[
-        Path | None, typer.Option(help="Run folder; runs/RECIPE where none is given.", show_default=False)
-    ] = None,
-    device: OnDevice = Device.auto,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the run folder.")] = False,
-    together: Annotated[
-        bool | None,
-        typer.Option(
-            "--together/--one-by-one",
-            help="Several seeds of node classification in one batch, or in turn; else together on a GPU.",
-            show_default=False,
-        ),
-    ] = None,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard into the run folder.")
-    ] = False,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
-) -> None:
-    """Train a model and leave a run folder behind. No recipe: handwritten digits, nothing to download."""
-
-    def work() -> dict[str, Any]:
-        from magna.training.progress import TrainingProgress
-
-        share_cores()
-        folder, config = _folder_and_config(recipe, assignments or [], run_dir, seeds, resume)
-        with TrainingProgress() as progress:
-            progress.say(f"recipe {config.recipe}: loading")
-            from magna.training import train as training
-
-            return training.train(
-                config,
-                run_dir=folder,
-                seeds=seeds,
-                data_dir=data_dir,
-                device=device.value,
-                resume=resume,
-                together=together,
-                tensorboard=tensorboard,
-                on_start=lambda task, where: progress.say(_describe(config, task, where)),
-                on_epoch=progress.epoch,
-            )
-
-    finish(work, verbose, as_json, _show_training)
-
-
-@run_app.command(epilog="Example: magna evaluate runs/digits --split valid")
-def evaluate(
-    run: RunPath,
-    split: Annotated[Split, typer.Option(help="Which nodes or triples to score.")] = Split.test,
-    data: NewGraph = None,
-    data_dir: DataDir = None,
-    device: OnDevice = Device.auto,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
-) -> None:
-    """Score a finished run again from its files, or on a new graph with labels."""
-
-    def work() -> dict[str, Any]:
-        from magna.use.nodes import evaluate
-
-        return evaluate(run, split.value, data, data_dir=data_dir, device=device.value)
-
-    finish(work, verbose, as_json, _show_score)
-
-
-@run_app.command(epilog="Example: magna plan cora --set model.hidden_channels=512")
-def plan(
-    recipe: Recipe = None,
-    assignments: Assignments = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds would be trained.", min=1)] = 1,
-    measure: Annotated[
-        bool, typer.Option("--measure/--no-measure", help="Time a few steps, or say nothing of time.")
-    ] = True,
-    data_dir: DataDir = None,
-    device: OnDevice = Device.auto,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
-) -> None:
-    """Memory and time that a run will need, before it starts."""
-
-    def work() -> dict[str, Any]:
-        config = load_recipe(recipe).with_values(assignments or [])
-        share_cores()  # as the run itself
-        from magna.training.plan import plan
-
-        say = partial(typer.echo, err=True)
-        return plan(config, seeds=seeds, data_dir=data_dir, device=device.value, measure=measure, say=say)
-
-    finish(work, verbose, as_json, _show_plan)
-
-
-def _folder_and_config(
-    recipe: str | None, assignments: list[str], run_dir: Path | None, seeds: int, resume: bool
-) -> tuple[Path, Config]:
-    """Where to train and what: a run that goes on brings its own settings unless others are named."""
-    if resume and run_dir is not None and recipe is None and not assignments:
-        files = [*run_dir.glob("config.toml"), *run_dir.glob("seed-*/config.toml")]
-        if not files:
-            raise ValueError(f"{run_dir} holds no run to go on with (no config.toml); try a recipe, without --resume")
-        from magna.training.run_folder import RunFolder
-
-        configs = [RunFolder.open(file.parent).config for file in files]
-        return run_dir, min(configs, key=lambda config: config.train.seed)
-    config = load_recipe(recipe).with_values(assignments)
-    if run_dir is not None:
-        return run_dir, config
-    number, taken = 1, []
-    while (folder := Path("runs") / (config.recipe if number == 1 else f"{config.recipe}-{number}")).exists():
-        taken.append(folder)
-        number += 1
-    return (taken[-1] if resume and taken else folder), config
-
-
-def _describe(config: Config, task: Any, device: Any) -> str:
-    model = config.model
-    kind = {
-        "magna": f"MAGNA, {model.heads} heads, K={model.K}, alpha={model.alpha:g}",
-        "gat": f"GAT, {model.heads} heads",
-        "diff-gcn": f"Diff-GCN, alpha={model.alpha:g}, top_k={model.top_k}",
-    }[model.name]
-    if config.task.name == "link_prediction":
-        kind += f", {model.decoder}"
-        if model.skip_channels:
-            kind += f", {model.skip_channels} channels past the encoder"
-    if model.members > 1:
-        kind += f", an ensemble of {model.members}"
-    return (
-        f"{task.dataset}: {task.size} · {model.num_layers} × {model.hidden_channels} {kind} · {device.type}"
-        + "".join(f"\nnote: {printable(note)}" for note in task.notes)
-    )
-
-
-def _show_training(result: dict[str, Any]) -> None:
+def _show_training(result: Result) -> None:
     from magna.tasks.metrics import headline
 
     runs = result["runs"]
@@ -193,7 +51,7 @@ def _show_training(result: dict[str, Any]) -> None:
     typer.echo(f"its score again: magna evaluate {folder}")
 
 
-def _show_score(result: dict[str, Any]) -> None:
+def _show_score(result: Result) -> None:
     show_notes(result)
     metrics, what = result["metrics"], f"{result['dataset']}, {result['split']} split"
     if result["task"] == "node_classification":
@@ -211,7 +69,7 @@ def _show_score(result: dict[str, Any]) -> None:
     Table([what, *(metric.replace("_", ", ") for metric in metrics)], rows).show(plain_console())
 
 
-def _show_plan(result: dict[str, Any]) -> None:
+def _show_plan(result: Result) -> None:
     from magna.training.progress import duration
 
     show_notes(result)
@@ -257,3 +115,124 @@ def _short(seconds: float) -> str:
 
 def _size(count: int) -> str:
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+@command(
+    run_app, "magna train digits --set train.epochs=40 --set model.alpha=0.2 --seeds 3", _show_training, trains=True
+)
+def train(
+    recipe: Recipe = None,
+    assignments: Assignments = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds to train.", min=1)] = 1,
+    data_dir: DataDir = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Run folder; runs/RECIPE where none is given.", show_default=False)
+    ] = None,
+    device: OnDevice = Device.auto,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the run folder.")] = False,
+    together: Annotated[
+        bool | None,
+        typer.Option(
+            "--together/--one-by-one",
+            help="Several seeds of node classification in one batch, or in turn; else together on a GPU.",
+            show_default=False,
+        ),
+    ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard into the run folder.")
+    ] = False,
+) -> Result:
+    """Train a model and leave a run folder behind. No recipe: handwritten digits, nothing to download."""
+    from magna.training.progress import TrainingProgress
+
+    folder, config = _folder_and_config(recipe, assignments or [], run_dir, seeds, resume)
+    with TrainingProgress() as progress:
+        progress.say(f"recipe {config.recipe}: loading")
+        from magna.training import train as training
+
+        return training.train(
+            config,
+            run_dir=folder,
+            seeds=seeds,
+            data_dir=data_dir,
+            device=device.value,
+            resume=resume,
+            together=together,
+            tensorboard=tensorboard,
+            on_start=lambda task, where: progress.say(_describe(config, task, where)),
+            on_epoch=progress.epoch,
+        )
+
+
+@command(run_app, "magna evaluate runs/digits --split valid", _show_score)
+def evaluate(
+    run: RunPath,
+    split: Annotated[Split, typer.Option(help="The nodes or triples to score.")] = Split.test,
+    data: NewGraph = None,
+    data_dir: DataDir = None,
+    device: OnDevice = Device.auto,
+) -> Result:
+    """Score a finished run again from its files, or on a new graph with labels."""
+    from magna.use.nodes import evaluate
+
+    return evaluate(run, split.value, data, data_dir=data_dir, device=device.value)
+
+
+@command(run_app, "magna plan cora --set model.hidden_channels=512", _show_plan, trains=True)
+def plan(
+    recipe: Recipe = None,
+    assignments: Assignments = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds would be trained.", min=1)] = 1,
+    measure: Annotated[
+        bool, typer.Option("--measure/--no-measure", help="Time a few steps, or only forecast memory.")
+    ] = True,
+    data_dir: DataDir = None,
+    device: OnDevice = Device.auto,
+) -> Result:
+    """Memory and time that a run will need, before it starts."""
+    config = load_recipe(recipe).with_values(assignments or [])
+    from magna.training.plan import plan
+
+    say = partial(typer.echo, err=True)
+    return plan(config, seeds=seeds, data_dir=data_dir, device=device.value, measure=measure, say=say)
+
+
+def _folder_and_config(
+    recipe: str | None, assignments: list[str], run_dir: Path | None, seeds: int, resume: bool
+) -> tuple[Path, Config]:
+    """Where to train and what: a run that goes on brings its own settings unless others are named."""
+    if resume and run_dir is not None and recipe is None and not assignments:
+        files = [*run_dir.glob("config.toml"), *run_dir.glob("seed-*/config.toml")]
+        if not files:
+            raise ValueError(f"{run_dir} holds no run to go on with (no config.toml); try a recipe, without --resume")
+        from magna.training.run_folder import RunFolder
+
+        configs = [RunFolder.open(file.parent).config for file in files]
+        return run_dir, min(configs, key=lambda config: config.train.seed)
+    config = load_recipe(recipe).with_values(assignments)
+    if run_dir is not None:
+        return run_dir, config
+    number, taken = 1, []
+    while (folder := Path("runs") / (config.recipe if number == 1 else f"{config.recipe}-{number}")).exists():
+        taken.append(folder)
+        number += 1
+    return (taken[-1] if resume and taken else folder), config
+
+
+def _describe(config: Config, task: Any, device: Any) -> str:
+    model = config.model
+    kind = {
+        "magna": f"MAGNA, {model.heads} heads, K={model.K}, alpha={model.alpha:g}",
+        "gat": f"GAT, {model.heads} heads",
+        "diff-gcn": f"Diff-GCN, alpha={model.alpha:g}, top_k={model.top_k}",
+    }[model.name]
+    if config.task.name == "link_prediction":
+        kind += f", {model.decoder}"
+        if model.skip_channels:
+            kind += f", {model.skip_channels} channels past the encoder"
+    if model.members > 1:
+        kind += f", an ensemble of {model.members}"
+    return (
+        f"{task.dataset}: {task.size} · {model.num_layers} × {model.hidden_channels} {kind} · {device.type}"
+        + "".join(f"\nnote: {printable(note)}" for note in task.notes)
+    )

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from magna.cli.command import finish, share_cores
 from magna.cli.options import (
     AsJson,
     DataDir,
@@ -15,9 +16,7 @@ from magna.cli.options import (
     OnDevice,
     Sampler,
     Verbose,
-    finish,
     plain_console,
-    share_cores,
     show_notes,
 )
 from magna.config.schema import load_recipe, split_key

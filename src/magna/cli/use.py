@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from magna.cli.command import finish
 from magna.cli.options import (
     AsJson,
     DataDir,
@@ -16,7 +17,6 @@ from magna.cli.options import (
     RunPath,
     TableFormat,
     Verbose,
-    finish,
     plain_console,
     show_notes,
 )

@@ -7,8 +7,6 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from magna.tasks.metrics import headline
-
 if TYPE_CHECKING:
     from magna.training.loop import Epoch
 
@@ -56,7 +54,9 @@ class TrainingProgress:
             print(text, file=sys.stderr, flush=True)
 
     def epoch(self, epoch: Epoch) -> None:
-        """Called after each epoch."""
+        """Show an epoch that has ended."""
+        from magna.tasks.metrics import headline  # loads torch, which takes longer than the first line may
+
         loss = "" if epoch.loss is None else f"loss {epoch.loss:.3f} · "
         valid = "" if epoch.valid is None else f"valid {headline(epoch.valid)} · "
         best = "" if epoch.best is None else f"best {headline(epoch.best)}"
