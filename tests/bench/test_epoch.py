@@ -24,7 +24,7 @@ def test_both_models_give_the_same_scores(head_form: str) -> None:
         "input_dropout": 0.3,
         "head_form": head_form,
     }
-    config = Config.from_dict({"model": settings | {"attention_dropout": 0.2, "feature_dropout": 0.1}})
+    config = Config.from_dict({"model": settings | {"dropout": 0.2, "feature_dropout": 0.1}})
     found = compare_epochs(node_task(config, None, torch.device("cpu")), config, repeats=1)
     assert found["difference"] < 1e-4
     assert found["ms"] > 0 and found["share"] == pytest.approx(found["ms"] / found["peer_ms"])

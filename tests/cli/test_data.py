@@ -103,7 +103,7 @@ def test_baselines_do_not_take_typed_edges(
         "--set",
         "model.input_dropout=0",
         "--set",
-        "model.attention_dropout=0",
+        "model.dropout=0",
     ]
     assert run_magna(monkeypatch, "train", "clubs", *settings) == 2
     assert "clubs has typed edges" in capsys.readouterr().err

@@ -57,7 +57,7 @@ def test_paper_recipes_search_tables_8_and_9(name: str) -> None:
     assert config.search == {
         "model.K": Range(3, 6) if arxiv else Range(2, 10),
         "model.alpha": Range(0.05, 0.6),
-        "model.attention_dropout": Range(0.1, 0.6),
+        "model.dropout": Range(0.1, 0.6),
         "model.input_dropout": Range(0.1, 0.6),
         "train.lr": Range(1e-3, 1e-2, log=True) if arxiv else Range(5e-5, 1e-3, log=True),
         "train.weight_decay": Range(1e-5, 1e-4, log=True) if arxiv else Range(1e-6, 1e-5, log=True),
@@ -78,7 +78,7 @@ def test_paper_recipes_search_table_10(name: str) -> None:
         "model.heads": [4, 8],
         "model.K": [2, 3, 4, 5, 6],
         "model.alpha": Range(0.05, 0.6),
-        "model.attention_dropout": Range(0.1, 0.6),
+        "model.dropout": Range(0.1, 0.6),
         "model.input_dropout": Range(0.1, 0.6),
         "task.batch_size": [1024, 2048, 3072],
         "train.lr": Range(1e-4, 5e-3, log=True),

@@ -14,7 +14,7 @@ N, E, C = 12, 40, 8
 OPTIONS = {
     "plain": {},
     "hops learnt": {"hop_weights": "theta"},
-    "dropout": {"attention_dropout": 0.3, "feature_dropout": 0.2, "edge_dropout": 0.4, "top_k": 3},
+    "dropout": {"dropout": 0.3, "feature_dropout": 0.2, "edge_dropout": 0.4, "top_k": 3},
     "full heads": {"head_form": "full"},
 }
 
@@ -60,7 +60,7 @@ def test_the_typed_model_compiles_whole(prebuilt):
 
 def test_subgraphs_of_many_sizes_compile_once():
     torch._dynamo.reset()
-    conv = MAGNAConv(C, 8, heads=2, K=3, attention_dropout=0.3)
+    conv = MAGNAConv(C, 8, heads=2, K=3, dropout=0.3)
     compiled = torch.compile(conv, fullgraph=True, backend="aot_eager", dynamic=True)
     for size in (30, 41, 52, 12, 3):
         inputs = uniform(size, C, seed=size).float(), random_graph(size, 5 * size).edge_index

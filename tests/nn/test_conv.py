@@ -157,7 +157,7 @@ def test_loops_are_added_once_per_graph(graph):
     assert add_self_loops(graph) is add_self_loops(graph)
 
 
-DROPOUTS = ["attention_dropout", "feature_dropout", "edge_dropout"]
+DROPOUTS = ["dropout", "feature_dropout", "edge_dropout"]
 
 
 @pytest.mark.parametrize("rate", DROPOUTS)

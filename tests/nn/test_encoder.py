@@ -86,7 +86,7 @@ DROPOUTS: dict[str, Any] = {
     "residual_dropout": 0.1,
     "ffn_dropout": 0.1,
     "ffn_output_dropout": 0.1,
-    "attention_dropout": 0.2,
+    "dropout": 0.2,
     "feature_dropout": 0.1,
     "edge_dropout": 0.3,
 }

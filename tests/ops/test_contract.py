@@ -182,7 +182,7 @@ def test_attention_masks_are_the_reference_bits(fused: Backend) -> None:
 
 
 @pytest.mark.parametrize("K", [8, 9, 33])
-def test_attention_dropout_over_many_hops(fused: Backend, K: int) -> None:
+def test_dropout_over_many_hops(fused: Backend, K: int) -> None:
     # The Triton backend draws for all hops ahead: a byte for 8 hops, words for 32 where there are more.
     problem = Problem.of(random_graph(3, 7), heads=2, width=1, K=K, device=device_of(fused))
     drops: Options = {"K": K, "alpha": 0.02, "dropout": 0.1, "seed": 5}

@@ -19,7 +19,7 @@ N, E, C = 7, 20, 4
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "typed": {"num_relations": 2, "hop_weights": "theta"},
-    "dropout": {"attention_dropout": 0.3, "feature_dropout": 0.2, "edge_dropout": 0.4, "top_k": 3},
+    "dropout": {"dropout": 0.3, "feature_dropout": 0.2, "edge_dropout": 0.4, "top_k": 3},
     "exact": {"mode": "exact", "alpha": 0.5, "projection": "shared"},
     "recomputed": {"memory": "recompute"},
 }

@@ -256,7 +256,7 @@ def test_names_of_settings_are_whole_in_a_narrow_terminal(
     tmp_path: Path, trainer: Trainer, task: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = _sweep(tmp_path, trials=6, batch=6)
-    row = {"params": {"model.attention_dropout": 0.123456789, "train.weight_decay": 1.23456e-06}}
+    row = {"params": {"model.dropout": 0.123456789, "train.weight_decay": 1.23456e-06}}
     show(result | {"top": [one | row for one in result["top"]]}, Console(width=80))
     out = capsys.readouterr().out
     assert "…" not in out and "train.weight_decay" in out

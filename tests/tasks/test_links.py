@@ -108,9 +108,7 @@ STEPS: dict[str, dict[str, dict[str, object]]] = {
     "answers told": {"task": {"mask_answers": False}},
     "top-k": {"model": {"top_k": 2, "top_k_shared": True}},
     "edges left out": {"model": {"edge_dropout": 0.3, "edge_dropout_shared": True}},
-    "dropout": {
-        "model": {"attention_dropout": 0.3, "feature_dropout": 0.3, "input_dropout": 0.2, "decoder_dropout": 0.2}
-    },
+    "dropout": {"model": {"dropout": 0.3, "feature_dropout": 0.3, "input_dropout": 0.2, "decoder_dropout": 0.2}},
     "past the encoder": {
         "model": {"skip_channels": 10},
         "task": {"relation_prediction": 1.0, "skip_relation_prediction": 2.0, "skip_n3": 0.1},

@@ -24,7 +24,7 @@ from magna.training.plan import Memory, forecast, plan
 from magna.training.trial_batch import Batch
 
 CPU = torch.device("cpu")
-WIDE = ["model.hidden_channels=256", "model.num_layers=3", "model.input_dropout=0.5", "model.attention_dropout=0.3"]
+WIDE = ["model.hidden_channels=256", "model.num_layers=3", "model.input_dropout=0.5", "model.dropout=0.3"]
 
 
 def _data_of(task: NodeClassification, config: Config) -> list[torch.Tensor]:
@@ -46,7 +46,7 @@ def _data_of(task: NodeClassification, config: Config) -> list[torch.Tensor]:
         [*WIDE, "model.memory=recompute"],
         [*WIDE, "model.feed_forward=false", "task.consistency=1.0"],
         [*WIDE, "model.members=2"],
-        ["model.name=gat", "model.hidden_channels=1024", "model.num_layers=3", "model.attention_dropout=0.5"],
+        ["model.name=gat", "model.hidden_channels=1024", "model.num_layers=3", "model.dropout=0.5"],
         ["model.name=diff-gcn", "model.hidden_channels=1024", "model.num_layers=3", "model.top_k=16"],
     ],
     ids=lambda settings: settings[-1],
@@ -76,7 +76,7 @@ def test_the_forecast_is_near_what_a_step_takes(settings: list[str], monkeypatch
 
 
 def test_the_forecast_leaves_no_trace() -> None:
-    config = Config().with_values(["model.attention_dropout=0.3"])
+    config = Config().with_values(["model.dropout=0.3"])
     task = node_task(config, None, CPU)
     torch.manual_seed(3)
     before = torch.get_rng_state()

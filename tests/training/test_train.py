@@ -38,7 +38,7 @@ SMALL = {
         "heads": 4,
         "K": 2,
         "input_dropout": 0.2,
-        "attention_dropout": 0.2,
+        "dropout": 0.2,
     },
     "train": {"epochs": 12, "lr": 0.02},
 }

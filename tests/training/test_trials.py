@@ -61,7 +61,7 @@ def test_without_chance_a_batch_is_the_ordinary_loop(task: NodeClassification, t
 
 
 def test_the_weights_are_those_of_the_result(task: NodeClassification) -> None:
-    drops = {"model__input_dropout": 0.5, "model__attention_dropout": 0.3, "task__consistency": 1.0}
+    drops = {"model__input_dropout": 0.5, "model__dropout": 0.3, "task__consistency": 1.0}
     configs = [config(train__seed=s, model__K=2 + s, model__node_dropout=0.2 * s, **drops) for s in range(3)]
     for each, result in zip(configs, train_trials(configs, task, read_test=True, keep_weights=True), strict=True):
         model = task.make_model(each.model)
@@ -116,7 +116,7 @@ def test_every_member_keeps_its_own_best_epoch(task: NodeClassification, tmp_pat
 
 @pytest.mark.parametrize("model", ["magna", "gat"])
 def test_the_same_trials_give_the_same_numbers(task: NodeClassification, model: str) -> None:
-    settings = {"model.name": model, "model.K": Config().model.K, "model.attention_dropout": 0.4}
+    settings = {"model.name": model, "model.K": Config().model.K, "model.dropout": 0.4}
     configs = [config().with_settings(settings | {"train.seed": s}) for s in range(3)]
     first, second = (train_trials(configs, task) for _ in range(2))
     assert [r.history for r in first] == [r.history for r in second]

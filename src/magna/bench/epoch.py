@@ -40,7 +40,7 @@ class PyGConv(MessagePassing):
         attention = softmax(scores, edge_index[1], num_nodes=x.size(0))
         z = first
         for _hop in range(conv.most_hops):
-            dropped = nn.functional.dropout(attention, float(conv.attention_dropout), self.training)
+            dropped = nn.functional.dropout(attention, float(conv.dropout), self.training)
             z = (1 - alpha) * self.propagate(edge_index, x=z, attention=dropped) + alpha * first
             z = nn.functional.dropout(z, float(conv.feature_dropout), self.training)
         z = z.flatten(1)

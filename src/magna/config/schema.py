@@ -99,7 +99,7 @@ class ModelConfig:
     node_dropout: float = 0.0
     embed_dropout: float = 0.0
     input_dropout: float = 0.0
-    attention_dropout: float = 0.0
+    dropout: float = 0.0
     feature_dropout: float = 0.0
     output_dropout: float = 0.0
     residual_dropout: float = 0.0

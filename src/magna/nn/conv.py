@@ -83,7 +83,7 @@ class MAGNAConv(nn.Module):
         mode: "truncated" (Eq. 5) or "exact", the whole series: another model, see `truncation_error`.
         tolerance: of the exact mode.
         memory: "save", "recompute" or "auto": what the backward pass keeps of the hops.
-        attention_dropout: on the attention, drawn anew for each hop.
+        dropout: on the attention, drawn anew for each hop.
         feature_dropout: on the features after each hop.
         edge_dropout: probability of leaving an edge out of the softmax; self-loops stay.
         edge_pairs: edges between the same two nodes are left out together.
@@ -102,7 +102,7 @@ class MAGNAConv(nn.Module):
     torch.Size([3, 32])
     """
 
-    PER_TRIAL = ("K", "alpha", "attention_dropout", "feature_dropout", "edge_dropout")
+    PER_TRIAL = ("K", "alpha", "dropout", "feature_dropout", "edge_dropout")
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class MAGNAConv(nn.Module):
         mode: Mode = "truncated",
         tolerance: float = 1e-6,
         memory: Memory = "auto",
-        attention_dropout: float = 0.0,
+        dropout: float = 0.0,
         feature_dropout: float = 0.0,
         edge_dropout: float = 0.0,
         edge_pairs: bool = True,
@@ -152,7 +152,7 @@ class MAGNAConv(nn.Module):
                 "is 'full' and out_projection False"
             )
         for name, rate in (
-            ("attention_dropout", attention_dropout),
+            ("dropout", dropout),
             ("feature_dropout", feature_dropout),
             ("edge_dropout", edge_dropout),
         ):
@@ -163,7 +163,7 @@ class MAGNAConv(nn.Module):
         checks.tolerance(tolerance)
         if num_relations is not None:
             check_size("num_relations", num_relations)
-        _check_hop_weights(hop_weights, mode, alpha, attention_dropout, feature_dropout)
+        _check_hop_weights(hop_weights, mode, alpha, dropout, feature_dropout)
         self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
         self.K: int | Tensor = K
         self.alpha: float | Tensor = alpha
@@ -174,7 +174,7 @@ class MAGNAConv(nn.Module):
         self.mode: Mode = mode
         self.memory: Memory = memory
         self.tolerance = tolerance
-        self.attention_dropout: Rate = attention_dropout
+        self.dropout: Rate = dropout
         self.feature_dropout: Rate = feature_dropout
         self.edge_dropout: Rate = edge_dropout
         self.edge_pairs = edge_pairs
@@ -283,7 +283,7 @@ class MAGNAConv(nn.Module):
         return (out, (graph.edge_index, attention)) if return_attention_weights else out
 
     def _draws(self) -> bool:
-        return not all(is_zero(rate) for rate in (self.attention_dropout, self.feature_dropout, self.edge_dropout))
+        return not all(is_zero(rate) for rate in (self.dropout, self.feature_dropout, self.edge_dropout))
 
     def _project(self, x: Tensor | SparseRows) -> tuple[Tensor, Tensor]:
         """What edges are scored by at both of their ends, and the values [N, H, ...]."""
@@ -331,7 +331,7 @@ class MAGNAConv(nn.Module):
             graph,
             **hops,
             memory=self.memory,
-            dropout=self.attention_dropout if self.training else 0.0,
+            dropout=self.dropout if self.training else 0.0,
             feature_dropout=feature_dropout,
             seed=seed,
             backend=self.backend,
@@ -344,7 +344,7 @@ class MAGNAConv(nn.Module):
 
 
 def _check_hop_weights(
-    hop_weights: HopWeights, mode: Mode, alpha: float, attention_dropout: float, feature_dropout: float
+    hop_weights: HopWeights, mode: Mode, alpha: float, dropout: float, feature_dropout: float
 ) -> None:
     one_of("hop_weights", hop_weights, HopWeights)
     one_of("mode", mode, Mode)
@@ -354,8 +354,7 @@ def _check_hop_weights(
     if mode == "exact":
         if hop_weights == "theta":
             raise ValueError("hop_weights is 'theta'; allowed with mode='exact': 'fixed' or 'alpha'")
-        if attention_dropout or feature_dropout:
+        if dropout or feature_dropout:
             raise ValueError(
-                f"attention_dropout is {attention_dropout} and feature_dropout {feature_dropout}; allowed with "
-                "mode='exact': 0"
+                f"dropout is {dropout} and feature_dropout {feature_dropout}; allowed with mode='exact': 0"
             )

@@ -76,7 +76,7 @@ class MAGNA(
 
     # What may differ between models that are trained side by side (`magna.training.trials`).
     BATCHED = frozenset(
-        {"K", "alpha", "negative_slope", "score_scale", "attention_dropout", "feature_dropout", "edge_dropout"}
+        {"K", "alpha", "negative_slope", "score_scale", "dropout", "feature_dropout", "edge_dropout"}
         | {"node_dropout", "embed_dropout", "input_dropout", "output_dropout", "residual_dropout", "classifier_dropout"}
         | {"ffn_dropout", "ffn_output_dropout"}
     )

@@ -53,7 +53,7 @@ def test_it_is_pygs_gat_with_the_same_weights(num_layers: int, out_heads: int) -
     torch.testing.assert_close(model(x, edge_index), h)
 
 
-@pytest.mark.parametrize("place", ["embed_dropout", "input_dropout", "attention_dropout"])
+@pytest.mark.parametrize("place", ["embed_dropout", "input_dropout", "dropout"])
 def test_each_dropout_is_drawn_in_training_alone(place: str) -> None:
     x, edge_index = graph()
     torch.manual_seed(0)
@@ -78,11 +78,11 @@ def test_gradients_reach_every_parameter() -> None:
 
 def test_it_is_saved_and_loaded_like_magna(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x, edge_index = graph()
-    model = GAT(5, 8, 2, 3, heads=2, out_heads=4, attention_dropout=0.3).eval()
+    model = GAT(5, 8, 2, 3, heads=2, out_heads=4, dropout=0.3).eval()
     model.save_pretrained(tmp_path)
     again = GAT.from_pretrained(tmp_path).eval()
     assert torch.equal(again(x, edge_index), model(x, edge_index))
-    assert again.layers[0].attention_dropout == 0.3
+    assert again.layers[0].dropout == 0.3
     assert capsys.readouterr().out == ""
 
 

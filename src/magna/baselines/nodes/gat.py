@@ -35,7 +35,7 @@ class GAT(Baseline, tags=["graph-neural-network"], paper_url="https://arxiv.org/
         negative_slope: slope of LeakyReLU below zero.
         embed_dropout: on the features.
         input_dropout: on the hidden states before each further layer.
-        attention_dropout: on the attention.
+        dropout: on the attention.
 
     Shapes: x [N, in_channels], edge_index [2, E] → [N, out_channels].
 
@@ -44,9 +44,7 @@ class GAT(Baseline, tags=["graph-neural-network"], paper_url="https://arxiv.org/
     torch.Size([3, 3])
     """
 
-    BATCHED: ClassVar[frozenset[str]] = frozenset(
-        {"negative_slope", "embed_dropout", "input_dropout", "attention_dropout"}
-    )
+    BATCHED: ClassVar[frozenset[str]] = frozenset({"negative_slope", "embed_dropout", "input_dropout", "dropout"})
 
     def __init__(
         self,
@@ -60,7 +58,7 @@ class GAT(Baseline, tags=["graph-neural-network"], paper_url="https://arxiv.org/
         negative_slope: float = 0.2,
         embed_dropout: float = 0.0,
         input_dropout: float = 0.0,
-        attention_dropout: float = 0.0,
+        dropout: float = 0.0,
         backend: Backend = "auto",
     ) -> None:
         super().__init__()
@@ -81,7 +79,7 @@ class GAT(Baseline, tags=["graph-neural-network"], paper_url="https://arxiv.org/
                 projection="shared",
                 tanh=False,
                 negative_slope=negative_slope,
-                attention_dropout=attention_dropout,
+                dropout=dropout,
                 out_projection=False,
                 backend=backend,
             )
