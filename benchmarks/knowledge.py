@@ -9,7 +9,6 @@ from typing import Any
 
 import ledger
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -79,7 +78,6 @@ def steps(names: Iterable[str], device: torch.device, data_dir: str | None, out:
     """Milliseconds of a training step of a recipe, in the loop that trains it, and how fast its products are done."""
     path = out / f"step-{ledger.slug(device)}.json"
     record = stamped | {"rows": []}
-    fabric = Fabric(accelerator=device.type, devices=1)
     for name in names:
         shapes: list[list[str]] = [[]]
         if name in AUTHORS:
@@ -87,30 +85,30 @@ def steps(names: Iterable[str], device: torch.device, data_dir: str | None, out:
             shapes += [[*shapes[1], *PLAIN]]
         for shape in shapes:
             sets = [*shape, f"train.epochs={EPOCHS}", f"train.eval_every={EPOCHS}"]
-            row = {"recipe": name, "set": shape} | _step(load_recipe(name).with_values(sets), fabric, data_dir)
+            row = {"recipe": name, "set": shape} | _step(load_recipe(name).with_values(sets), device, data_dir)
             record["rows"].append(row)
             ledger.write_json(path, record)
             print(f"{row['ms']:9.3f} ms a step, {row['tflops']:.1f} TFLOP/s: {name} {' '.join(shape)}", flush=True)
     return record
 
 
-def _step(config: Config, fabric: Fabric, data_dir: str | None) -> Record:
-    task = make_task(config, data_dir, fabric.device)
+def _step(config: Config, device: torch.device, data_dir: str | None) -> Record:
+    task = make_task(config, data_dir, device)
     assert isinstance(task, LinkPrediction)
     ends: list[float] = []
-    with own_stream(fabric.device), matmul_precision(config.train.precision):
-        network = task.make_model(config.model).to(fabric.device)
+    with own_stream(device), matmul_precision(config.train.precision):
+        network = task.make_model(config.model).to(device)
         flops = _flops(task, network)
-        if fabric.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(fabric.device)
-        fit(config, task, fabric, network, lambda epoch: ends.append(time.perf_counter()))
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        fit(config, task, network, lambda epoch: ends.append(time.perf_counter()))
     # The first epoch began with capturing the step, the last ended with an evaluation.
     steps = task.num_batches * (len(ends) - 2)
     ms = 1000 * (ends[-2] - ends[0]) / steps
     row = {"ms": ms, "steps": steps, "batch": task.batch_size}
     row |= {"tflop": flops / 1e12, "tflops": flops / ms / 1e9}
-    if fabric.device.type == "cuda":
-        row["peak_bytes"] = torch.cuda.max_memory_allocated(fabric.device)
+    if device.type == "cuda":
+        row["peak_bytes"] = torch.cuda.max_memory_allocated(device)
     return row
 
 

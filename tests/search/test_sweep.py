@@ -589,7 +589,7 @@ def test_link_predictors_are_searched_one_after_the_other(
 def test_link_predictors_that_do_not_fit_in_memory_are_refused(
     tmp_path: Path, ring: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fit(config: Config, task: Any, fabric: Any, network: Any, on_epoch: Callable[[Epoch], None]) -> None:
+    def fit(config: Config, task: Any, network: Any, on_epoch: Callable[[Epoch], None]) -> None:
         if config.model.K == 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has 1 GiB free.")
         on_epoch(Epoch("", 1, 1, 1.0, {"mrr": 0.5}, {"mrr": 0.5}))

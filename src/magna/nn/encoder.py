@@ -21,24 +21,8 @@ from magna.nn.plain import is_plain
 from magna.nn.sparse import SparseRows, as_dense
 from magna.typing import Norm, one_of
 
-_CARD = """---
-{{ card_data }}
----
 
-A MAGNA model (multi-hop attention graph neural network, {{ paper_url }}). Load it with
-`magna.MAGNA.from_pretrained(folder)`; `config.json` holds every setting.
-"""
-
-
-class MAGNA(
-    nn.Module,
-    Saved,
-    library_name="magna",
-    tags=["graph-neural-network"],
-    license="mit",
-    paper_url="https://arxiv.org/abs/2009.14332",
-    model_card_template=_CARD,
-):
+class MAGNA(Saved):
     r"""Multi-hop attention graph neural network: L blocks between an input projection and an output head.
 
     .. math:: H^{(0)} = X W_{in}, \quad H^{(l+1)} = \mathrm{Block}_l(H^{(l)}), \quad \mathrm{out} = H^{(L)} W_{out}
@@ -115,7 +99,6 @@ class MAGNA(
             "edge_dropout_shared": edge_dropout_shared,
             "relation_embedding": relation_embedding,
         }
-        self._hub_mixin_config = self.config
         for name, size in (
             ("in_channels", in_channels),
             ("hidden_channels", hidden_channels),

@@ -2,18 +2,75 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
+import json
+from pathlib import Path
 from typing import Any, Self
 
-from huggingface_hub import PyTorchModelHubMixin
+import safetensors
+import safetensors.torch
+import torch
+from torch import nn
+
+from magna.config.atomic_files import write_whole
+from magna.errors import ArgumentError, DataError
+
+_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 
 
-class Saved(PyTorchModelHubMixin):
-    """`save_pretrained(folder)` writes a model, `from_pretrained(folder)` reads it."""
+class Saved(nn.Module):
+    """Base of models with `save_pretrained(folder)` and `from_pretrained(folder)`.
+
+    `config` holds every argument of the constructor: `type(model)(**model.config)` is a model of the same form.
+    """
+
+    config: dict[str, Any]
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write config.json and model.safetensors into a folder, made where it is new."""
+        # Copies, as tensors that share their memory cannot be stored.
+        weights = {
+            name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+            for name, value in self.state_dict().items()
+        }
+        write_whole(Path(folder) / _WEIGHTS, safetensors.torch.save(weights, {"format": "pt"}))
+        write_whole(Path(folder) / _CONFIG, json.dumps(self.config, sort_keys=True, indent=2).encode())
 
     @classmethod
-    def _from_pretrained(cls, *, strict: bool = True, **arguments: Any) -> Self:
-        # The mixin prints a line of its own; stdout is for results alone.
-        with contextlib.redirect_stdout(io.StringIO()):
-            return super()._from_pretrained(strict=strict, **arguments)
+    def from_pretrained(cls, folder: str | Path, *, revision: str | None = None, **changes: Any) -> Self:
+        """A model from its files, in evaluation mode.
+
+        Args:
+            folder: the folder, or with huggingface_hub installed the name of a model on the Hugging Face Hub.
+            revision: of the model on the hub.
+            changes: constructor arguments in place of those in config.json, such as `backend`.
+        """
+        path = _local(folder, revision)
+        for name in (_CONFIG, _WEIGHTS):
+            if not (path / name).is_file():
+                raise ArgumentError("folder", str(folder), f"a folder with {_CONFIG} and {_WEIGHTS}")
+        try:
+            config = json.loads((path / _CONFIG).read_text(encoding="utf-8"))
+            weights = safetensors.torch.load_file(path / _WEIGHTS)
+        except ValueError as error:
+            raise DataError(path / _CONFIG, f"it is not JSON ({error})") from error
+        except safetensors.SafetensorError as error:
+            raise DataError(path / _WEIGHTS, f"it is damaged ({error})") from error
+        if not isinstance(config, dict):
+            raise DataError(path / _CONFIG, "it holds no JSON object")
+        model: Any = cls(**config | changes)
+        model.load_state_dict(weights)
+        return model.eval()
+
+
+def _local(folder: str | Path, revision: str | None) -> Path:
+    """The folder with the files, downloaded if a model on the hub is named."""
+    path = Path(folder)
+    parts = str(folder).split("/")
+    # "user/name" is a model on the hub, unless there is a folder "user": then the path was misspelt.
+    if path.is_dir() or isinstance(folder, Path) or len(parts) != 2 or not all(parts) or path.parent.exists():
+        return path
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        return path
+    return Path(snapshot_download(str(folder), revision=revision, allow_patterns=[_CONFIG, _WEIGHTS]))

@@ -25,14 +25,6 @@ from magna.typing import DecoderName, Norm, RelationSource, one_of
 # Options of the encoder that follow from the knowledge graph.
 _OWNED = ("num_relations", "relation_channels", "relation_embedding", "add_self_loops")
 
-_CARD = """---
-{{ card_data }}
----
-
-A MAGNA link predictor (multi-hop attention graph neural network, {{ paper_url }}). Load it with
-`magna.LinkPredictor.from_pretrained(folder)`; `config.json` holds every setting.
-"""
-
 
 class Triples(NamedTuple):
     """Triples as they enter the product of a score, and all relations beside those that they have."""
@@ -79,15 +71,7 @@ class Scored(NamedTuple):
         return scores if self.past is None else scores + self.past.scores()
 
 
-class LinkPredictor(
-    nn.Module,
-    Saved,
-    library_name="magna",
-    tags=["graph-neural-network", "knowledge-graph-completion"],
-    license="mit",
-    paper_url="https://arxiv.org/abs/2009.14332",
-    model_card_template=_CARD,
-):
+class LinkPredictor(Saved):
     r"""Scores of (head, relation, ?) with every entity (Section 5.2 of the paper).
 
     .. math:: S = \mathrm{MAGNA}(E, G, R), \quad s(h, r, t) = \mathrm{decoder}(S_h, R_r) \cdot S_t
@@ -167,7 +151,6 @@ class LinkPredictor(
             "loop_bias": loop_bias,
             "skip_channels": skip_channels,
         }
-        self._hub_mixin_config = self.config
         for name in ("num_entities", "num_relations", "hidden_channels", "entity_channels", "relation_channels"):
             check_size(name, self.config[name])
         if skip_channels < 0:

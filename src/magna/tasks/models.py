@@ -20,16 +20,8 @@ from magna.nn.hub import Saved
 Single = MAGNA | GAT | DiffGCN
 MODELS: dict[str, type[Single]] = {"magna": MAGNA, "gat": GAT, "diff-gcn": DiffGCN}
 
-_CARD = """---
-{{ card_data }}
----
 
-Models of the same settings whose probabilities are averaged, written by magna. Load it with
-`magna.tasks.models.Ensemble.from_pretrained(folder)`; `config.json` holds every setting.
-"""
-
-
-class Ensemble(nn.Module, Saved, library_name="magna", license="mit", model_card_template=_CARD):
+class Ensemble(Saved):
     r"""Models of the same settings, each with starting weights of its own, whose probabilities are averaged.
 
     .. math:: \mathrm{out} = \log \frac{1}{M} \sum_m \mathrm{softmax}(\mathrm{out}_m)
@@ -55,7 +47,7 @@ class Ensemble(nn.Module, Saved, library_name="magna", license="mit", model_card
         made = [MODELS[name](**settings) for _ in range(members)]
         self.members = nn.ModuleList(made)
         self.in_channels, self.out_channels = made[0].in_channels, made[0].out_channels
-        self._hub_mixin_config = {"name": name, "members": members, **made[0].defaults(), **settings}
+        self.config = {"name": name, "members": members, **made[0].defaults(), **settings}
 
     def forward(self, *inputs: Any) -> Tensor:
         """Scores of the classes whose softmax is the mean of the members'; in training mode those of each member."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +10,6 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from magna.config.schema import Config, TrainConfig
@@ -24,9 +22,6 @@ from magna.training.run_folder import RunFolder
 
 CHECKPOINT_SECONDS = 10.0
 CHECKPOINT_WRITE = 0.5  # seconds; a model that takes longer to save is saved less often in proportion
-# Fabric's advice on matrix products, which it gives by either name, is `train.precision` here.
-for _name in ("lightning.fabric", "lightning.pytorch"):
-    logging.getLogger(_name).setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True)
@@ -58,7 +53,6 @@ class Progress:
 def fit(
     config: Config,
     task: Task,
-    fabric: Fabric,
     network: Model,
     on_epoch: Callable[[Epoch], None],
     run: RunFolder | None = None,
@@ -66,45 +60,44 @@ def fit(
     """Train a network, going on from the checkpoint of its run; it ends with the weights that validation chose, of an
     ensemble for each member by itself.
     """
-    on_gpu = fabric.device.type == "cuda"
+    device = task.device
     adam = torch.optim.Adam(
-        _groups(network, config.train, fabric.device),
+        _groups(network, config.train, device),
         betas=(config.train.beta1, config.train.beta2),
         weight_decay=config.train.weight_decay,
-        capturable=on_gpu,
+        capturable=device.type == "cuda",
         fused=True,  # one pass over the weights instead of a dozen
     )
-    model, optimiser = fabric.setup(network, adam)
     best_weights = _copy(network)
     progress = Progress()
     if run is not None:
-        progress = _restore(run, network, adam, best_weights, fabric.device) or progress
+        progress = _restore(run, network, adam, best_weights, device) or progress
         run.keep_metrics(progress.epoch)
 
     members = members_of(network)
     if not progress.bests:
         progress.bests, progress.best_epochs = [progress.best] * len(members), [progress.best_epoch] * len(members)
-    epoch = torch.tensor(progress.epoch, device=fabric.device)
+    epoch = torch.tensor(progress.epoch, device=device)
 
     def step(batch: Tensor) -> Tensor:
-        with step_precision(config.train.precision, fabric.device, network), seeds_at_once():
-            loss = task.loss(model, batch, epoch)
-        optimiser.zero_grad()
-        fabric.backward(loss)
+        with step_precision(config.train.precision, device, network), seeds_at_once():
+            loss = task.loss(network, batch, epoch)
+        adam.zero_grad()
+        loss.backward()
         if config.train.clip > 0:
             for group in adam.param_groups:  # each by itself, as each has a loss of its own
                 nn.utils.clip_grad_norm_(group["params"], config.train.clip)
-        optimiser.step()
+        adam.step()
         return loss.detach()
 
-    model.train()
+    network.train()
     changed = [*network.parameters(), *network.buffers()]
     step = captured(step, [next(iter(task.batches()))], adam, changed, config.model)
     batches = task.batches(progress.epoch, config.train.seed)
     started, save_at = time.perf_counter() - progress.seconds, time.perf_counter() + CHECKPOINT_SECONDS
     while progress.epoch < config.train.epochs and progress.epoch - progress.best_epoch <= config.train.patience:
         epoch.fill_(progress.epoch)
-        model.train()
+        network.train()
         losses = []
         for number, batch in enumerate(batches):
             _set_rates(adam, config.train, progress.epoch + number / task.num_batches)
@@ -134,12 +127,12 @@ def fit(
         label = f"seed {config.train.seed}"
         on_epoch(Epoch(label, progress.epoch, config.train.epochs, train_loss, valid, progress.best))
         if run is not None and (now := time.perf_counter()) >= save_at:
-            _save(run, network, adam, best_weights, progress, fabric.device)
+            _save(run, network, adam, best_weights, progress, device)
             taken = time.perf_counter() - now
             save_at = now + taken + CHECKPOINT_SECONDS * max(1.0, taken / CHECKPOINT_WRITE)
 
     if run is not None:
-        _save(run, network, adam, best_weights, progress, fabric.device)
+        _save(run, network, adam, best_weights, progress, device)
     # The weights that validation chose are the ones that are tested and saved; nothing has seen the test split before.
     network.load_state_dict(best_weights)
     return progress

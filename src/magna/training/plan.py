@@ -12,7 +12,6 @@ from statistics import median
 from typing import Any
 
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -80,7 +79,7 @@ def plan(
     """
     if seeds < 1:
         raise ValueError(f"seeds is {seeds}; allowed: 1 or more")
-    where = torch.device(pick_device(device))
+    where = pick_device(device)
     task = make_task(config, data_dir, where)
     memory = forecast(task, config, where)
     share = isinstance(task, NodeClassification) and shares_batch(seeds, where, together)
@@ -133,7 +132,7 @@ def _pace_in_turn(config: Config, task: Task, seeds: int) -> Pace:
         torch.manual_seed(config.train.seed)
         network = task.make_model(config.model).to(task.device)
         with suppress(_Enough):
-            fit(config, watched, Fabric(accelerator=task.device.type, devices=1), network, lambda epoch: None)
+            fit(config, watched, network, lambda epoch: None)
         steps, evaluations = watched.steps, _Laps(task.device)
         while steps.typical < _SLOW_STEP and not evaluations.enough:
             evaluations.start()

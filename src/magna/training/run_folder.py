@@ -36,7 +36,7 @@ _LISTED = dict.fromkeys(_NAMED, str) | dict.fromkeys(("feature_shift", "feature_
 # What a run begins with, before config.toml says that it is one, and what it leaves after that.
 _BEGIN, _LATER = ("environment.json", "schema.json"), ("metrics.jsonl", "summary.json", "model", "checkpoint")
 _FILES = ("config.toml", *_BEGIN, *_LATER[:2], "checkpoint/state.safetensors")
-_PACKAGES = ("magna", "torch", "torch-geometric", "lightning", "numpy", "scipy", "scikit-learn", "triton")
+_PACKAGES = ("magna", "torch", "torch-geometric", "numpy", "scipy", "scikit-learn", "triton")
 
 
 class RunFolder:
@@ -296,13 +296,14 @@ def environment(device: torch.device) -> dict[str, Any]:
     }
 
 
-def pick_device(device: str) -> str:
-    """`cpu` or `cuda`, `auto` being the GPU where there is one."""
+def pick_device(device: str) -> torch.device:
+    """The device of a name; auto is the GPU where there is one."""
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device is {device!r}; allowed: auto, cpu, cuda")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is cuda, but torch finds no GPU here; try --device cpu")
-    return "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+    on_gpu = device != "cpu" and torch.cuda.is_available()
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
 
 def package_version(package: str) -> str | None:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 import torch
-from lightning.fabric import Fabric
 
 from magna.config.schema import Config
 from magna.errors import Diverged
@@ -75,13 +74,12 @@ def _train(
 
     started = time.perf_counter()
     task = task.with_config(config)
-    fabric = Fabric(accelerator=task.device.type, devices=1)
     with own_stream(task.device), matmul_precision(config.train.precision):
         torch.manual_seed(config.train.seed)
         network = task.make_model(config.model).to(task.device)
         with suppress(_Stopped):
             try:
-                fit(config, task, fabric, network, on_epoch)
+                fit(config, task, network, on_epoch)
             except Diverged:
                 # What it had reached before is nothing that a run of its own would leave.
                 epochs = [replace(epoch, best=None) for epoch in epochs]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric import Fabric
 
 from magna.config.schema import Config
 from magna.data import from_anywhere
@@ -64,7 +63,7 @@ def train(
     _check_folder(RunFolder(run_dir), seeds)
     if tensorboard:
         Board(Path(run_dir))  # where it is missing, say so before anything is read
-    fabric = Fabric(accelerator=pick_device(device), devices=1)
+    where = pick_device(device)
     config = replace(config, data=from_anywhere(config.data))  # the run folder is read from anywhere
     configs = [config.with_seed(seed) for seed in range(config.train.seed, config.train.seed + seeds)]
     folders = [Path(run_dir) if seeds == 1 else Path(run_dir) / f"seed-{each.train.seed}" for each in configs]
@@ -72,22 +71,22 @@ def train(
         if resume and RunFolder(folder).exists():
             hint = "allowed: the same data in the same place; try to move it back, or to put a link there"
             RunFolder.open(folder).check_data(hint)
-    task = make_task(config, data_dir, fabric.device)
-    on_start(task, fabric.device)
+    task = make_task(config, data_dir, where)
+    on_start(task, where)
     ended: dict[int, dict[str, Any]] = {}
     diverged: dict[int, str] = {}
-    if isinstance(task, NodeClassification) and shares_batch(seeds, fabric.device, together):
+    if isinstance(task, NodeClassification) and shares_batch(seeds, where, together):
         ended = _run_together(configs, folders, task, resume, tensorboard, on_epoch, diverged)
     for index, (each, folder) in enumerate(zip(configs, folders, strict=True)):
         if index in ended or index in diverged:
             continue
         with (
             _told(on_epoch, folder if tensorboard else None, index, seeds) as tell,
-            own_stream(fabric.device),
+            own_stream(where),
             matmul_precision(each.train.precision),
         ):
             try:
-                ended[index] = _run(each, task, fabric, folder, resume, tell)
+                ended[index] = _run(each, task, folder, resume, tell)
             except Diverged as error:
                 diverged[index] = str(error)
     if diverged:
@@ -98,7 +97,7 @@ def train(
         "task": config.task.name,
         "dataset": task.dataset,
         "recipe": config.recipe,
-        "device": str(fabric.device.type),
+        "device": where.type,
         "runs": [{key: run[key] for key in keep} for run in runs],
         "mean": {split: _over([run[split] for run in runs], statistics.fmean) for split in ("valid", "test")},
         "std": {"test": _over([run["test"] for run in runs], _deviation)},
@@ -113,7 +112,6 @@ def shares_batch(seeds: int, device: torch.device, together: bool | None = None)
 def _run(
     config: Config,
     task: Task,
-    fabric: Fabric,
     folder: Path,
     resume: bool,
     on_epoch: Callable[[Epoch], None],
@@ -124,12 +122,12 @@ def _run(
         return {**run.summary, "run_dir": str(folder)}
 
     torch.manual_seed(config.train.seed)
-    network = task.make_model(config.model).to(fabric.device)
+    network = task.make_model(config.model).to(task.device)
     # Only now: settings that give no model leave no folder behind.
     with run.alone():
         if not goes_on:
-            run.begin(config, fabric.device, task.schema)
-        progress = fit(config, task, fabric, network, on_epoch, run)
+            run.begin(config, task.device, task.schema)
+        progress = fit(config, task, network, on_epoch, run)
         return _finish(run, config, task, network, progress)
 
 

@@ -21,7 +21,7 @@ from magna.ops import attention_diffusion
 from magna.typing import Backend
 
 
-class DiffGCN(Baseline, tags=["graph-neural-network"], paper_url="https://arxiv.org/abs/1911.05485"):
+class DiffGCN(Baseline):
     r"""Graph convolutions with the fixed weights S of :func:`magna.baselines.nodes.ppr.diffused_graph`.
 
     .. math:: H^{(l+1)} = \mathrm{ReLU}\left(S H^{(l)} W + b\right)
@@ -60,7 +60,17 @@ class DiffGCN(Baseline, tags=["graph-neural-network"], paper_url="https://arxiv.
         input_dropout: float = 0.0,
         backend: Backend = "auto",
     ) -> None:
-        super().__init__()
+        super().__init__(
+            in_channels=in_channels,
+            hidden_channels=hidden_channels,
+            num_layers=num_layers,
+            out_channels=out_channels,
+            alpha=alpha,
+            top_k=top_k,
+            embed_dropout=embed_dropout,
+            input_dropout=input_dropout,
+            backend=backend,
+        )
         sizes = {"in_channels": in_channels, "hidden_channels": hidden_channels, "num_layers": num_layers}
         for name, size in (sizes | {"out_channels": out_channels, "top_k": top_k}).items():
             check_size(name, size)

@@ -17,7 +17,7 @@ from magna.nn.sparse import SparseRows
 from magna.typing import Backend
 
 
-class GAT(Baseline, tags=["graph-neural-network"], paper_url="https://arxiv.org/abs/1710.10903"):
+class GAT(Baseline):
     r"""Graph attention network: attention over neighbours alone, heads side by side, ELU between the layers.
 
     .. math:: H^{(l+1)} = \mathrm{ELU}\left(\Vert_m A_m H^{(l)} W_m + b\right), \quad
@@ -61,7 +61,19 @@ class GAT(Baseline, tags=["graph-neural-network"], paper_url="https://arxiv.org/
         dropout: float = 0.0,
         backend: Backend = "auto",
     ) -> None:
-        super().__init__()
+        super().__init__(
+            in_channels=in_channels,
+            hidden_channels=hidden_channels,
+            num_layers=num_layers,
+            out_channels=out_channels,
+            heads=heads,
+            out_heads=out_heads,
+            negative_slope=negative_slope,
+            embed_dropout=embed_dropout,
+            input_dropout=input_dropout,
+            dropout=dropout,
+            backend=backend,
+        )
         for name, size in (("num_layers", num_layers), ("out_channels", out_channels), ("out_heads", out_heads)):
             check_size(name, size)
         self.in_channels, self.hidden_channels, self.out_channels = in_channels, hidden_channels, out_channels
