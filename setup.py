@@ -5,6 +5,7 @@ import platform
 from concurrent.futures import ThreadPoolExecutor
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 FOLDER = "src/magna/ops/cpu/kernels"
@@ -45,7 +46,14 @@ class BuildKernels(build_ext):
         self.compiler.link_shared_object(objects, path, extra_postargs=["-fopenmp"], target_lang="c++")
 
 
+class Wheel(bdist_wheel):
+    """A wheel for every Python 3 of a platform: ctypes loads the kernels, which need no ABI of Python."""
+
+    def get_tag(self):
+        return "py3", "none", super().get_tag()[2]
+
+
 # Optional: where no compiler is found the package still installs, and the reference serves.
 KERNELS = Extension("magna.ops.cpu.libmagna", SOURCES, depends=[DETECTION, *HEADERS], language="c++", optional=True)
 
-setup(ext_modules=[KERNELS], cmdclass={"build_ext": BuildKernels})
+setup(ext_modules=[KERNELS], cmdclass={"build_ext": BuildKernels, "bdist_wheel": Wheel})

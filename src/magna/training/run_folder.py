@@ -36,7 +36,7 @@ _LISTED = dict.fromkeys(_NAMED, str) | dict.fromkeys(("feature_shift", "feature_
 # What a run begins with, before config.toml says that it is one, and what it leaves after that.
 _BEGIN, _LATER = ("environment.json", "schema.json"), ("metrics.jsonl", "summary.json", "model", "checkpoint")
 _FILES = ("config.toml", *_BEGIN, *_LATER[:2], "checkpoint/state.safetensors")
-_PACKAGES = ("magna", "torch", "torch-geometric", "numpy", "scipy", "scikit-learn", "triton")
+_PACKAGES = ("magna", "torch", "numpy", "triton")  # that numbers depend on
 
 
 class RunFolder:
@@ -65,7 +65,8 @@ class RunFolder:
         if self.exists():
             raise ValueError(f"{self.path} holds a run already; try --resume to go on with it, or another --run-dir")
         self._check_free()
-        write_whole(self.path / "environment.json", _json({"format": FORMAT, **environment(device)}))
+        facts = {"format": FORMAT, **environment(device), "packages": _installed()}
+        write_whole(self.path / "environment.json", _json(facts))
         if schema is not None:
             write_whole(self.path / "schema.json", _json(schema))
         # Last: where it is, the folder holds a run.
@@ -307,10 +308,19 @@ def pick_device(device: str) -> torch.device:
 
 
 def package_version(package: str) -> str | None:
+    """Version of an installed package, or None."""
+    if package == "magna":
+        return __version__
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _installed() -> dict[str, str]:
+    """Version of every installed package."""
+    versions = {each.name: each.version for each in metadata.distributions()}
+    return dict(sorted((versions | {"magna": __version__}).items()))
 
 
 def _json(value: Any) -> bytes:
