@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from pathlib import Path
 
 import pytest
-from tools.report import speed_table, training_table, with_tables
+from tools.report import speed_table, with_tables
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -33,20 +32,6 @@ def test_links_lead_somewhere() -> None:
     for link in re.findall(r"\]\(([^)]+)\)", README):
         if not link.startswith(("http", "#")):
             assert (ROOT / link).exists(), link
-
-
-def test_training_table(tmp_path: Path) -> None:
-    result = {
-        "task": "node_classification",
-        "dataset": "digits",
-        "recipe": "digits",
-        "device": "cpu",
-        "runs": [{}, {}],
-        "mean": {"test": {"accuracy": 0.9512}},
-        "std": {"test": {"accuracy": 0.0101}},
-    }
-    (tmp_path / "digits.json").write_text(json.dumps(result))
-    assert training_table(tmp_path).splitlines()[-1] == "| `digits` | digits | 95.1 ± 1.0 | 2 | cpu |"
 
 
 def test_speed_table_takes_the_median_of_the_last_commit(tmp_path: Path) -> None:

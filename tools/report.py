@@ -1,18 +1,19 @@
-"""Files → the tables of README.md and docs: committed results, and the settings. Reads files, never a model.
+"""Tables of README.md and docs, from the committed results and the settings.
 
-`python -m tools.report` in the repository writes the tables anew.
+`python -m tools.report` in the repository writes the tables again.
 """
 
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from tools.settings import TABLES, settings_table
 
-from magna.paper.tables import make_table, markdown
+from magna.paper.cells import CellStore
+from magna.paper.render import markdown
+from magna.paper.tables import make_table
 
 OUR_BACKENDS = ("cpu", "triton")
 PEER = "pyg"
@@ -22,19 +23,6 @@ PAGES = {
     "docs/settings.md": tuple(TABLES),
     "docs/reproduction.md": ("table1", "ablations", "switches", "random-splits", "table3", "controls"),
 }
-
-
-def training_table(results: Path) -> str:
-    """Every `results/*.json`, as `magna train --json` printed it, as one row."""
-    rows = []
-    for file in sorted(results.glob("*.json")):
-        result = json.loads(file.read_text(encoding="utf-8"))
-        if result.get("task") != "node_classification":
-            continue
-        mean, std = result["mean"]["test"]["accuracy"], result["std"]["test"]["accuracy"]
-        accuracy = f"{100 * mean:.1f} ± {100 * std:.1f}"
-        rows.append([f"`{result['recipe']}`", result["dataset"], accuracy, str(len(result["runs"])), result["device"]])
-    return markdown(["recipe", "data", "test accuracy, %", "seeds", "device"], rows)
 
 
 def speed_table(records: Path) -> str:
@@ -72,11 +60,11 @@ def with_tables(page: str, root: Path, names: Sequence[str] = PAGES["README.md"]
 
 
 def _table(name: str, root: Path) -> str:
-    if name == "training":
-        return training_table(root / "results")
     if name == "speed":
         return speed_table(root / "benchmarks" / "records")
-    return (settings_table(name) if name in TABLES else make_table(name, root / "results")).markdown()
+    return (
+        settings_table(name) if name in TABLES else make_table(name, CellStore(results=root / "results").read)
+    ).markdown()
 
 
 def _digits(number: str) -> str:

@@ -13,7 +13,7 @@ from typing import Literal, get_args, get_origin
 
 from magna.config.schema import DataConfig, ModelConfig, TaskConfig, TrainConfig
 from magna.config.toml import hints, toml
-from magna.paper.tables import Table
+from magna.paper.render import Table
 
 TABLES = {"data": DataConfig, "model": ModelConfig, "task": TaskConfig, "train": TrainConfig}
 # Where the arguments of models are explained; the first that has one speaks for it.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +17,10 @@ import torch
 from tests.support.laws import run_magna
 
 from magna.config.schema import SEARCH_SEEDS, Config, load_recipe
-from magna.paper import experiments, reproduce, tables
-from magna.paper.cells import is_done
+from magna.paper import experiments, reproduce
+from magna.paper.cells import CellStore
 from magna.paper.experiments import EXPERIMENTS, Cell, Experiment, cells
-from magna.paper.published import GRAPHS
+from magna.paper.published import KNOWLEDGE_GRAPHS
 from magna.tasks.models import make_link_predictor, make_model
 from magna.training.trial_batch import TrialResult
 from magna.training.trials import structure
@@ -54,8 +56,8 @@ def test_ablations_are_those_of_the_paper() -> None:
     found = {cell.row: cell.config.model for cell in cells("ablations", ["cora"])}
     whole = load_recipe("cora").model
     assert found["MAGNA, tuned"] == whole
-    assert set(found) <= {"MAGNA, tuned", *experiments.ABLATIONS} and len(found) > 1
-    assert all(model != whole for row, model in found.items() if row in experiments.ABLATIONS)
+    assert set(found) <= {"MAGNA, tuned", *experiments.ABLATED_PARTS} and len(found) > 1
+    assert all(model != whole for row, model in found.items() if row in experiments.ABLATED_PARTS)
     assert found["No Diffusion"].diffusion is False
 
 
@@ -80,10 +82,10 @@ def test_every_cell_has_a_model_and_a_file_of_its_own(name: str, dataset: str) -
                 make_model(config.model, 10, 3)
 
 
-@pytest.mark.parametrize("dataset", GRAPHS)
+@pytest.mark.parametrize("dataset", KNOWLEDGE_GRAPHS)
 def test_table_3_has_the_recipes_and_every_control(dataset: str) -> None:
     found = {cell.row: cell for cell in cells("table3", [dataset])}
-    assert list(found) == [*experiments.TABLE_3, *experiments.CONTROLS]
+    assert list(found) == [*experiments.TABLE_3_RECIPES, *experiments.CONTROLS]
     tuned = found["MAGNA, tuned"].config
     assert found["DistMult"].config.model.num_layers == 0
     theirs, ours = found["DistMult"].config.train, tuned.train
@@ -97,7 +99,7 @@ def test_table_3_has_the_recipes_and_every_control(dataset: str) -> None:
 
 def test_embedded_families_have_the_controls_alone_and_only_where_asked_for() -> None:
     assert [cell.row for cell in cells("table3", ["families"])] == ["MAGNA, tuned", *experiments.CONTROLS]
-    assert {cell.dataset for cell in cells("table3")} == set(GRAPHS)
+    assert {cell.dataset for cell in cells("table3")} == set(KNOWLEDGE_GRAPHS)
 
 
 def test_a_switch_changes_one_thing_and_something() -> None:
@@ -120,13 +122,15 @@ def test_random_splits_have_a_cell_for_each_model_and_split() -> None:
 
 
 def test_an_unknown_table_or_data_set_is_named() -> None:
-    with pytest.raises(ValueError, match="table is 'table9'; allowed: table1, ablations"):
+    with pytest.raises(ValueError, match=r"table is 'table9'; did you mean 'table1'\? allowed: 'table1', 'abl"):
         cells("table9")
-    with pytest.raises(ValueError, match="data set is 'digits'; allowed for table1: cora, citeseer, pubmed"):
+    with pytest.raises(ValueError, match="data set of table1 is 'digits'; allowed: 'cora', 'citeseer', 'pubmed'"):
         cells("table1", ["digits"])
-    with pytest.raises(ValueError, match="data set is 'cora'; allowed for table3: wn18rr, fb15k-237, families"):
+    with pytest.raises(ValueError, match="data set of table3 is 'cora'; allowed: 'wn18rr', 'fb15k-237', 'families'"):
         cells("table3", ["cora"])
-    with pytest.raises(ValueError, match="row is 'gat'; allowed for table1 on cora: MAGNA, tuned; MAGNA, ensemble;"):
+    with pytest.raises(
+        ValueError, match=r"row of table1 on cora is 'gat'; did you mean 'GAT'\? allowed: 'MAGNA, tuned', 'MAGNA, "
+    ):
         cells("table1", ["cora"], ["gat"])
 
 
@@ -145,10 +149,9 @@ def test_cells_of_one_structure_train_together_and_leave_a_file_each(
     record = json.loads((tmp_path / "random-splits/cora/gat/split-2.json").read_text())
     assert (record["row"], record["dataset"], record["split"], record["recipe"]) == ("GAT", "cora", 2, "cora-gat")
     assert [run["seed"] for run in record["runs"]] == [0, 1, 2]
-    assert record["mean"]["test"]["accuracy"] == pytest.approx(0.821)
-    assert record["std"]["test"]["accuracy"] == pytest.approx(0.001)
-    assert record["config"]["data"]["split_seed"] == 2
-    assert record["environment"]["packages"]["torch"] and record["date"]
+    assert [run["test"]["accuracy"] for run in record["runs"]] == pytest.approx([0.82, 0.821, 0.822])
+    assert "data.name=cora" in record["settings"] and record["changes"] == ["data.split=random"]
+    assert record["machine"]["packages"]["torch"] and record["runs"][0]["date"]
 
 
 def test_what_is_done_is_not_trained_again(trained: list[list[Config]], tmp_path: Path) -> None:
@@ -202,7 +205,7 @@ def test_a_stop_inside_a_cell_keeps_the_seeds_that_are_done(
     assert [len(batch) for batch in trained] == [17]
     record = json.loads((tmp_path / "random-splits/cora/gat/split-4.json").read_text())
     assert [run["seed"] for run in record["runs"]] == [0, 1, 2] and record["runs"][0]["device"]
-    assert record["mean"]["test"]["accuracy"] == pytest.approx(0.841)
+    assert [run["test"]["accuracy"] for run in record["runs"]] == pytest.approx([0.84, 0.841, 0.842])
     # More seeds of what is there are added to it.
     trained.clear()
     reproduce.reproduce("random-splits", **ask | {"seeds": 4})
@@ -231,7 +234,7 @@ def test_quick_runs_leave_the_real_ones_alone(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.usefixtures("trained")
 @pytest.mark.parametrize("name", ["table1", "ablations", "switches", "random-splits"])
 def test_only_table3_has_a_run_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match=f"--run-dir is here; allowed: with table3 alone, as {name} keeps no run"):
+    with pytest.raises(ValueError, match=f"run_dir is 'here'; allowed: with table3 alone, as {name} keeps no run"):
         reproduce.reproduce(name, out=tmp_path / "out", run_dir="here", datasets=["cora"], device="cpu")
     assert not (tmp_path / "out").exists()
 
@@ -291,11 +294,11 @@ def test_figures_of_other_settings_are_none_of_the_table(
 
     monkeypatch.setattr(reproduce, "train_trials", train_trials)
     monkeypatch.setitem(EXPERIMENTS, "table1", Experiment(two, seeds=3))
-    arguments = ["reproduce", "table1", "--out", str(tmp_path), "--device", "cpu"]
+    arguments = ["reproduce", "table1", "--out", str(tmp_path), "--results", str(tmp_path / "none"), "--device", "cpu"]
     assert accuracies()[0] == ["80.1 ± 0.1"] * 2
     alpha = 0.2
     arguments += ["--row", "MAGNA, tuned"]
-    changed = "left out, because their recipes have changed since: table1/cora/magna-ensemble.json"
+    changed = "outdated, because recipe or protocol have changed since: table1/cora/magna-ensemble.json"
     assert accuracies() == (["80.1 ± 0.1", "—"], changed)
     alpha, fails = 0.3, True
     assert accuracies()[0] == ["—", "—"], "it diverged, and what is there has another alpha"
@@ -320,18 +323,64 @@ def test_a_table_is_trained_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyP
     result = reproduce.reproduce("table1", out=tmp_path, seeds=2, datasets=["cora"], device="cpu", say=lines.append)
     assert result["trained"] == 2
     assert lines[-1].startswith("2 of 2: cora, MAGNA, tuned and 1 more (")
-    ours = tables.make_table("table1", tmp_path).rows[0]
+    ours = result["rows"][0]
     assert ours[0] == "MAGNA, tuned (ours)" and ours[-1] == "ours, 2 seeds, cpu"
     assert 0 < float(ours[1].split(" ")[0]) <= 100
 
 
 def test_committed_results_are_those_of_the_recipes() -> None:
-    results = ROOT / "results"
+    store = CellStore(results=ROOT / "results")
     known = {cell.path: cell for name, e in EXPERIMENTS.items() for cell in cells(name, [*e.datasets, *e.also])}
-    there = [str(file.relative_to(results)) for file in results.glob("*/**/*.json")]
-    assert set(there) <= set(known), "a file that belongs to no table"
-    old = [path for path in there if not is_done(results / path, known[path].config, 1)]
-    assert old == [], "run magna reproduce again"
+    expected = {path: cell.config for path, cell in known.items()}
+    committed, current = (
+        [
+            experiments.cell_path(name, record.dataset, record.row, record.split)
+            for name in EXPERIMENTS
+            for records in store.read(name, configs).values()
+            for record in records
+        ]
+        for configs in ({}, expected)
+    )
+    assert set(committed) <= set(known), "a record that belongs to no table"
+    assert [path for path in committed if path not in current] == [], "run magna reproduce again"
+    assert len(committed) > 250
+
+
+def test_committed_figures_are_not_trained_again(trained: list[list[Config]], tmp_path: Path) -> None:
+    ask: dict[str, Any] = {"results": ROOT / "results", "datasets": ["cora"], "rows": ["GAT"], "device": "cpu"}
+    result = reproduce.reproduce("table1", out=tmp_path, **ask)
+    assert (result["trained"], trained, list(tmp_path.iterdir())) == (0, [], [])
+    assert result["files"] == [f"{ROOT / 'results'}/table1/runs.csv"]
+    # More seeds are added to the committed ones, in a file.
+    reproduce.reproduce("table1", out=tmp_path, **ask | {"seeds": 22})
+    assert [{config.train.seed for config in batch} for batch in trained] == [{20, 21}]
+    record = json.loads((tmp_path / "table1/cora/gat.json").read_text())
+    assert [run["seed"] for run in record["runs"]] == list(range(22))
+
+
+@pytest.mark.usefixtures("trained")
+def test_finished_figures_are_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, results = tmp_path / "out", tmp_path / "results"
+    ask: dict[str, Any] = {"out": out, "datasets": ["cora"], "rows": ["GAT"], "device": "cpu"}
+    monkeypatch.setattr("magna.paper.cells._commit", lambda: "abc-dirty")
+    reproduce.reproduce("random-splits", seeds=1, **ask)
+    with pytest.raises(ValueError, match=r"split-0\.json: the code that trained seeds 0 is no commit; try"):
+        reproduce.collect("random-splits", out=out, results=results)
+    assert not results.exists()
+    shutil.rmtree(out)
+    monkeypatch.setattr("magna.paper.cells._commit", lambda: "abc")
+    reproduce.reproduce("random-splits", seeds=1, **ask)
+    done = reproduce.collect("random-splits", out=out, results=results)
+    assert len(done["collected"]) == 10 and done["rows"][1][:3] == ["Cora", "GAT", "84.5 ± 3.0"]
+    # Another model of the table joins the first, and so do further seeds.
+    shutil.rmtree(out)
+    reproduce.reproduce("random-splits", results=results, seeds=2, **ask | {"rows": None})
+    reproduce.collect("random-splits", out=out, results=results)
+    lines = (results / "random-splits" / "runs.csv").read_text().splitlines()
+    assert len(lines) == 1 + 3 * 10 * 2 and lines[2].startswith("cora,GAT,0,1,3,2,0.1,cpu,abc,")
+    content = tomllib.loads((results / "random-splits" / "cells.toml").read_text())
+    assert len(content["cells"]) == 3 and content["cells"][0]["splits"] == list(range(10))
+    assert content["recipes"].keys() == {"cora", "cora-gat", "cora-diff-gcn"}
 
 
 @pytest.mark.usefixtures("trained")
@@ -352,5 +401,6 @@ def test_the_command_prints_the_table(
 def test_a_wrong_name_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_magna(monkeypatch, "reproduce", "table9", "--device", "cpu") == 2
     assert capsys.readouterr().err == (
-        "magna: table is 'table9'; allowed: table1, ablations, switches, random-splits, table3\n"
+        "magna: table is 'table9'; did you mean 'table1'? allowed: 'table1', 'ablations', 'switches', 'random-splits', "
+        "'table3'\n"
     )

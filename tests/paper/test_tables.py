@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,16 @@ from tools.report import PAGES, with_tables
 
 from magna.config.schema import load_recipe
 from magna.paper import experiments, published, tables
+from magna.paper.cells import CellStore
+from magna.paper.records import PROTOCOL, Record, write_records
+from magna.paper.render import Table
+from magna.tasks.metrics import spread
 
 ROOT = Path(__file__).parents[2]
 
 
 def put_links(
-    results: Path,
+    out: Path,
     row: str,
     mrrs: list[float],
     dataset: str = "wn18rr",
@@ -26,37 +31,48 @@ def put_links(
     parts: bool = False,
     commits: Sequence[str | None] = (None,) * 2,
 ) -> None:
-    file = results / "table3" / dataset / f"{row}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
     ranks = {"hits@1": 0.4, "hits@3": 0.5, "hits@10": 0.6}
     runs = []
     for i, mrr in enumerate(mrrs):
         test = {"mr": 2000 + 100 * i, "mrr": mrr, **ranks}
         halves = {"test_encoder": test | {"mrr": mrr - 0.1}, "test_skip": test | {"mrr": mrr - 0.2}} if parts else {}
-        runs.append({"test": test, "device": device, "commit": commits[i], **halves})
-    changes = [] if row in experiments.TABLE_3 else ["model.K=0"]
-    record = {"row": row, "dataset": dataset, "recipe": dataset, "changes": changes, "split": None, "runs": runs}
-    file.write_text(json.dumps(record | {"environment": {"device": "another"}}))
+        runs.append({"seed": i, "test": test, "device": device, "commit": commits[i], **halves})
+    changes = () if row in experiments.TABLE_3_RECIPES else ("model.K=0",)
+    write(out, Record(dataset, row, dataset, changes, (), PROTOCOL, {"device": device}, runs), "table3")
 
 
-def put(results: Path, path: str, row: str, accuracies: list[float], split: int | None = None) -> None:
-    file = results / path
+def put(out: Path, table: str, row: str, accuracies: list[float], split: int | None = None) -> None:
+    write(out, _record(row, accuracies, split), table)
+
+
+def _record(row: str, accuracies: list[float], split: int | None = None, protocol: int = PROTOCOL) -> Record:
+    runs = [
+        {"seed": seed, "test": {"accuracy": accuracy}, "device": "cpu", "commit": None}
+        for seed, accuracy in enumerate(accuracies)
+    ]
+    return Record("cora", row, "cora", (), (), protocol, {"device": "cpu"}, runs, split)
+
+
+def write(out: Path, record: Record, table: str) -> None:
+    file = out / experiments.cell_path(table, record.dataset, record.row, record.split)
     file.parent.mkdir(parents=True, exist_ok=True)
-    runs = [{"test": {"accuracy": accuracy}} for accuracy in accuracies]
-    record = {"row": row, "dataset": "cora", "split": split, "runs": runs, "environment": {"device": "cpu"}}
-    file.write_text(json.dumps(record))
+    file.write_text(json.dumps(asdict(record)))
+
+
+def make_table(name: str, out: Path) -> Table:
+    return tables.make_table(name, CellStore(out).read)
 
 
 @pytest.mark.parametrize("name", [*experiments.EXPERIMENTS, "controls", "links"])
 def test_without_results_there_are_dashes(name: str, tmp_path: Path) -> None:
-    table = tables.make_table(name, tmp_path)
+    table = make_table(name, tmp_path)
     assert all(len(row) == len(table.header) for row in table.rows)
     assert table.markdown()
 
 
 def test_table_1_has_ours_and_theirs(tmp_path: Path) -> None:
-    put(tmp_path, "table1/cora/a.json", "MAGNA, tuned", [0.80, 0.82, 0.84])
-    rows = tables.make_table("table1", tmp_path).rows
+    put(tmp_path, "table1", "MAGNA, tuned", [0.80, 0.82, 0.84])
+    rows = make_table("table1", tmp_path).rows
     assert rows[0] == ["MAGNA, tuned (ours)", "82.0 ± 2.0", "—", "—", "ours, 3 seeds, cpu"]
     assert rows[1] == ["MAGNA, ensemble (ours)", "—", "—", "—", "not yet measured"]
     assert rows[-1] == ["MAGNA, the paper", "85.4 ± 0.6", "73.7 ± 0.5", "81.4 ± 0.2", "MAGNA paper, Table 1"]
@@ -67,7 +83,7 @@ def test_a_terminal_of_any_width_shows_every_letter(width: int, tmp_path: Path) 
     for row in ("MAGNA, tuned", *experiments.CONTROLS):
         put_links(tmp_path, row, [0.45, 0.47], "families")
     for name in ("table3", "random-splits", "controls"):
-        table, shown = tables.make_table(name, tmp_path), io.StringIO()
+        table, shown = make_table(name, tmp_path), io.StringIO()
         table.show(Console(file=shown, width=width))
         said = "".join("".join(row) for row in [table.header, *table.rows]).replace("**", "").replace("`", "")
         assert sorted(_letters(shown.getvalue())) == sorted(_letters(said))
@@ -76,7 +92,7 @@ def test_a_terminal_of_any_width_shows_every_letter(width: int, tmp_path: Path) 
 def test_words_stay_whole_where_they_fit(tmp_path: Path) -> None:
     put_links(tmp_path, "No propagation", [0.45, 0.47])
     shown = io.StringIO()
-    tables.make_table("table3", tmp_path).show(Console(file=shown, width=80))
+    make_table("table3", tmp_path).show(Console(file=shown, width=80))
     assert all(word in shown.getvalue() for word in ("propagation", "RESCAL-DURA", "Ruffinelli"))
 
 
@@ -85,10 +101,10 @@ def _letters(text: str) -> str:
 
 
 def test_ablations_show_the_difference_to_the_whole(tmp_path: Path) -> None:
-    put(tmp_path, "table1/cora/a.json", "MAGNA, tuned", [0.80, 0.82, 0.84])
-    put(tmp_path, "ablations/cora/b.json", "No Diffusion", [0.70, 0.72, 0.74])
-    put(tmp_path, "ablations/cora/c.json", "No LayerNorm", [0.79, 0.81, 0.83])
-    rows = {(row[0], row[1]): row[2:] for row in tables.make_table("ablations", tmp_path).rows}
+    put(tmp_path, "table1", "MAGNA, tuned", [0.80, 0.82, 0.84])
+    put(tmp_path, "ablations", "No Diffusion", [0.70, 0.72, 0.74])
+    put(tmp_path, "ablations", "No LayerNorm", [0.79, 0.81, 0.83])
+    rows = {(row[0], row[1]): row[2:] for row in make_table("ablations", tmp_path).rows}
     assert rows["Cora", "MAGNA"] == ["82.0 ± 2.0", "", "85.4 ± 0.6", ""]
     assert rows["Cora", "No Diffusion"] == ["72.0 ± 2.0", "**−10.0 ± 1.6**", "83.0 ± 0.4", "−2.4"]
     assert rows["Cora", "No LayerNorm"] == ["81.0 ± 2.0", "−1.0 ± 1.6", "83.8 ± 0.6", "−1.6"]
@@ -96,16 +112,16 @@ def test_ablations_show_the_difference_to_the_whole(tmp_path: Path) -> None:
 
 
 def test_a_single_run_has_no_error(tmp_path: Path) -> None:
-    put(tmp_path, "table1/cora/a.json", "MAGNA, tuned", [0.80])
-    put(tmp_path, "switches/cora/b.json", "model.tanh=false", [0.70])
-    assert tables.make_table("switches", tmp_path).rows[1][2] == "70.0 (−10.0)"
+    put(tmp_path, "table1", "MAGNA, tuned", [0.80])
+    put(tmp_path, "switches", "model.tanh=false", [0.70])
+    assert make_table("switches", tmp_path).rows[1][2] == "70.0 (−10.0)"
 
 
 def test_switches_list_what_was_measured_in_order(tmp_path: Path) -> None:
-    put(tmp_path, "table1/cora/a.json", "MAGNA, tuned", [0.80, 0.82])
-    put(tmp_path, "switches/cora/b.json", "model.tanh=false", [0.81, 0.83])
-    put(tmp_path, "switches/cora/a.json", "model.top_k=5", [0.80, 0.82])
-    assert tables.make_table("switches", tmp_path).rows == [
+    put(tmp_path, "table1", "MAGNA, tuned", [0.80, 0.82])
+    put(tmp_path, "switches", "model.tanh=false", [0.81, 0.83])
+    put(tmp_path, "switches", "model.top_k=5", [0.80, 0.82])
+    assert make_table("switches", tmp_path).rows == [
         ["", "as tuned", "81.0 ± 1.4", "—", "—"],
         ["1", "`model.tanh=false`", "82.0 (+1.0 ± 1.4)", "—", "—"],
         ["3", "`model.top_k=5`", "81.0 (+0.0 ± 1.4)", "—", "—"],
@@ -114,10 +130,10 @@ def test_switches_list_what_was_measured_in_order(tmp_path: Path) -> None:
 
 def test_random_splits_are_compared_split_by_split(tmp_path: Path) -> None:
     for split in range(4):
-        put(tmp_path, f"random-splits/cora/magna/split-{split}.json", "MAGNA", [0.80 + split / 100] * 2, split)
-        put(tmp_path, f"random-splits/cora/gat/split-{split}.json", "GAT", [0.79 + split * split / 1000], split)
-    put(tmp_path, "random-splits/cora/diff-gcn/split-0.json", "Diff-GCN", [0.79], 0)
-    rows = tables.make_table("random-splits", tmp_path).rows
+        put(tmp_path, "random-splits", "MAGNA", [0.80 + split / 100] * 2, split)
+        put(tmp_path, "random-splits", "GAT", [0.79 + split * split / 1000], split)
+    put(tmp_path, "random-splits", "Diff-GCN", [0.79], 0)
+    rows = make_table("random-splits", tmp_path).rows
     assert rows[0][:3] == ["Cora", "MAGNA", "81.5 ± 1.3"]
     assert rows[1] == ["Cora", "GAT", "79.4 ± 0.4", "+2.1 ± 0.5", "0.018", "0.12", "82.2 ± 1.4"]
     assert rows[2][3:6] == ["—", "—", "—"]
@@ -127,7 +143,7 @@ def test_table_3_has_ours_and_theirs_of_each_graph(tmp_path: Path) -> None:
     put_links(tmp_path, "MAGNA, tuned", [0.501, 0.503])
     put_links(tmp_path, "No propagation", [0.45])
     put_links(tmp_path, "MAGNA, tuned", [0.4], "families")
-    table = tables.make_table("table3", tmp_path)
+    table = make_table("table3", tmp_path)
     assert table.header == ["data", "model", "MR", "MRR", "H@1", "H@3", "H@10", "source"]
     rows = {(row[0], row[1]): row[2:] for row in table.rows}
     assert rows["WN18RR", "MAGNA, tuned (ours)"] == [
@@ -148,7 +164,7 @@ def test_controls_show_what_is_left_of_the_gain(tmp_path: Path) -> None:
     put_links(tmp_path, "MAGNA, tuned", [0.50, 0.51], parts=True, commits=["abc", "def-dirty"])
     put_links(tmp_path, "No propagation", [0.45, 0.46], parts=True, commits=["abc", "abc"])
     put_links(tmp_path, "DistMult", [0.44])
-    assert tables.make_table("controls", tmp_path).rows == [
+    assert make_table("controls", tmp_path).rows == [
         ["WN18RR", "MAGNA, tuned", "recipe `wn18rr`", ".505 ± .007", "", ".405 ± .007", "abc, def-dirty"],
         ["WN18RR", "No propagation", "`model.K=0`", ".455 ± .007", "**−.050 ± .007**", ".355 ± .007", "abc"],
         ["WN18RR", "DistMult", "recipe `wn18rr`", ".440", "−.065", "—", "—"],
@@ -157,7 +173,7 @@ def test_controls_show_what_is_left_of_the_gain(tmp_path: Path) -> None:
 
 def test_the_short_table_of_link_prediction(tmp_path: Path) -> None:
     put_links(tmp_path, "MAGNA, tuned", [0.36, 0.37], "fb15k-237", device="NVIDIA H200")
-    table = tables.make_table("links", tmp_path)
+    table = make_table("links", tmp_path)
     assert table.header[1:-1] == ["WN18RR MRR", "WN18RR H@10", "FB15k-237 MRR", "FB15k-237 H@10"]
     assert table.rows[0] == ["MAGNA, tuned (ours)", "—", "—", ".365 ± .007", ".600", "ours, 2 seeds, NVIDIA H200"]
     assert table.rows[-1] == ["MAGNA + DistMult, the paper", ".502", ".589", ".369", ".563", "MAGNA paper, Table 3"]
@@ -167,7 +183,7 @@ def test_each_half_of_the_tuned_scores_has_a_row(tmp_path: Path) -> None:
     put_links(tmp_path, "MAGNA, tuned", [0.50, 0.51], parts=True)
     put_links(tmp_path, "No propagation", [0.45, 0.46], parts=True)
     for name, place in (("table3", 3), ("links", 1)):
-        rows = {row[place == 3]: row[place] for row in tables.make_table(name, tmp_path).rows}
+        rows = {row[place == 3]: row[place] for row in make_table(name, tmp_path).rows}
         assert rows["MAGNA, tuned (ours)"] == ".505 ± .007"
         assert rows["MAGNA, tuned: the encoder's scores alone (ours)"] == ".405 ± .007"
         assert rows["MAGNA, tuned: those past the encoder alone (ours)"] == ".305 ± .007"
@@ -175,18 +191,18 @@ def test_each_half_of_the_tuned_scores_has_a_row(tmp_path: Path) -> None:
 
 
 def test_published_ranks_are_numbers() -> None:
-    assert len(published.TABLE_3) == 15
-    for row in (*published.TABLE_3, *published.LINKS_ELSEWHERE):
+    assert len(published.PAPER_TABLE_3) == 15
+    for row in (*published.PAPER_TABLE_3, *published.LINKS_ELSEWHERE):
         for (_, metric), figure in row.figures.items():
             assert 100 < float(figure) < 6000 if metric == "mr" else 0 < float(figure) < 1
-    for dataset in published.GRAPHS:
+    for dataset in published.KNOWLEDGE_GRAPHS:
         paper = float(published.MAGNA_LINKS_PAPER.figures[dataset, "mrr"])
         assert load_recipe(dataset).expected.paper == paper
 
 
 def test_every_row_of_ours_has_theirs() -> None:
-    assert set(experiments.ABLATIONS) == set(published.ABLATIONS)
-    assert set(experiments.RANDOM_SPLITS) == set(published.RANDOM_SPLITS)
+    assert set(experiments.ABLATED_PARTS) == set(published.PAPER_ABLATIONS)
+    assert set(experiments.SPLIT_RECIPES) == set(published.PAPER_SPLITS)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -199,20 +215,32 @@ def test_the_tables_of_the_pages_are_those_of_the_files(page: str) -> None:
 def test_a_file_that_is_no_figure_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "table1").mkdir()
     (tmp_path / "table1" / "other.json").write_text(content)
-    with pytest.raises(ValueError, match=r"other\.json is no figure of a table; try to delete it"):
-        tables.make_table("table1", tmp_path)
+    with pytest.raises(ValueError, match=r"other\.json: is no cell of a table; try to delete it"):
+        make_table("table1", tmp_path)
 
 
 @pytest.mark.parametrize("dataset", ["wn18rr", "fb15k-237", "families"])
 def test_what_a_recipe_expects_is_what_was_measured(dataset: str) -> None:
-    recipes = [cell for cell in experiments.table3(dataset) if not cell.changes]
+    recipes = [cell for cell in experiments.table3_cells(dataset) if not cell.changes]
     assert any(cell.config.expected.seeds for cell in recipes)
+    store = CellStore(results=ROOT / "results")
     for cell in recipes:
-        file, expected = ROOT / "results" / cell.path, cell.config.expected
-        assert file.exists() == (expected.seeds > 0), cell.path
+        runs, expected = store.runs(cell), cell.config.expected
+        assert len(runs) == expected.seeds, cell.path
         if expected.seeds:
-            found = json.loads(file.read_text())
-            assert round(found["mean"]["valid"]["mrr"], 3) == expected.valid
-            assert round(found["mean"]["test"]["mrr"], 3) == expected.test
-            assert round(found["std"]["test"]["mrr"], 3) == expected.test_std
-            assert len(found["runs"]) == expected.seeds
+            valid, test = (spread([run[split]["mrr"] for run in runs]) for split in ("valid", "test"))
+            assert round(valid.mean, 3) == expected.valid
+            assert round(test.mean, 3) == expected.test
+            assert round(test.std, 3) == expected.test_std
+
+
+def test_the_table_of_single_recipes(tmp_path: Path) -> None:
+    write_records(tmp_path, "training", [_record("digits", [0.941, 0.9614])])
+    table = tables.make_table("training", CellStore(results=tmp_path).read)
+    assert table.rows == [["`digits`", "cora", "95.1 ± 1.4", "2", "cpu"]]
+
+
+def test_a_record_of_an_older_protocol_is_marked(tmp_path: Path) -> None:
+    write(tmp_path, _record("GAT", [0.8], protocol=PROTOCOL - 1), "table1")
+    (row,) = [row for row in make_table("table1", tmp_path).rows if row[0] == "GAT (ours)"]
+    assert row == ["GAT (ours)", "80.0", "—", "—", "ours, 1 seed, cpu, outdated"]

@@ -20,6 +20,7 @@ from magna.cli.options import (
     show_notes,
 )
 from magna.config.schema import load_recipe, split_key
+from magna.errors import ArgumentError
 
 study_app = typer.Typer()
 
@@ -122,8 +123,15 @@ def reproduce(
     ] = None,
     data_dir: DataDir = None,
     out: Annotated[
-        Path | None, typer.Option(help="Results folder; results, with --quick runs/quick.", show_default=False)
+        Path | None,
+        typer.Option(help="Folder for one file a figure; runs/cells, with --quick runs/quick.", show_default=False),
     ] = None,
+    results: Annotated[
+        Path, typer.Option(help="Committed results; their figures are not trained again, except with --quick.")
+    ] = Path("results"),
+    collect: Annotated[
+        bool, typer.Option("--collect", help="Train nothing; add the figures in OUT to the committed results.")
+    ] = False,
     run_dir: Annotated[
         Path | None,
         typer.Option(
@@ -135,20 +143,21 @@ def reproduce(
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """A table of the paper, ours beside theirs; stopped, it goes on when it is called again.
-
-    Figures that are in the results folder are not trained again.
-    """
-    folder = out or Path("runs/quick" if quick else "results")
+    """A table of the paper, ours beside theirs. After a stop, the same command continues."""
+    folder = out or Path("runs/quick" if quick else "runs/cells")
 
     def work() -> dict[str, Any]:
-        share_cores()
         from magna.paper import reproduce as reproduction
-        from magna.paper.tables import make_table
 
-        result = reproduction.reproduce(
+        if collect:
+            if quick:
+                raise ArgumentError("--quick", True, "without --collect")
+            return reproduction.collect(name, out=folder, results=results)
+        share_cores()
+        return reproduction.reproduce(
             name,
             out=folder,
+            results=None if quick else results,
             seeds=seeds,
             quick=quick,
             datasets=dataset,
@@ -158,20 +167,25 @@ def reproduce(
             device=device.value,
             say=lambda line: print(line, file=sys.stderr),
         )
-        return result | make_table(name, folder, [*result["diverged"], *result["outdated"]])._asdict()
 
     def show(result: dict[str, Any]) -> None:
         from rich.console import Console
 
-        from magna.paper.tables import Table
+        from magna.paper.render import Table
 
         Table(result["header"], result["rows"]).show(Console())
-        files, seeds = len(result["files"]), result["seeds"]
-        typer.echo(f"{files} file{'s' * (files != 1)} of {seeds} seed{'s' * (seeds != 1)} in {result['out']}")
+        if collect:
+            typer.echo(f"{len(result['collected'])} figures of {folder} are now in {results}/{name}")
+            return
+        committed, seeds = [file for file in result["files"] if file.endswith(".csv")], result["seeds"]
+        if (files := len(result["files"]) - len(committed)) or not committed:
+            typer.echo(f"{files} file{'s' * (files != 1)} of {seeds} seed{'s' * (seeds != 1)} in {result['out']}")
+        if committed:
+            typer.echo(f"figures measured before: {', '.join(committed)}")
         if result["diverged"]:
-            typer.echo(f"no result, because the loss was no number any more: {', '.join(result['diverged'])}")
-        if left_out := [file for file in result["outdated"] if file not in result["diverged"]]:
-            typer.echo(f"left out, because their recipes have changed since: {', '.join(left_out)}")
+            typer.echo(f"no result, because the loss was not finite: {', '.join(result['diverged'])}")
+        if outdated := [path for path in result["outdated"] if path not in result["diverged"]]:
+            typer.echo(f"outdated, because recipe or protocol have changed since: {', '.join(outdated)}")
 
     finish(work, verbose, as_json, show)
 

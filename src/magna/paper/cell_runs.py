@@ -1,4 +1,4 @@
-"""Cells of link prediction: a run of its own for every seed, recorded as soon as it ends."""
+"""Cells of link prediction: one run a seed, recorded when it ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from magna.config.schema import REPORT_SEEDS, Config
 from magna.errors import Diverged
-from magna.paper.cells import Job, recorded_runs, write_cell
+from magna.paper.cells import Job
 from magna.paper.experiments import Cell
 from magna.training.loop import Epoch
 from magna.training.run_folder import RunFolder
@@ -19,10 +19,10 @@ from magna.use.links import evaluate_links
 
 
 def train_cells(cells: Sequence[Cell], job: Job, run_dir: Path) -> list[str]:
-    """Train what the files of the cells lack, seed by seed, and return the files of those that diverged.
+    """Train the missing seeds of cells one by one, and return the paths of the cells that diverged.
 
-    A run that was stopped goes on from its checkpoint in `run_dir`; its folder is removed once the result is in the
-    cell's file.
+    A stopped run continues from its checkpoint in `run_dir`. Its folder is removed when the result is in the file of
+    the cell.
     """
     diverged = []
     for number, cell in enumerate(cells, start=1):
@@ -38,32 +38,31 @@ def train_cells(cells: Sequence[Cell], job: Job, run_dir: Path) -> list[str]:
 
 
 def _train_cell(cell: Cell, job: Job, run_dir: Path) -> None:
-    path = job.out / cell.path
-    runs = recorded_runs(path, cell.config)
+    runs = job.store.runs(cell)
     for seed in REPORT_SEEDS[: job.seeds]:
         if seed in {run["seed"] for run in runs}:
             continue
         job.say(f"{cell.dataset}, {cell.row}, seed {seed}: training")
         folder = run_dir / f"{cell.path.removesuffix('.json').replace('/', '-')}-seed-{seed}"
         runs.append(_train_seed(cell.config.with_seed(seed), folder, job) | job.origin)
-        write_cell(path, cell, runs, job.stamp)
+        job.store.write(cell, runs, job.machine)
         shutil.rmtree(folder)
 
 
 def _train_seed(config: Config, folder: Path, job: Job) -> dict[str, Any]:
-    """Train one run to its end, or go on with it, and rank the test triples on either side."""
-    run, say = RunFolder(folder), job.seldom()
+    """Train or resume one run, and rank the test triples on both sides."""
+    run, say = RunFolder(folder), job.say_seldom()
     if folder.exists() and not (run.exists() and run.config == config):
         with run.alone():
-            shutil.rmtree(folder)  # of a recipe that has changed since, or what a stop has left of such a one
+            shutil.rmtree(folder)  # of another recipe, or incomplete
 
     def on_epoch(epoch: Epoch) -> None:
         best = "" if epoch.best is None else f", best validation MRR {epoch.best['mrr']:.3f}"
         say(f"  epoch {epoch.number} of {epoch.of}{best}")
 
-    where: dict[str, Any] = {"data_dir": job.data_dir, "device": job.device.type}
-    train(config, run_dir=folder, resume=True, on_epoch=on_epoch, **where)
-    summary, report = run.summary, evaluate_links(folder, **where)
+    options: dict[str, Any] = {"data_dir": job.data_dir, "device": job.device.type}
+    train(config, run_dir=folder, resume=True, on_epoch=on_epoch, **options)
+    summary, report = run.summary, evaluate_links(folder, **options)
     assert summary is not None
     return {
         "seed": config.train.seed,

@@ -1,4 +1,4 @@
-"""The file of a cell: what was trained, what came of each seed, where and when."""
+"""Cells of a table on disk: one JSON file a cell while they are trained, and their committed form."""
 
 from __future__ import annotations
 
@@ -6,117 +6,193 @@ import datetime
 import json
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from magna.config.atomic_files import write_whole
-from magna.config.schema import Config
-from magna.paper.experiments import Cell, same_training
-from magna.tasks.metrics import Spread, spread
+from magna.config.schema import Config, load_recipe, recipe_names
+from magna.errors import DataError
+from magna.paper.experiments import Cell, cell_path
+from magna.paper.records import PROTOCOL, Record, read_records, settings_of, write_records
 from magna.training.run_folder import environment
 
-SAY_SECONDS = 10  # between two lines about what is still training, at least
-# Of a config, what a cell keeps: the recipe itself tells the rest.
-_TRAINED = ("recipe", "data", "model", "task", "train")
-# Of a run, what mean and deviation are taken of where it is there, and what is no result.
-_SCORED = ("valid", "test", "test_head", "test_tail", "test_encoder", "test_skip")
-_UNREPORTED = ("loss",)
+PROGRESS_SECONDS = 10  # at least, between two lines about the same training
+
+Records = Mapping[tuple[str, str], Sequence[Record]]  # (row, data set) → its records, one a random split
+
+
+@dataclass(frozen=True)
+class CellStore:
+    """Records of cells, from files that training writes and from the committed results.
+
+    Args:
+        out: folder of the files, `TABLE/DATASET/ROW.json`; None: no files.
+        results: folder of the committed results; None: none are read.
+    """
+
+    out: Path | None = None
+    results: Path | None = None
+    _committed: dict[str, dict[Any, Record]] = field(default_factory=dict)
+
+    def runs(self, cell: Cell) -> list[dict[str, Any]]:
+        """Runs of a cell by seed; none of other settings or of an older protocol."""
+        current = [record for record in self._of(cell) if record.is_current(cell.config)]
+        return list(reduce(Record.joined, current).runs) if current else []
+
+    def is_outdated(self, cell: Cell) -> bool:
+        """True if all runs of a cell are of other settings or of an older protocol."""
+        return bool(self._of(cell)) and not self.runs(cell)
+
+    def write(self, cell: Cell, runs: Sequence[dict[str, Any]], machine: Mapping[str, Any]) -> None:
+        """Write the file of a cell."""
+        if self.out is None:
+            raise ValueError("a store without a folder cannot be written")
+        record = Record(
+            dataset=cell.dataset,
+            row=cell.row,
+            recipe=cell.config.recipe,
+            changes=cell.changes,
+            settings=settings_of(cell.config),
+            protocol=PROTOCOL,
+            machine=machine,
+            runs=runs,
+            split=cell.split,
+        )
+        text = json.dumps(asdict(record), indent=1, ensure_ascii=False) + "\n"
+        write_whole(self.out / cell.path, text.encode(), again="the same command")
+
+    def read(self, table: str, expected: Mapping[str, Config] | None = None, without: Collection[str] = ()) -> Records:
+        """Records of a table, without those whose settings are not the `expected` ones of their path."""
+        joined: dict[str, Record] = {}
+        for record in (*self._read_committed(table).values(), *self._read_files(table)):
+            path = cell_path(table, record.dataset, record.row, record.split)
+            config = (expected or {}).get(path)
+            if path not in without and (config is None or record.is_current(config)):
+                joined[path] = joined[path].joined(record) if path in joined else record
+        records: dict[tuple[str, str], list[Record]] = {}
+        for record in joined.values():
+            records.setdefault((record.row, record.dataset), []).append(record)
+        return records
+
+    def collect(self, table: str, cells: Iterable[Cell]) -> list[str]:
+        """Add the files of the cells of a table to its committed results; return the paths of the files."""
+        if self.out is None or self.results is None:
+            raise ValueError("cells are collected from one folder into another; one of them is missing")
+        records, collected = dict(self._read_committed(table)), list[str]()
+        for cell in cells:
+            path = self.out / cell.path
+            if cell.table != table or not path.is_file():
+                continue
+            record = _read_file(path)
+            if not record.is_current(cell.config):
+                continue
+            if unclean := [run["seed"] for run in record.runs if not _is_clean(run.get("commit"))]:
+                fault = f"the code that trained seeds {', '.join(map(str, unclean))} is no commit"
+                raise DataError(path, fault, hint="the same training from a clean checkout")
+            before = records.get(record.place)
+            joined = before.joined(record) if before is not None and before.is_current(cell.config) else record
+            records[record.place] = _as_changes(replace(joined, machine=record.machine))
+            collected.append(cell.path)
+        if collected:
+            write_records(self.results, table, records.values())
+            self._committed.pop(table)
+        return collected
+
+    def _of(self, cell: Cell) -> list[Record]:
+        committed = self._read_committed(cell.table).get((cell.dataset, cell.row, cell.split))
+        records = [] if committed is None else [committed]
+        if self.out is not None and (self.out / cell.path).is_file():
+            with suppress(DataError):  # a damaged file is trained again, and replaced
+                records.append(_read_file(self.out / cell.path))
+        return records
+
+    def _read_committed(self, table: str) -> dict[Any, Record]:
+        if table not in self._committed:
+            self._committed[table] = {} if self.results is None else read_records(self.results, table)
+        return self._committed[table]
+
+    def _read_files(self, table: str) -> Iterator[Record]:
+        if self.out is not None:
+            yield from map(_read_file, sorted((self.out / table).rglob("*.json")))
 
 
 @dataclass(frozen=True)
 class Job:
-    """What all cells of one command share."""
+    """Options that all cells of one command share.
 
-    out: Path
+    Args:
+        store: where the cells are.
+        seeds: report seeds of each cell.
+        data_dir: folder of the data sets.
+        device: where the cells are trained.
+        say: called with a line of progress.
+    """
+
+    store: CellStore
     seeds: int
     data_dir: str | Path | None
     device: torch.device
-    stamp: dict[str, Any]
     say: Callable[[str], None]
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    origin: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def origin(self) -> dict[str, Any]:
-        """Where a run is from: those of one file may come from several commands."""
-        return {"device": self.stamp["environment"]["device"], **{key: self.stamp[key] for key in ("commit", "date")}}
+    @staticmethod
+    def start(
+        store: CellStore, seeds: int, data_dir: str | Path | None, device: torch.device, say: Callable[[str], None]
+    ) -> Job:
+        """A job with the machine and the commit of this moment."""
+        machine = environment(device)
+        date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M")
+        origin = {"device": machine["device"], "commit": _commit(), "date": date}
+        return Job(store, seeds, data_dir, device, say, machine, origin)
 
-    def seldom(self) -> Callable[[str], None]:
-        """As `say`, for what goes on for long: most lines are left out."""
-        said = time.monotonic()
+    def say_seldom(self) -> Callable[[str], None]:
+        """`say` with at most one line in `PROGRESS_SECONDS`."""
+        last = time.monotonic()
 
         def say(line: str) -> None:
-            nonlocal said
-            if time.monotonic() - said > SAY_SECONDS:
-                said = time.monotonic()
+            nonlocal last
+            if time.monotonic() - last > PROGRESS_SECONDS:
+                last = time.monotonic()
                 self.say(line)
 
         return say
 
 
-def recorded_runs(path: Path, config: Config) -> list[dict[str, Any]]:
-    """The runs that a file holds of a cell; none where it was trained with other settings."""
-    if not path.is_file():
-        return []
+def _read_file(path: Path) -> Record:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        before = Config.from_dict(found["config"])
-        return list(found["runs"]) if same_training(before, config.with_seed(before.train.seed)) else []
+        content = json.loads(path.read_text(encoding="utf-8"))
+        tuples = {key: tuple(content[key]) for key in ("changes", "settings")}
+        return Record(**content | tuples)
     except (ValueError, KeyError, TypeError):
-        return []
+        raise DataError(path, "is no cell of a table", hint="to delete it, then it is trained again") from None
 
 
-def is_done(path: Path, config: Config, seeds: int) -> bool:
-    """Whether a file holds this cell: trained with these settings and at least so many seeds."""
-    return len(recorded_runs(path, config)) >= seeds
+def _as_changes(record: Record) -> Record:
+    """The record with the settings of its recipe alone, where recipe and changes give the same training."""
+    if record.recipe not in recipe_names():
+        return record
+    of_recipe = replace(record, settings=settings_of(load_recipe(record.recipe)))
+    return of_recipe if of_recipe.trained_settings == record.trained_settings else record
 
 
-def write_cell(path: Path, cell: Cell, runs: Sequence[dict[str, Any]], stamp: dict[str, Any]) -> None:
-    record = {
-        "dataset": cell.dataset,
-        "row": cell.row,
-        "recipe": cell.config.recipe,
-        "changes": list(cell.changes),
-        "split": cell.split,
-        "mean": _over(runs, lambda found: found.mean),
-        "std": _over(runs, lambda found: found.std),
-        "runs": list(runs),
-        "config": {part: value for part, value in cell.config.to_dict().items() if part in _TRAINED},
-    }
-    text = json.dumps(record | stamp, indent=1, ensure_ascii=False) + "\n"
-    write_whole(path, text.encode(), again="the same command")
-
-
-def _over(runs: Sequence[dict[str, Any]], statistic: Callable[[Spread], float]) -> dict[str, dict[str, float]]:
-    return {
-        split: {
-            metric: statistic(spread([run[split][metric] for run in runs]))
-            for metric in runs[0][split]
-            if metric not in _UNREPORTED
-        }
-        for split in _SCORED
-        if split in runs[0]
-    }
-
-
-def make_stamp(device: torch.device) -> dict[str, Any]:
-    """Where and when."""
-    return {
-        "environment": environment(device),
-        "commit": _commit(),
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
-    }
+def _is_clean(commit: str | None) -> bool:
+    return commit is not None and not commit.endswith("-dirty")
 
 
 def _commit() -> str | None:
     """The commit of this source, None where it is installed without its history."""
-    here = Path(__file__)
+    file = Path(__file__)
     try:
-        # Installed into a folder of somebody's repository, it is none of its files.
-        _git("ls-files", "--error-unmatch", here.name, cwd=here.parent)
-        return _git("describe", "--always", "--dirty", cwd=here.parent)
+        # A package inside another repository is none of its files.
+        _git("ls-files", "--error-unmatch", file.name, cwd=file.parent)
+        return _git("describe", "--always", "--dirty", cwd=file.parent)
     except (OSError, subprocess.CalledProcessError):
         return None
 

@@ -1,4 +1,4 @@
-"""What `magna reproduce` trains: the cells of each table, from the recipes."""
+"""Cells of each table of the paper, made from the recipes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from magna.config.schema import Config, load_recipe, recipe_names
-from magna.paper.published import DATASETS, GRAPHS
+from magna.errors import ArgumentError
+from magna.paper.published import CITATION_GRAPHS, KNOWLEDGE_GRAPHS
 
 NUM_SPLITS = 10
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure of a table: a recipe, changed or not, on one split of its data, trained with several seeds."""
+    """One figure of a table: a recipe, with or without changes, on one split of its data, over several seeds."""
 
-    table: str  # the table it was first made for; others may show it too
+    table: str  # the table that trains it; others may show it too
     dataset: str
     row: str
     config: Config
@@ -27,13 +28,22 @@ class Cell:
 
     @property
     def path(self) -> str:
-        """Its file below the results folder."""
-        name = re.sub(r"[^a-z0-9.]+", "-", self.row.lower()).strip("-")
-        return f"{self.table}/{self.dataset}/{name}" + ("" if self.split is None else f"/split-{self.split}") + ".json"
+        """File of the cell below the folder of its table."""
+        return cell_path(self.table, self.dataset, self.row, self.split)
 
 
-# Row → the recipe of a data set, and what is changed of it.
-TABLE_1 = {
+def cell_path(table: str, dataset: str, row: str, split: int | None) -> str:
+    """File of a cell while it is trained.
+
+    >>> cell_path("random-splits", "cora", "Diff-GCN", 3)
+    'random-splits/cora/diff-gcn/split-3.json'
+    """
+    name = re.sub(r"[^a-z0-9.]+", "-", row.lower()).strip("-")
+    return f"{table}/{dataset}/{name}" + ("" if split is None else f"/split-{split}") + ".json"
+
+
+# Row → recipe of a data set, and changes of it.
+TABLE_1_RECIPES = {
     "MAGNA, tuned": "{}",
     "MAGNA, ensemble": "{}-ensemble",
     "MAGNA, paper": "{}-paper",
@@ -43,24 +53,24 @@ TABLE_1 = {
     "GAT, ensemble": "{}-gat model.members=8",
     "Diff-GCN, ensemble": "{}-diff-gcn model.members=8",
 }
-# "DistMult" is the decoder alone, with settings of its own; what data has no recipe for is left out.
-TABLE_3 = {
+# "DistMult" is the decoder alone, with its own recipe. A data set without the recipe has no such row.
+TABLE_3_RECIPES = {
     "MAGNA, tuned": "{}",
     "MAGNA, paper": "{}-paper",
     "MAGNA, official": "{}-official",
     "DistMult": "{}-distmult",
 }
-RANDOM_SPLITS = {"MAGNA": "{}", "GAT": "{}-gat", "Diff-GCN": "{}-diff-gcn"}
+SPLIT_RECIPES = {"MAGNA": "{}", "GAT": "{}-gat", "Diff-GCN": "{}-diff-gcn"}
 
 # The four ablations of the paper's Table 1.
-ABLATIONS = {
+ABLATED_PARTS = {
     "No LayerNorm": ("model.norm=none", "model.final_norm=none"),
     "No Diffusion": ("model.diffusion=false",),
     "No Feed-Forward": ("model.feed_forward=false",),
     "No (LayerNorm + Feed-Forward)": ("model.norm=none", "model.final_norm=none", "model.feed_forward=false"),
 }
 
-# What a gain of link prediction must not survive.
+# Changes after which link prediction must lose its gain.
 CONTROLS = {
     "No propagation": ("model.K=0",),
     "Random graph": ("data.control=random-graph",),
@@ -68,8 +78,8 @@ CONTROLS = {
     "No relation types": ("data.control=no-types",),
 }
 
-# One step away from the tuned recipe along each difference between the paper and its authors' code, and along what this
-# model adds; one that leads to where the recipe stands is left out. The points are those of docs/switches.md.
+# One change of the tuned recipe for each difference between the paper and its authors' code, and for each addition of
+# this package. A change that a recipe already has is left out. The points are those of docs/switches.md.
 SWITCHES = (
     ("1", "model.projection=shared"),
     ("1", "model.projection=separate"),
@@ -131,7 +141,7 @@ SWITCHES = (
     ("ours", "model.node_dropout=0.0"),
     ("ours", "model.node_dropout=0.3"),
 )
-# What has an effect, or is a model, only beside something else.
+# Changes that have no effect, or give no model, where another setting is missing.
 _IDLE: dict[str, Callable[[Config], bool]] = {
     "task.passes=4": lambda config: config.task.consistency == 0,
     "model.ffn_dropout=0.1": lambda config: not config.model.feed_forward,
@@ -142,31 +152,31 @@ _IDLE: dict[str, Callable[[Config], bool]] = {
 
 
 def base(dataset: str, table: str = "table1") -> Cell:
-    """The tuned recipe: a row of Table 1 or 3, and what ablations, switches and controls are compared with."""
+    """The tuned recipe: a row of Table 1 or 3, and the base of ablations, switches and controls."""
     return Cell(table, dataset, "MAGNA, tuned", load_recipe(dataset))
 
 
-def table1(dataset: str) -> Iterator[Cell]:
-    for row, text in TABLE_1.items():
+def table1_cells(dataset: str) -> Iterator[Cell]:
+    for row, text in TABLE_1_RECIPES.items():
         recipe, *changes = text.format(dataset).split()
         yield Cell("table1", dataset, row, load_recipe(recipe).with_values(changes), tuple(changes))
 
 
-def ablations(dataset: str) -> Iterator[Cell]:
+def ablations_cells(dataset: str) -> Iterator[Cell]:
     start = base(dataset)
     yield start
-    yield from without(start, "ablations", ABLATIONS)
+    yield from without(start, "ablations", ABLATED_PARTS)
 
 
-def table3(dataset: str) -> Iterator[Cell]:
+def table3_cells(dataset: str) -> Iterator[Cell]:
     """The recipes of a knowledge graph, and the tuned one under each control."""
-    for row, recipe in TABLE_3.items():
+    for row, recipe in TABLE_3_RECIPES.items():
         if recipe.format(dataset) in recipe_names():
             yield Cell("table3", dataset, row, load_recipe(recipe.format(dataset)))
     yield from without(base(dataset, "table3"), "table3", CONTROLS)
 
 
-def switches(dataset: str) -> Iterator[Cell]:
+def switches_cells(dataset: str) -> Iterator[Cell]:
     start = base(dataset)
     yield start
     for point, text in SWITCHES:
@@ -176,21 +186,21 @@ def switches(dataset: str) -> Iterator[Cell]:
             yield replace(cell, point=point)
 
 
-def random_splits(dataset: str) -> Iterator[Cell]:
-    for row, recipe in RANDOM_SPLITS.items():
+def random_splits_cells(dataset: str) -> Iterator[Cell]:
+    for row, recipe in SPLIT_RECIPES.items():
         config = load_recipe(recipe.format(dataset))
         for split in range(NUM_SPLITS):
             on_split = config.with_values(["data.split=random", f"data.split_seed={split}"])
-            yield Cell("random-splits", dataset, row, on_split, split=split)
+            yield Cell("random-splits", dataset, row, on_split, ("data.split=random",), split=split)
 
 
 def without(start: Cell, table: str, parts: Mapping[str, tuple[str, ...]]) -> Iterator[Cell]:
-    """The cell less each part; one that the recipe lacks already cannot be taken away, alone or with others."""
-    found = [start]
+    """The cell without each part; a part that the recipe lacks is left out, alone and among others."""
+    cells = [start]
     for row, changes in parts.items():
         cell = changed(start, table, row, changes)
-        if not any(same_training(cell.config, other.config) for other in found):
-            found.append(cell)
+        if not any(same_training(cell.config, other.config) for other in cells):
+            cells.append(cell)
             yield cell
 
 
@@ -200,27 +210,29 @@ def changed(cell: Cell, table: str, row: str, changes: tuple[str, ...]) -> Cell:
 
 
 def same_training(one: Config, other: Config) -> bool:
-    """Whether two configs train the same thing, whatever they tell about it."""
+    """True if two configs train the same model in the same way."""
     return all(getattr(one, part) == getattr(other, part) for part in ("data", "model", "task", "train"))
 
 
 class Experiment(NamedTuple):
+    """A table of the paper: its cells by data set, and the report seeds of each cell."""
+
     cells: Callable[[str], Iterator[Cell]]
-    datasets: tuple[str, ...] = DATASETS
-    also: tuple[str, ...] = ()  # data that the paper does not have: trained where it is asked for
-    seeds: int = 20  # report seeds of a cell
+    datasets: tuple[str, ...] = CITATION_GRAPHS
+    also: tuple[str, ...] = ()  # data sets that the paper does not have, trained on request only
+    seeds: int = 20
     quick: tuple[str, ...] = ("train.epochs=3",)
-    quick_skip: tuple[str, ...] = ()  # beside them, where a recipe has embeddings past the encoder
+    quick_skip: tuple[str, ...] = ()  # in addition, where a recipe has embeddings outside the encoder
 
 
 EXPERIMENTS = {
-    "table1": Experiment(table1),
-    "ablations": Experiment(ablations),
-    "switches": Experiment(switches),
-    "random-splits": Experiment(random_splits, seeds=10),
+    "table1": Experiment(table1_cells),
+    "ablations": Experiment(ablations_cells),
+    "switches": Experiment(switches_cells),
+    "random-splits": Experiment(random_splits_cells, seeds=10),
     "table3": Experiment(
-        table3,
-        tuple(GRAPHS),
+        table3_cells,
+        tuple(KNOWLEDGE_GRAPHS),
         also=("families",),
         seeds=3,
         quick=("train.epochs=1", "model.hidden_channels=16", "model.entity_channels=16", "model.heads=2"),
@@ -230,29 +242,29 @@ EXPERIMENTS = {
 
 
 def quick(name: str, config: Config) -> Config:
-    """A config with which the form of a table shows in a short time."""
+    """A config that shows the form of a table in a short time."""
     experiment = EXPERIMENTS[name]
     return config.with_values(experiment.quick + (experiment.quick_skip if config.model.skip_channels else ()))
 
 
 def cells(name: str, datasets: Sequence[str] | None = None, rows: Sequence[str] | None = None) -> list[Cell]:
-    """Every cell of a table, on all of the paper's data sets or on some, in all rows or in some.
+    """Cells of a table, on all data sets of the paper or on some, in all rows or in some.
 
     >>> len(cells("random-splits", []))
     0
     """
     if name not in EXPERIMENTS:
-        raise ValueError(f"table is {name!r}; allowed: {', '.join(EXPERIMENTS)}")
+        raise ArgumentError("table", name, list(EXPERIMENTS))
     experiment = EXPERIMENTS[name]
     allowed = (*experiment.datasets, *experiment.also)
     for dataset in datasets or ():
         if dataset not in allowed:
-            raise ValueError(f"data set is {dataset!r}; allowed for {name}: {', '.join(allowed)}")
+            raise ArgumentError(f"data set of {name}", dataset, allowed)
     chosen = experiment.datasets if datasets is None else datasets
-    found = [cell for dataset in chosen for cell in experiment.cells(dataset)]
-    known = list(dict.fromkeys(cell.row for cell in found))
-    wanted = None if rows is None else [row.removesuffix(" (ours)") for row in rows]  # as the table has it
-    for row in wanted or ():
+    every = [cell for dataset in chosen for cell in experiment.cells(dataset)]
+    known = list(dict.fromkeys(cell.row for cell in every))
+    wanted = known if rows is None else [row.removesuffix(" (ours)") for row in rows]  # as the table has it
+    for row in wanted:
         if row not in known:
-            raise ValueError(f"row is {row!r}; allowed for {name} on {', '.join(chosen)}: {'; '.join(known)}")
-    return [cell for cell in found if wanted is None or cell.row in wanted]
+            raise ArgumentError(f"row of {name} on {', '.join(chosen)}", row, known)
+    return [cell for cell in every if cell.row in wanted]

@@ -1,16 +1,18 @@
-"""Numbers that others published: accuracy in percent, with its deviation where one was given, and filtered ranks."""
+"""Published results: accuracy in percent, with its deviation where the source has one, and filtered ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-DATASETS = ("cora", "citeseer", "pubmed")
-GRAPHS = {"wn18rr": "WN18RR", "fb15k-237": "FB15k-237"}  # name → as it is written
+CITATION_GRAPHS = ("cora", "citeseer", "pubmed")
+KNOWLEDGE_GRAPHS = {"wn18rr": "WN18RR", "fb15k-237": "FB15k-237"}  # name → spelling in tables
 LINK_METRICS = {"mr": "MR", "mrr": "MRR", "hits@1": "H@1", "hits@3": "H@3", "hits@10": "H@10"}
 
 
-class Figure(NamedTuple):
+class PublishedAccuracy(NamedTuple):
+    """Mean accuracy in percent and its standard deviation."""
+
     mean: float
     std: float | None = None
 
@@ -18,74 +20,76 @@ class Figure(NamedTuple):
         return f"{self.mean:.1f}" if self.std is None else f"{self.mean:.1f} ± {self.std:.1f}"
 
 
-class Row(NamedTuple):
-    """One line of somebody's table."""
+class AccuracyRow(NamedTuple):
+    """One row of a published table of accuracies."""
 
     model: str
     source: str
-    figures: Mapping[str, Figure]
+    figures: Mapping[str, PublishedAccuracy]
 
 
-def _row(model: str, source: str, *figures: float | tuple[float, float]) -> Row:
-    values = (Figure(*figure) if isinstance(figure, tuple) else Figure(figure) for figure in figures)
-    return Row(model, source, dict(zip(DATASETS, values, strict=True)))
+def _accuracies(model: str, source: str, *figures: float | tuple[float, float]) -> AccuracyRow:
+    pairs = (figure if isinstance(figure, tuple) else (figure,) for figure in figures)
+    return AccuracyRow(
+        model, source, dict(zip(CITATION_GRAPHS, (PublishedAccuracy(*pair) for pair in pairs), strict=True))
+    )
 
 
 _TABLE_1 = "MAGNA paper, Table 1"
 _RANDOM_SPLITS = "MAGNA paper, appendix, random splits"
 
-MAGNA_PAPER = _row("MAGNA, the paper", _TABLE_1, (85.4, 0.6), (73.7, 0.5), (81.4, 0.2))
+MAGNA_PAPER = _accuracies("MAGNA, the paper", _TABLE_1, (85.4, 0.6), (73.7, 0.5), (81.4, 0.2))
 
 # Public split.
-TABLE_1 = (
-    _row("GCN", _TABLE_1, 81.5, 70.3, 79.0),
-    _row("GAT", _TABLE_1, (83.0, 0.7), (72.5, 0.7), (79.0, 0.3)),
-    _row("APPNP", _TABLE_1, (84.3, 0.2), (71.1, 0.4), (79.7, 0.3)),
-    _row("Diff-GCN", _TABLE_1, (83.6, 0.2), (73.4, 0.3), (79.6, 0.4)),
-    _row("DAGNN", "Liu et al. 2020, 100 runs", (84.4, 0.5), (73.3, 0.6), (80.5, 0.5)),
-    _row("GCNII", "Chen et al. 2020", 85.5, 73.4, 80.3),
-    _row("GRAND", "Feng et al. 2020, 100 runs", (85.4, 0.4), (75.4, 0.4), (82.7, 0.6)),
+PAPER_TABLE_1 = (
+    _accuracies("GCN", _TABLE_1, 81.5, 70.3, 79.0),
+    _accuracies("GAT", _TABLE_1, (83.0, 0.7), (72.5, 0.7), (79.0, 0.3)),
+    _accuracies("APPNP", _TABLE_1, (84.3, 0.2), (71.1, 0.4), (79.7, 0.3)),
+    _accuracies("Diff-GCN", _TABLE_1, (83.6, 0.2), (73.4, 0.3), (79.6, 0.4)),
+    _accuracies("DAGNN", "Liu et al. 2020, 100 runs", (84.4, 0.5), (73.3, 0.6), (80.5, 0.5)),
+    _accuracies("GCNII", "Chen et al. 2020", 85.5, 73.4, 80.3),
+    _accuracies("GRAND", "Feng et al. 2020, 100 runs", (85.4, 0.4), (75.4, 0.4), (82.7, 0.6)),
     MAGNA_PAPER,
 )
 
-ABLATIONS = {
+PAPER_ABLATIONS = {
     row.model: row
     for row in (
-        _row("No LayerNorm", _TABLE_1, (83.8, 0.6), (71.1, 0.5), (79.8, 0.2)),
-        _row("No Diffusion", _TABLE_1, (83.0, 0.4), (71.6, 0.4), (79.3, 0.3)),
-        _row("No Feed-Forward", _TABLE_1, (84.9, 0.4), (72.2, 0.3), (80.9, 0.3)),
-        _row("No (LayerNorm + Feed-Forward)", _TABLE_1, (84.3, 0.6), (72.6, 0.4), (79.6, 0.4)),
+        _accuracies("No LayerNorm", _TABLE_1, (83.8, 0.6), (71.1, 0.5), (79.8, 0.2)),
+        _accuracies("No Diffusion", _TABLE_1, (83.0, 0.4), (71.6, 0.4), (79.3, 0.3)),
+        _accuracies("No Feed-Forward", _TABLE_1, (84.9, 0.4), (72.2, 0.3), (80.9, 0.3)),
+        _accuracies("No (LayerNorm + Feed-Forward)", _TABLE_1, (84.3, 0.6), (72.6, 0.4), (79.6, 0.4)),
     )
 }
 
 # Ten random splits; the deviation is over them.
-RANDOM_SPLITS = {
+PAPER_SPLITS = {
     row.model: row
     for row in (
-        _row("MAGNA", _RANDOM_SPLITS, (83.6, 1.2), (72.1, 1.2), (80.3, 2.4)),
-        _row("GAT", _RANDOM_SPLITS, (82.2, 1.4), (71.0, 1.2), (78.3, 3.0)),
-        _row("Diff-GCN", _RANDOM_SPLITS, (83.6, 1.8), (71.7, 1.1), (79.6, 2.5)),
+        _accuracies("MAGNA", _RANDOM_SPLITS, (83.6, 1.2), (72.1, 1.2), (80.3, 2.4)),
+        _accuracies("GAT", _RANDOM_SPLITS, (82.2, 1.4), (71.0, 1.2), (78.3, 3.0)),
+        _accuracies("Diff-GCN", _RANDOM_SPLITS, (83.6, 1.8), (71.7, 1.1), (79.6, 2.5)),
     )
 }
 
 
 class LinkRow(NamedTuple):
-    """One line of somebody's table of link prediction; figures are kept as they were printed."""
+    """One row of a published table of link prediction; figures as they were printed."""
 
     model: str
     source: str
-    figures: Mapping[tuple[str, str], str]  # (data set, metric) → figure; what was not given is missing
+    figures: Mapping[tuple[str, str], str]  # (data set, metric) → figure, where the source has it
 
 
 def _links(model: str, source: str, *figures: str) -> LinkRow:
-    """`figures`: one text for each data set, MR, MRR, H@1, H@3 and H@10 with blanks between them."""
-    found = {
+    """Make a row from one text for each data set: MR, MRR, H@1, H@3 and H@10 with blanks between them."""
+    by_place = {
         (dataset, metric): figure
-        for dataset, text in zip(GRAPHS, figures, strict=True)
+        for dataset, text in zip(KNOWLEDGE_GRAPHS, figures, strict=True)
         for metric, figure in zip(LINK_METRICS, text.split(), strict=True)
         if figure != "-"
     }
-    return LinkRow(model, source, found)
+    return LinkRow(model, source, by_place)
 
 
 _TABLE_3 = "MAGNA paper, Table 3"
@@ -95,7 +99,7 @@ MAGNA_LINKS_PAPER = _links(
     "MAGNA + DistMult, the paper", _TABLE_3, "2545 .502 .459 .519 .589", "138 .369 .275 .409 .563"
 )
 
-TABLE_3 = (
+PAPER_TABLE_3 = (
     _links("TransE", _TABLE_3, "3384 .226 - - .501", "357 .294 - - .465"),
     _links("RotatE", _TABLE_3, "3340 .476 .428 .492 .571", "177 .338 .241 .375 .533"),
     _links("OTE", _TABLE_3, "- .491 .442 .511 .583", "- .361 .267 .396 .550"),
@@ -113,7 +117,7 @@ TABLE_3 = (
     MAGNA_LINKS_PAPER,
 )
 
-# What the paper's table lacks.
+# Not in the paper's table.
 LINKS_ELSEWHERE = (
     _links("DistMult, tuned", "LibKGE, Ruffinelli et al. 2020", "- .452 .413 .466 .530", "- .343 .250 .378 .531"),
     _links("ComplEx-N3", "Lacroix et al. 2018", "- .48 - - -", "- .37 .27 - .56"),

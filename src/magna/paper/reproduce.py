@@ -1,4 +1,4 @@
-"""`magna reproduce`: trains the cells of a table, one file each, and goes on where it was stopped."""
+"""`magna reproduce`: train the missing cells of a table, and continue after a stop."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ import torch
 
 from magna.config.atomic_files import make_folder
 from magna.config.schema import REPORT_SEEDS, Config
-from magna.errors import Diverged
+from magna.errors import ArgumentError
 from magna.paper import experiments
 from magna.paper.cell_runs import train_cells
-from magna.paper.cells import Job, is_done, make_stamp, recorded_runs, write_cell
+from magna.paper.cells import CellStore, Job
 from magna.paper.experiments import EXPERIMENTS, Cell, cells
+from magna.paper.records import RUNS
+from magna.paper.tables import make_table
 from magna.tasks import NodeClassification, make_task
+from magna.training.loop import Diverged
 from magna.training.run_folder import pick_device
 from magna.training.trial_batch import TrialResult
 from magna.training.trials import structure, train_trials
@@ -30,6 +33,7 @@ def reproduce(
     name: str,
     *,
     out: str | Path,
+    results: str | Path | None = None,
     seeds: int | None = None,
     quick: bool = False,
     datasets: Sequence[str] | None = None,
@@ -39,103 +43,125 @@ def reproduce(
     device: str = "auto",
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Train every cell of a table that is not yet in `out`, and say which files hold it.
-
-    A cell with a seed that diverged has no result (`diverged`). What `out` holds of the table from other settings than
-    those of the recipes now is none of its figures (`outdated`): such cells were not asked for, or diverged.
+    """Train the cells of a table that neither `out` nor `results` holds, and return the table.
 
     Args:
         name: table1, ablations, switches, random-splits or table3.
-        out: results folder.
-        seeds: report seeds of each cell, 0, 1, …; as many as `EXPERIMENTS` says where none are given.
-        quick: 2 seeds, few epochs and, of link prediction, small models, to see the form of the table.
-        datasets: some of those that the table has; None: those of the paper.
-        rows: some of those that the table has, so that several processes can share it; None: all.
-        run_dir: where link prediction keeps the run that is under way; None: runs/reproduce, or with `quick`
-            runs/reproduce-quick, so that neither takes the other's place.
-        say: gets a line about what happens.
+        out: folder for one file a cell.
+        results: folder of the committed results; None: none are read.
+        seeds: report seeds of each cell, from 0; None: the number of the table.
+        quick: 2 seeds, few epochs and, for link prediction, small models, to see the form of the table.
+        datasets: some data sets of the table; None: those of the paper.
+        rows: some rows of the table, so that several processes can share it; None: all.
+        data_dir: folder of the data sets.
+        run_dir: folder of the running training of link prediction; None: runs/reproduce, or with `quick`
+            runs/reproduce-quick.
+        device: "auto", "cpu" or "cuda".
+        say: called with a line of progress.
+
+    Returns:
+        The table, and the files that hold its cells. `diverged` names the cells without a result, because the loss of
+        a seed was not finite. `outdated` names the cells whose recipe or protocol has changed since they were trained.
     """
     chosen = _cells(name, quick, datasets, rows)
     experiment = EXPERIMENTS[name]
     if run_dir is not None and all(cell.config.task.name == "node_classification" for cell in chosen):
-        raise ValueError(f"--run-dir is {run_dir}; allowed: with table3 alone, as {name} keeps no run; try without it")
+        raise ArgumentError("run_dir", str(run_dir), f"with table3 alone, as {name} keeps no run")
     count = seeds if seeds is not None else QUICK_SEEDS if quick else experiment.seeds
     if not 1 <= count <= len(REPORT_SEEDS):
-        raise ValueError(f"seeds is {count}; allowed: 1 to {len(REPORT_SEEDS)}")
-    where = torch.device(pick_device(device))
-    job = Job(make_folder(out, "--out"), count, data_dir, where, make_stamp(where), say)
-    missing = [cell for cell in chosen if not is_done(job.out / cell.path, cell.config, count)]
+        raise ArgumentError("seeds", count, f"1 to {len(REPORT_SEEDS)}")
+    store = CellStore(make_folder(out, "--out"), None if results is None else Path(results))
+    job = Job.start(store, count, data_dir, torch.device(pick_device(device)), say)
+    missing = [cell for cell in chosen if len(store.runs(cell)) < count]
     figures = f"{len(chosen)} figure{'s' * (len(chosen) != 1)} of {count} seed{'s' * (count != 1)} each"
     say(f"{name}: {figures}, {len(chosen) - len(missing)} of them done before")
     diverged = _train_groups([cell for cell in missing if cell.config.task.name == "node_classification"], job)
     links = [cell for cell in missing if cell.config.task.name == "link_prediction"]
     diverged += train_cells(links, job, Path(run_dir or ("runs/reproduce-quick" if quick else "runs/reproduce")))
-    everything = _cells(name, quick, (*experiment.datasets, *experiment.also))
-    there = [cell for cell in everything if (job.out / cell.path).is_file()]
+    every = {cell.path: cell for cell in _cells(name, quick, (*experiment.datasets, *experiment.also))}
+    expected = {path: cell.config for path, cell in every.items()}
     return {
         "table": name,
         "out": str(out),
         "seeds": count,
-        "device": job.stamp["environment"]["device"],
+        "device": job.machine["device"],
         "trained": len(missing) - len(diverged),
         "diverged": diverged,
-        "outdated": [cell.path for cell in there if not recorded_runs(job.out / cell.path, cell.config)],
-        "files": [path for path in dict.fromkeys(cell.path for cell in chosen) if path not in diverged],
+        "outdated": [path for path, cell in every.items() if store.is_outdated(cell)],
+        "files": list(dict.fromkeys(_file(cell, store) for cell in chosen if cell.path not in diverged)),
+        **make_table(name, lambda table: store.read(table, expected, diverged))._asdict(),
     }
 
 
+def collect(name: str, *, out: str | Path, results: str | Path) -> dict[str, Any]:
+    """Add the finished cells in `out` to the committed `results`, and return the table.
+
+    A cell of other settings than its recipe, or of a changed checkout, is not added.
+    """
+    store = CellStore(Path(out), Path(results))
+    collected = store.collect(name, cells(name, (*EXPERIMENTS[name].datasets, *EXPERIMENTS[name].also)))
+    committed = CellStore(results=Path(results))
+    return {"table": name, "results": str(results), "collected": collected} | make_table(name, committed.read)._asdict()
+
+
+def _file(cell: Cell, store: CellStore) -> str:
+    """File of a cell below `out`, or the table of the committed results that holds it."""
+    if store.out is not None and (store.out / cell.path).is_file():
+        return cell.path
+    return f"{store.results}/{cell.table}/{RUNS}"
+
+
 def _cells(name: str, quick: bool, datasets: Sequence[str] | None, rows: Sequence[str] | None = None) -> Sequence[Cell]:
-    """Cells of a table, with `quick` as it trains them."""
+    """Cells of a table, in their quick form with `quick`."""
     chosen = cells(name, datasets, rows)
     return [replace(cell, config=experiments.quick(name, cell.config)) for cell in chosen] if quick else chosen
 
 
 def _train_groups(missing: Sequence[Cell], job: Job) -> list[str]:
-    """Train cells, those of one structure together, and return the files of those that diverged."""
+    """Train cells, those of one structure in one batch, and return the paths of those that diverged."""
     groups: dict[Hashable, list[Cell]] = {}
     for cell in missing:
         groups.setdefault(structure(cell.config), []).append(cell)
     task, done, diverged = None, 0, list[str]()
     for members in groups.values():
         rows = list(dict.fromkeys(cell.row for cell in members))
-        words = f"{rows[0]} and {len(rows) - 1} more" if len(rows) > 1 else rows[0]
-        job.say(f"{members[0].dataset}, {words}: training")
+        title = f"{rows[0]} and {len(rows) - 1} more" if len(rows) > 1 else rows[0]
+        job.say(f"{members[0].dataset}, {title}: training")
         task = _task(members[0].config, job, task)
         started = time.perf_counter()
         diverged += _train(members, task[1], job)
         done += len(members)
-        job.say(f"{done} of {len(missing)}: {members[0].dataset}, {words} ({time.perf_counter() - started:.0f} s)")
+        job.say(f"{done} of {len(missing)}: {members[0].dataset}, {title} ({time.perf_counter() - started:.0f} s)")
     return diverged
 
 
-Placed = tuple[Hashable, NodeClassification]
-
-
-def _task(config: Config, job: Job, before: Placed | None) -> Placed:
-    """The task of a config; that of the group before where its data is the same but for the split."""
+def _task(
+    config: Config, job: Job, last: tuple[Hashable, NodeClassification] | None
+) -> tuple[Hashable, NodeClassification]:
+    """The data of a config and its task; the last task where its data differ only in the split."""
     data = replace(config.data, split_seed=0)
-    if before is not None and before[0] == data:
-        return before
+    if last is not None and last[0] == data:
+        return last
     return data, cast(NodeClassification, make_task(config, job.data_dir, job.device))
 
 
 def _train(members: Sequence[Cell], task: NodeClassification, job: Job) -> list[str]:
-    """Train what the files of cells of one structure lack, together, and return the files of those that diverged.
+    """Train the missing seeds of cells of one structure, and return the paths of the cells that diverged.
 
-    Runs are recorded when their batch ends or goes on without them, so that a stop costs no more than those under way;
-    those of a cell with a seed that diverged are not.
+    Runs are written when they leave their batch, so that a stop loses only the running ones. A cell with a diverged
+    seed is not written.
     """
-    say = job.seldom()
-    held = {cell.path: recorded_runs(job.out / cell.path, cell.config) for cell in members}
+    say = job.say_seldom()
+    runs_of = {cell.path: job.store.runs(cell) for cell in members}
     missing = [
         (cell, seed)
         for cell in members
         for seed in REPORT_SEEDS[: job.seeds]
-        if seed not in {run["seed"] for run in held[cell.path]}
+        if seed not in {run["seed"] for run in runs_of[cell.path]}
     ]
     diverged: list[str] = []
 
-    def on_report(epoch: int, running: list[int], scores: list[float]) -> Collection[int]:
+    def on_report(epoch: int, running: list[int], _scores: list[float]) -> Collection[int]:
         say(f"  epoch {epoch} of {members[0].config.train.epochs}, {len(running)} runs at once")
         return ()
 
@@ -148,13 +174,13 @@ def _train(members: Sequence[Cell], task: NodeClassification, job: Job) -> list[
                 for result in ended:
                     result.check()
             except Diverged as error:
-                # A mean over the seeds that are left would say too much of it.
+                # A mean over the other seeds would be too good.
                 diverged.append(cell.path)
                 job.say(f"{cell.dataset}, {cell.row}: {error}")
             else:
-                runs = [*held[cell.path], *(_run(result) | job.origin for result in ended)]
-                held[cell.path] = sorted(runs, key=itemgetter("seed"))
-                write_cell(job.out / cell.path, cell, held[cell.path], job.stamp)
+                runs = [*runs_of[cell.path], *(_run(result) | job.origin for result in ended)]
+                runs_of[cell.path] = sorted(runs, key=itemgetter("seed"))
+                job.store.write(cell, runs_of[cell.path], job.machine)
 
     configs = [cell.config.with_seed(seed) for cell, seed in missing]
     train_trials(configs, task, read_test=True, on_report=on_report, on_results=on_results)

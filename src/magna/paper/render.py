@@ -1,0 +1,92 @@
+"""Tables as Markdown or on a terminal, and the text of their figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from magna.tasks.metrics import Spread, difference
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EMPTY = "—"
+# Among fifty comparisons, a difference of two standard errors is often chance.
+CLEAR = 3.0
+
+
+class Table(NamedTuple):
+    """A header and rows of texts."""
+
+    header: list[str]
+    rows: list[list[str]]
+
+    def markdown(self) -> str:
+        """The table in Markdown."""
+        return markdown(self.header, self.rows)
+
+    def show(self, console: Console) -> None:
+        """Print the table without marks of Markdown; words and figures are not split where the terminal has room."""
+        from rich import box, table
+
+        marks = str.maketrans({"*": None, "`": None})
+        rows = [[text.translate(marks).replace(" ± ", "\u00a0±\u00a0") for text in row] for row in self.rows]
+        columns = list(zip(self.header, *rows, strict=True))
+        words = [max(len(word) for text in column for word in text.split(" ")) for column in columns]
+        widths = [max(map(len, column)) for column in columns]
+        room = console.width - (2 * len(columns) - 1)  # two blanks between columns, one behind the last
+        while sum(widths) > max(room, sum(words)):
+            widest = max((width, at) for at, width in enumerate(widths) if width > words[at])[1]
+            widths[widest] -= 1
+        fits = sum(widths) <= room
+        shown = table.Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+        for name, width in zip(self.header, widths, strict=True):
+            shown.add_column(name, overflow="fold", width=width if fits else None)
+        for row in rows:
+            shown.add_row(*row)
+        console.print(shown)
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown; a sentence where it has no rows."""
+    body = [f"| {' | '.join(row)} |" for row in rows]
+    if not body:
+        return "Nothing has been recorded yet."
+    return "\n".join([f"| {' | '.join(header)} |", "|" + "---|" * len(header), *body])
+
+
+def spread_text(values: Spread | None, digits: int = 1, *, dispersed: bool = True) -> str:
+    """Mean ± deviation; the mean alone for a single value, a dash for none."""
+    if values is None:
+        return EMPTY
+    mean = f"{values.mean:.{digits}f}"
+    return f"{mean} ± {values.std:.{digits}f}" if dispersed and values.size > 1 else mean
+
+
+def difference_text(part: Spread | None, whole: Spread | None, digits: int = 1) -> str:
+    """Difference ± standard error, which single runs do not have; bold above `CLEAR` standard errors."""
+    if part is None or whole is None:
+        return EMPTY
+    by, error = difference(part, whole)
+    if min(part.size, whole.size) < 2:
+        return signed(by, digits)
+    text = f"{signed(by, digits)} ± {error:.{digits}f}"
+    return f"**{text}**" if abs(by) > CLEAR * error else text
+
+
+def signed(number: float, digits: int = 1) -> str:
+    """A number with its sign.
+
+    >>> signed(-0.25, 2)
+    '−0.25'
+    """
+    return f"{number:+.{digits}f}".replace("-", "−")
+
+
+def short(text: str) -> str:
+    """Shares without the zero before the point.
+
+    >>> short("0.502 ± 0.001")
+    '.502 ± .001'
+    """
+    return text.replace("0.", ".")
