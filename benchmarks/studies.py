@@ -121,7 +121,7 @@ def scaling(device: torch.device, out: Path, stamped: Record) -> Record:
 
 
 def exponent(points: list[tuple[float, float]]) -> float:
-    """b of the power law t = a n^b that fits the points best, by least squares of the logarithms."""
+    """B of the power law t = a n^b that fits the points best, by least squares of the logarithms."""
     xs, ys = [math.log(n) for n, _ in points], [math.log(t) for _, t in points]
     x0, y0 = sum(xs) / len(xs), sum(ys) / len(ys)
     return sum((x - x0) * (y - y0) for x, y in zip(xs, ys, strict=True)) / sum((x - x0) ** 2 for x in xs)

@@ -15,8 +15,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "magna"
 FILES = sorted(path.relative_to(SOURCE) for path in SOURCE.rglob("*.py"))
-# A file should read in one sitting.
-LINES, KERNEL_LINES = 450, 600
+TESTS = sorted(path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("*.py"))
+# A file reads in one sitting, a function on one screen.
+FILE_LINES, KERNEL_FILE_LINES, TEST_FILE_LINES = 300, 450, 600
+FUNCTION_LINES, KERNEL_LINES = 50, 90  # without the docstring
+BACKENDS = ("ops/reference.py", "ops/cpu/", "ops/triton/", "ops/gpu/")  # one operator has one name in each
+VAGUE = {"own", "found", "there", "given", "kept", "here", "beside"}  # a local says what it contains
+ASKS = re.compile(r"(What|Whether|Where|How|Why|Who)\b")
 ENTRIES = 16  # at the top of the package, dunders and py.typed not counted
 
 _ENTRY = re.compile(r"^[├└]── (\S+?)/?\s")
@@ -98,15 +103,71 @@ def test_only_triton_files_import_triton() -> None:
 
 
 def test_tests_mirror_the_source() -> None:
+    """A test stands in the folder of its source, and its name begins with that of a file or says what it joins."""
     folders = {file.parent for file in FILES}
-    tests = [path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")]
+    tests = [test for test in TESTS if test.name.startswith("test_")]
     assert [str(test) for test in tests if test.parent not in folders] == []
 
 
 def test_files_read_in_one_sitting() -> None:
     sources = [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.cpp"), *SOURCE.rglob("*.h")]
     lines = {path.relative_to(SOURCE): len(path.read_text().splitlines()) for path in sources}
-    assert {file: n for file, n in lines.items() if n > (KERNEL_LINES if is_kernel(file) else LINES)} == {}
+    assert {str(f): n for f, n in lines.items() if n > (KERNEL_FILE_LINES if is_kernel(f) else FILE_LINES)} == {}
+    tests = {str(file): len((ROOT / "tests" / file).read_text().splitlines()) for file in TESTS}
+    assert {file: n for file, n in tests.items() if n > TEST_FILE_LINES} == {}
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions(path: Path) -> list[Function]:
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, Function)]
+
+
+@pytest.mark.parametrize("file", FILES, ids=str)
+def test_functions_fit_one_screen(file: Path) -> None:
+    long = {}
+    for function in functions(SOURCE / file):
+        documented = ast.get_docstring(function) is not None
+        doc = function.body[0].end_lineno - function.body[0].lineno + 1 if documented else 0  # type: ignore[operator]
+        lines = function.end_lineno - function.lineno + 1 - doc  # type: ignore[operator]
+        if lines > (KERNEL_LINES if is_kernel(file) else FUNCTION_LINES):
+            long[function.name] = lines
+    assert long == {}
+
+
+def test_one_name_for_one_thing() -> None:
+    """Public functions and classes of different files have different names; twins in the backends share theirs."""
+    homes: dict[str, list[str]] = {}
+    for file in FILES:
+        for node in ast.parse((SOURCE / file).read_text()).body:
+            if isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(file))
+    twins = {name: [f for f in files if not f.startswith(BACKENDS)] for name, files in homes.items()}
+    # The functions of the root and the verbs of the command line have the names that users type.
+    doors = {
+        name: [f for f in files if f != "__init__.py" and not f.startswith("cli/")] for name, files in twins.items()
+    }
+    assert {name: homes[name] for name, files in doors.items() if len(files) > 1} == {}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for folder in ("src", "tests", "benchmarks", "examples", "tools") for path in (ROOT / folder).rglob("*.py")],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_words_name_things(path: Path) -> None:
+    """Docstrings tell instead of asking, and locals are named after what they contain."""
+    faults = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Module | ast.ClassDef | Function) and ASKS.match(ast.get_docstring(node) or ""):
+            faults.append(f"line {getattr(node, 'lineno', 1)}: the docstring asks")
+        name = getattr(node, "arg", None) if isinstance(node, ast.arg) else None
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        if name in VAGUE:
+            faults.append(f"line {node.lineno}: {name} says nothing")
+    assert faults == []
 
 
 def test_no_drawer_for_everything() -> None:
@@ -138,10 +199,10 @@ def test_every_test_that_the_documents_name_exists() -> None:
     for page in ("math.md", "switches.md", "evaluation.md"):
         text = (ROOT / "docs" / page).read_text()
         for path, test in re.findall(r"`([\w/]*test_\w+\.py)(?:::(\w+))?`", text):
-            found = [file for file in (ROOT / "tests").rglob(Path(path).name) if str(file).endswith(path)]
-            assert found, f"docs/{page}: there is no {path}"
+            files = [file for file in (ROOT / "tests").rglob(Path(path).name) if str(file).endswith(path)]
+            assert files, f"docs/{page}: there is no {path}"
             if test:
-                assert any(f"def {test}(" in file.read_text() for file in found), f"docs/{page}: no {test} in {path}"
+                assert any(f"def {test}(" in file.read_text() for file in files), f"docs/{page}: no {test} in {path}"
         everything = "".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
         for test in re.findall(r"`(test_\w+)`", text):
             assert f"def {test}(" in everything, f"docs/{page}: there is no {test}"

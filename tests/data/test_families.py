@@ -31,7 +31,7 @@ def pairs(data: Triples, relation: str) -> set[tuple[str, str]]:
 
 
 def joined(one: set[tuple[str, str]], other: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """x to z where x is to y in one and y is to z in the other."""
+    """X to z where x is to y in one and y is to z in the other."""
     after = defaultdict(set)
     for middle, end in other:
         after[middle].add(end)

@@ -26,7 +26,7 @@ class _OnePass(nn.Module):
         return self.added(x, None)[1]
 
     def added(self, x: Tensor | Held, beside: Tensor | None, dropout: Dropout | None = None) -> tuple[Tensor, Tensor]:
-        """x + beside and its norm under dropout."""
+        """X + beside and its norm under dropout."""
         how: dict[str, Any] = {"unbiased": self.UNBIASED, "backend": self.backend, "validate": False}
         if isinstance(x, Held):
             how |= {"x_p": x.p, "x_seed": x.seed}
@@ -132,14 +132,14 @@ NormLayer = LayerNorm | UnbiasedLayerNorm | BatchNorm | nn.Identity
 
 
 def add(x: Tensor | Held, beside: Tensor | None) -> Tensor:
-    """x + beside."""
+    """X + beside."""
     return done(x) if beside is None else done(x) + beside
 
 
 def add_norm(
     x: Tensor | Held, beside: Tensor | None, norm: NormLayer, dropout: Dropout | None = None
 ) -> tuple[Tensor, Tensor]:
-    """x + beside and its norm, of whatever kind, under dropout of its entries."""
+    """X + beside and its norm, of whatever kind, under dropout of its entries."""
     if is_plain(norm, LayerNorm, UnbiasedLayerNorm) and (dropout is None or is_plain(dropout, Dropout)):
         return norm.added(x, beside, dropout)
     total = add(x, beside)

@@ -82,7 +82,7 @@ def has_few_entries(x: Tensor) -> bool:
 
 
 def sparse_linear(x: SparseRows, weight: Tensor, bias: Tensor | None = None, *, backend: Backend = "auto") -> Tensor:
-    """x W' + b: one hop from the columns to the rows that have them.
+    """X W' + b: one hop from the columns to the rows that have them.
 
     Shapes: x [N, C], weight [out, C], bias [out] → [N, out].
     """

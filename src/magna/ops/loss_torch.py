@@ -70,7 +70,7 @@ def loss(given: Factors, sums: Tensor, bias: Tensor | None, found: Scanned, ptr:
 def gradient(
     block: Factors, found: Scanned, share: Tensor, elsewhere: Tensor, extra: Tensor, grad_own: Tensor
 ) -> Tensor:
-    """share (softmax − target) of a block; what it is where `own` was added goes into `grad_own`, not rounded."""
+    """Share (softmax − target) of a block; what it is where `own` was added goes into `grad_own`, not rounded."""
     scores = _with_biases(block, product(block.query, block.entities.T))
     softmax = scores.sub_(found.top[:, None]).exp_().div_(found.total[:, None])
     grad = softmax.sub_(elsewhere[:, None]).mul_(share[:, None])

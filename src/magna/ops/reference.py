@@ -143,7 +143,7 @@ def dropout(x: Tensor, rate: Tensor, seed: Tensor, shared: bool = False) -> Tens
 def add_norm(
     x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, eps: float, unbiased: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """x + added, and its layer norm in the same type.
+    """X + added, and its layer norm in the same type.
 
     `unbiased`: divided by the unbiased deviation plus eps, and not by the root of the variance plus eps.
 
@@ -160,7 +160,7 @@ def add_norm(
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-    """x @ weight.T + bias, and ReLU of it with `relu`.
+    """X @ weight.T + bias, and ReLU of it with `relu`.
 
     Shapes: x [N, C], weight [D, C], bias [D] → [N, D].
     """
@@ -169,7 +169,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor
 
 
 def linears(x: Tensor, weights: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """x @ weight.T for several groups of weights, the products of a group side by side.
+    """X @ weight.T for several groups of weights, the products of a group side by side.
 
     Shapes: x [N, C], weights [D, C] each → for each group [N, sum of D].
     """

@@ -335,7 +335,7 @@ def told_answers(known: Answers, part: slice, shape: torch.Size) -> Tensor:
 
 
 def log_probabilities(scores: Tensor, told: Tensor) -> Tensor:
-    """log p of each entity: against all that are not known to be answers, and itself.
+    """Log p of each entity: against all that are not known to be answers, and itself.
 
     Shapes: scores [B, N], told [B, N] → [B, N].
     """

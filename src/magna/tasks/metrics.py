@@ -31,7 +31,7 @@ def accuracy(scores: Tensor, target: Tensor) -> float:
 
 
 def correct(scores: Tensor, target: Tensor) -> Tensor:
-    """bool [B]: the rows whose largest score is at the target; a row with NaN is wrong."""
+    """Bool [B]: the rows whose largest score is at the target; a row with NaN is wrong."""
     return (scores.argmax(-1) == target) & ~scores.isnan().any(-1)
 
 

@@ -166,7 +166,8 @@ def evaluate_links(
 
 def read_queries(path: str | Path) -> list[Query]:
     """The queries of a file, plain or .gz: head, relation and tail, one of head and tail empty or `?`, separated by
-    tabs as in files of triples or, in a .csv, by commas. A first line that names the columns is no query."""
+    tabs as in files of triples or, in a .csv, by commas. A first line that names the columns is no query.
+    """
     path = Path(path)
     lines, _ = without_header(_comma_lines(path) if is_csv(path) else read_lines(path))
     queries = []

@@ -45,7 +45,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
 def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-    """a @ b; of bfloat16 in float32, or in the type of `out`, summed up in float32 either way."""
+    """A @ b; of bfloat16 in float32, or in the type of `out`, summed up in float32 either way."""
     if a.dtype != torch.bfloat16:
         return torch.mm(a, b, out=out)
     if a.is_cuda:

@@ -25,7 +25,7 @@ _FEW_ROWS = 256  # up to which padding takes longer than the product
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False, backend: Backend = "auto"
 ) -> Tensor:
-    """x @ weight.T + bias, and ReLU of it with `relu`, under autocast in its type.
+    """X @ weight.T + bias, and ReLU of it with `relu`, under autocast in its type.
 
     On the GPU ReLU is part of the product, and one pass over the gradient masks it and sums it up for the bias. The
     gradient of a float32 weight is float32 from the product on, also where the product is of bfloat16 numbers.
@@ -62,7 +62,7 @@ def feed_forward(
 
 
 def linears(x: Tensor, weights: Sequence[Sequence[Tensor]], *, backend: Backend = "auto") -> list[Tensor]:
-    """x @ weight.T for several groups of weights, the products of a group side by side.
+    """X @ weight.T for several groups of weights, the products of a group side by side.
 
     On the GPU a group is one product, and the gradients of x by all groups are added up by the products themselves.
 
@@ -103,7 +103,7 @@ def _rounded(weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def as_multiplied(x: Tensor) -> Tensor:
-    """x as autocast would hand it to a product: float64 stays what it is."""
+    """X as autocast would hand it to a product: float64 stays what it is."""
     kind = x.device.type
     casts = torch.is_autocast_enabled(kind) and x.dtype != torch.float64
     return x.to(torch.get_autocast_dtype(kind)) if casts else x

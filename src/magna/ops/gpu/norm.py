@@ -43,7 +43,7 @@ def add_norm(
     backend: Backend = "auto",
     validate: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """x + added and its layer norm, in one pass over both; the gradients of both results meet in one pass, too.
+    """X + added and its layer norm, in one pass over both; the gradients of both results meet in one pass, too.
 
     `unbiased` divides by the unbiased deviation plus eps, as the authors' norm does, and not by the root of variance
     plus eps. Means, deviations and sums are float32 at least; the norm has the type of the sum, under autocast as well.

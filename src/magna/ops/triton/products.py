@@ -66,7 +66,7 @@ def _store_sums(ptr, values, first, size, B: tl.constexpr):
 
 
 def masked_product(a: Tensor, b: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """a @ b but where the mask is 0 or below; for each tile of rows the sums of its columns [tiles, N], and those of a.
+    """A @ b but where the mask is 0 or below; for each tile of rows the sums of its columns [tiles, N], and those of a.
 
     All are bfloat16, their columns a multiple of `dense.ALIGNED`.
 

@@ -31,8 +31,7 @@ def lanes_inside(h, d, H: tl.constexpr, D: tl.constexpr, HB: tl.constexpr, DB: t
     """The lanes that exist, [1, HB, DB]; where all do, the compiler sees a constant."""
     if H % HB == 0 and D == DB:
         return tl.full([1, HB, DB], True, tl.int1)
-    else:
-        return ((h < H)[:, None] & (d < D)[None, :])[None, :, :]
+    return ((h < H)[:, None] & (d < D)[None, :])[None, :, :]
 
 
 @triton.jit
@@ -40,8 +39,7 @@ def heads_inside(h, H: tl.constexpr, HB: tl.constexpr):
     """The heads that exist, [1, HB]."""
     if H % HB == 0:
         return tl.full([1, HB], True, tl.int1)
-    else:
-        return (h < H)[None, :]
+    return (h < H)[None, :]
 
 
 @triton.jit
@@ -129,8 +127,7 @@ def sum_over_edges(acc, R: tl.constexpr, J: tl.constexpr):
     """[R * J, HB, DB] → [R, HB, DB]"""
     if J == 1:
         return acc
-    else:
-        return tl.sum(tl.reshape(acc, [R, J, acc.shape[1], acc.shape[2]]), axis=1)
+    return tl.sum(tl.reshape(acc, [R, J, acc.shape[1], acc.shape[2]]), axis=1)
 
 
 @triton.jit

@@ -30,8 +30,7 @@ def _tanh(x, ROUNDED: tl.constexpr):
     if ROUNDED:
         root = tl.rsqrt(tl.exp2(2.8853900817779268 * x) + 1.0)
         return 1.0 - 2.0 * root * root
-    else:
-        return 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)
+    return 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)
 
 
 @triton.jit
