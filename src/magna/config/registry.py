@@ -1,0 +1,91 @@
+"""Models by the names that recipes give them, each with the options that it takes.
+
+A model registers by a decorator, in this package or in any other module that is imported::
+
+    @dataclass(frozen=True, kw_only=True)
+    class MeanOptions(Options):
+        num_layers: int = option(2, "Number of layers.", low=1)
+
+    @node_model("mean", MeanOptions)
+    class Mean(nn.Module): ...
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple, TypeVar
+
+from magna.config.options import Options
+from magna.errors import ArgumentError, UnknownName
+
+_Class = TypeVar("_Class", bound=type[Any])
+
+NODE_TASK, LINK_TASK = "node_classification", "link_prediction"
+
+
+class Registration(NamedTuple):
+    """A model that recipes can name."""
+
+    kind: type[Any]  # its class
+    options: type[Options]  # the settings of its `[model]` table beside the name
+
+
+_MODELS: dict[str, dict[str, Registration]] = {NODE_TASK: {}, LINK_TASK: {}}
+
+
+def node_model(name: str, options: type[Options]) -> Callable[[_Class], _Class]:
+    """Register a class as a model of node classification.
+
+    It is built as `kind(in_channels=…, out_channels=…, **settings)` and called as `model(x, edge_index)`.
+    """
+    return _register(NODE_TASK, name, options)
+
+
+def link_model(name: str, options: type[Options]) -> Callable[[_Class], _Class]:
+    """Register a class as a model of link prediction, built as `kind(num_entities=…, num_relations=…, **settings)`."""
+    return _register(LINK_TASK, name, options)
+
+
+def find_model(task: str, name: str) -> Registration:
+    """The model of a task that a recipe names."""
+    _load_models()
+    models = _MODELS[task]
+    if name not in models:
+        other = next((other for other in _MODELS if name in _MODELS[other]), None)
+        hint = f"task.name={other} for {name!r}" if other else ""
+        raise UnknownName("model.name", name, sorted(models), hint)
+    return models[name]
+
+
+def model_names(task: str) -> list[str]:
+    """Names of all models of a task."""
+    _load_models()
+    return sorted(_MODELS[task])
+
+
+def _register(task: str, name: str, options: type[Options]) -> Callable[[_Class], _Class]:
+    def register(kind: _Class) -> _Class:
+        known = _MODELS[task].get(name)
+        if known is not None and _address(known.kind) != _address(kind):
+            raise ArgumentError("name", name, f"a name that is free; it belongs to {_address(known.kind)}")
+        _MODELS[task][name] = Registration(kind, options)
+        return kind
+
+    return register
+
+
+def _address(kind: type[Any]) -> str:
+    """Module and name of a class, which stay the same if its module is loaded anew."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+@cache
+def _load_models() -> None:
+    """Import the modules of this package that define models, so that they register."""
+    import_module("magna.nn")
+    baselines = import_module("magna.baselines")
+    for module in pkgutil.walk_packages(baselines.__path__, "magna.baselines."):
+        import_module(module.name)
