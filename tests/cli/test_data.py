@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from tests.support.laws import run_magna
 
+from magna.config.path_kind import kind_of
 from magna.config.schema import DataConfig, load_recipe
-from magna.data import from_anywhere, holds_triples
+from magna.data import from_anywhere
 
 OWN = Path(__file__).parents[2] / "examples" / "own_graph"
 FAST = ["--set", "model.hidden_channels=8", "--set", "model.heads=2", "--set", "train.epochs=40", "--device", "cpu"]
@@ -40,7 +41,7 @@ def test_a_dot_in_the_name_of_a_folder_is_part_of_it(own: Path) -> None:
 def test_a_table_of_nodes_says_what_a_folder_is(own: Path) -> None:
     for name in ("train.tsv", "train.txt.bak"):
         (own / name).write_text("a\tr\tb\n")
-        assert load_recipe("clubs").task.name == "node_classification" and not holds_triples(own)
+        assert load_recipe("clubs").task.name == "node_classification" and kind_of(own) == "graph"
 
 
 def test_your_own_graph_is_trained_and_scored_again(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from magna.data import Triples, files_of, holds_triples, load_triples, present
+from magna.data import Triples, files_of, load_triples, present
 from magna.data.triples import read_lines, triples_from, without_header
 
 
@@ -53,9 +53,6 @@ def test_plain_and_gzip_give_the_same(tmp_path: Path) -> None:
         (tmp_path / f"{file.stem}.tsv.gz").write_bytes(gzip.compress(file.read_bytes()))
         file.unlink()
     packed = load_triples(tmp_path)
-    assert holds_triples(tmp_path) and not holds_triples(tmp_path.parent)
-    (tmp_path / "nodes.csv").write_text("id\n")  # a graph whose folder has lists of its split beside
-    assert not holds_triples(tmp_path)
     assert packed.entities == plain.entities
     assert packed.train.tolist() == plain.train.tolist()
     assert packed.valid.shape == (0, 3)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from magna.config.schema import Config, DataConfig
 from magna.data import NodeData, Schema, load_new_graph, load_node_data, load_own, prepare
 from magna.data.audit import audit
+from magna.errors import MissingExtra
 from magna.tasks import make_task
 
 NODES = """id,height,width,label,split
@@ -345,7 +346,7 @@ def test_parquet_without_pyarrow_names_the_extra(folder: Path, monkeypatch: pyte
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ValueError, match=r"\.\[parquet\]"):
+    with pytest.raises(MissingExtra, match=r"\[parquet\]"):
         load_own(folder)
 
 

@@ -10,6 +10,7 @@ import typer
 
 from magna.cli.command import finish
 from magna.cli.options import AsJson, Assignments, DataDir, Verbose, plain_console
+from magna.config.path_kind import kind_of
 from magna.config.schema import Config, DataConfig, split_key
 
 # The other settings of the data tell what becomes of it on its way into a model.
@@ -83,7 +84,6 @@ def data_audit(
         from magna.data import (
             DATASETS,
             audit_triples,
-            holds_triples,
             load_knowledge_graph,
             load_node_data,
         )
@@ -92,7 +92,7 @@ def data_audit(
         if name not in DATASETS and not Path(name).exists():
             raise ValueError(f"data is {name!r}; allowed: {', '.join(DATASETS)}, or the path of your own")
         # A public name comes first, as in a recipe: a folder of your own that is called so is not looked into.
-        triples = DATASETS[name].task == "link prediction" if name in DATASETS else holds_triples(name)
+        triples = DATASETS[name].task == "link prediction" if name in DATASETS else kind_of(name) == "triples"
         if triples:
             if assignments:
                 raise ValueError(f"--set got {assignments[0]!r}; allowed: nothing, because {name} is a knowledge graph")

@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+from magna.config.path_kind import kind_of
 from magna.config.toml import Range, at_least, build, checked, hints, make_range, parse, toml, toml_key, unknown
 from magna.typing import (
     Backend,
@@ -345,22 +346,19 @@ def load_recipe(name: str | None = None) -> Config:
 def _own_data(path: Path) -> Config:
     """An embedded recipe's settings on data of your own: triples by their files, else a graph with features."""
     path = path.resolve()  # the run folder is read from anywhere
-    nodes = any((path / f"nodes.{form}").is_file() for form in ("csv", "parquet"))
-    # Where only the train file is missing, reading the triples says so.
-    splits = ("train",) if (path / "data.pt").is_file() else ("train", "valid", "test")
-    triples = path.is_dir() and not nodes and any(any(path.glob(f"{split}.t[xs][tv]*")) for split in splits)
-    if not nodes and not triples and (path / "config.toml").is_file():
+    kind = kind_of(path)
+    if kind == "run":
         raise ValueError(
             f"{path} is a run folder; allowed: a recipe, a TOML file or a folder with your own data; to go on with the "
             f"run, try magna train --resume --run-dir {shlex.quote(str(path))}"
         )
-    recipe = TRIPLES_RECIPE if triples else DEFAULT_RECIPE
+    recipe = TRIPLES_RECIPE if kind == "triples" else DEFAULT_RECIPE
     return replace(
         load_recipe(recipe),
         recipe=path.name if path.is_dir() else path.stem,
         source=SourceConfig(f"Model and training: the recipe {recipe}; nothing was searched for this data."),
         # The columns of a graph with features may have any scale.
-        data=DataConfig(name=str(path), standardise_features=not triples),
+        data=DataConfig(name=str(path), standardise_features=kind != "triples"),
         expected=ExpectedConfig(),
     )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from magna.config.atomic_files import name_fault
+from magna.config.path_kind import kind_of
 from magna.config.schema import DataConfig
 from magna.data.arxiv import load_arxiv
 from magna.data.digits import load_digits
@@ -16,7 +17,7 @@ from magna.data.planetoid import NAMES as PLANETOID_NAMES
 from magna.data.planetoid import load_planetoid
 from magna.data.splits import with_drawn_split, with_random_split
 from magna.data.store import data_folder, files_of, locate, present
-from magna.data.triples import Triples, holds_triples, load_triples
+from magna.data.triples import Triples, load_triples
 from magna.data.user_graph import load_own
 
 __all__ = [
@@ -31,7 +32,6 @@ __all__ = [
     "data_folder",
     "files_of",
     "from_anywhere",
-    "holds_triples",
     "load_arxiv",
     "load_digits",
     "load_families",
@@ -159,7 +159,7 @@ def load_new_graph(path: str | Path, config: DataConfig, schema: Schema) -> Node
     Features, classes and edge types are those of training, by name; a column too few or too many is an error. Without a
     column `split`, all labelled nodes are the test split.
     """
-    if holds_triples(path):
+    if kind_of(path) == "triples":
         raise ValueError(f"{path} holds triples; allowed: a graph as in training, such as nodes.csv and edges.csv")
     data = load_own(path, like=schema)
     if config.undirected:

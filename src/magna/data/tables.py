@@ -13,9 +13,9 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from magna.config.path_kind import TABLE_SUFFIXES
 from magna.errors import MissingExtra
 
-SUFFIXES = (".csv", ".parquet")
 _BLOCK = 4096  # rows that are text at a time: a wide table takes the memory of its numbers, not of its digits
 
 
@@ -36,7 +36,7 @@ class Table:
 
 def find_table(folder: Path, stem: str) -> Path:
     """The one file of this name in a folder."""
-    found = [folder / f"{stem}{suffix}" for suffix in SUFFIXES if (folder / f"{stem}{suffix}").is_file()]
+    found = [folder / f"{stem}{suffix}" for suffix in TABLE_SUFFIXES if (folder / f"{stem}{suffix}").is_file()]
     if len(found) == 1:
         return found[0]
     problem = "both of" if found else "none of"

@@ -11,14 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from magna.config.path_kind import SPLITS, TRIPLE_SUFFIXES
 from magna.data.store import locate
-from magna.data.tables import SUFFIXES as TABLE_SUFFIXES
 from magna.data.tables import text_of
 from magna.errors import similar
 
 PUBLIC_NAMES = ("wn18rr", "fb15k-237")
-SPLITS = ("train", "valid", "test")
-_SUFFIXES = (".txt", ".tsv", ".txt.gz", ".tsv.gz")
 _COLUMNS = ("head", "relation", "tail")
 # A file of queries may lack the third column.
 _HEADERS = [names[:count] for names in (_COLUMNS, ("subject", "predicate", "object")) for count in (3, 2)]
@@ -160,14 +158,6 @@ def without_header(lines: list[Line]) -> tuple[list[Line], list[str]]:
     return lines, []
 
 
-def holds_triples(path: str | Path) -> bool:
-    """Whether a folder is a knowledge graph: it has a file of triples, and no table of nodes."""
-    folder = Path(path)
-    names = [f"{split}{suffix}" for split in SPLITS for suffix in _SUFFIXES]
-    tables = [f"nodes{suffix}" for suffix in TABLE_SUFFIXES]
-    return any((folder / name).is_file() for name in names) and not any((folder / name).is_file() for name in tables)
-
-
 def codes(triples: Tensor, num_entities: int, num_relations: int) -> Tensor:
     """[T]: one number for each triple."""
     head, relation, tail = triples.unbind(1)
@@ -224,7 +214,7 @@ def _once(triples: Tensor, num_entities: int, num_relations: int) -> tuple[Tenso
 
 
 def _split_file(folder: Path, split: str) -> Path:
-    names = [f"{split}{suffix}" for suffix in _SUFFIXES]
+    names = [f"{split}{suffix}" for suffix in TRIPLE_SUFFIXES]
     found = [folder / name for name in names if (folder / name).is_file()]
     if len(found) == 1:
         return found[0]

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from magna.config.path_kind import PYG_FILE
 from magna.data.node_data import UNLABELLED, NodeData, Schema
 from magna.data.tables import Table, find_table, read_table
 
-PYG_FILE = "data.pt"
 _SPLITS = {"train": "train", "valid": "valid", "val": "valid", "test": "test"}
 
 

@@ -1,0 +1,37 @@
+"""Kinds of data that a path may name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+PathKind = Literal["graph", "triples", "run"]
+
+SPLITS = ("train", "valid", "test")
+TABLE_SUFFIXES = (".csv", ".parquet")
+TRIPLE_SUFFIXES = (".txt", ".tsv", ".txt.gz", ".tsv.gz")
+PYG_FILE = "data.pt"
+
+
+def kind_of(path: str | Path) -> PathKind | None:
+    """Kind of a file or folder by its file names: a graph of nodes, triples, a run, or None.
+
+    A folder with a table of nodes is a graph, whatever else it holds. A single split file is enough for triples, so
+    that reading them names the missing ones.
+    """
+    path = Path(path)
+    if path.suffix == ".pt" and path.is_file():
+        return "graph"
+    if _has(path, [f"nodes{suffix}" for suffix in TABLE_SUFFIXES]):
+        return "graph"
+    splits = ("train",) if _has(path, [PYG_FILE]) else SPLITS
+    if _has(path, [f"{split}{suffix}" for split in splits for suffix in TRIPLE_SUFFIXES]):
+        return "triples"
+    if _has(path, [PYG_FILE, *(f"edges{suffix}" for suffix in TABLE_SUFFIXES)]):
+        return "graph"
+    return "run" if _has(path, ["config.toml"]) else None
+
+
+def _has(folder: Path, names: Iterable[str]) -> bool:
+    return any((folder / name).is_file() for name in names)
