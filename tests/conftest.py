@@ -16,7 +16,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from magna.ops.backend.registry import KERNELS, MODULES, kernels, why_not
-from tests.support.laws import device_of
+from tests.support.running import device_of
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from magna.graph import _BUILT, Graph, Segments, as_graph, piece_edges
 from magna.ops.backend.registry import pack, unpack
-from tests.support.laws import Options, integers, odd_graphs, random_graph, star
+from tests.support.graphs import integers, odd_graphs, random_graph, star
+from tests.support.operators import Options
 
 GRAPHS = odd_graphs(300) | {"random": random_graph(40, 400), "two hubs": random_graph(3, 700)}
 

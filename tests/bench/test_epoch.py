@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.support.laws import node_task
+from tests.support.running import node_task
 
 from magna.bench.epoch import compare_epochs
 from magna.config.schema import Config

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 import typer
-from tests.support.laws import run_magna
+from tests.support.running import run_magna
 
 from magna import __version__
 from magna.cli import command as commands

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.support.laws import run_magna
+from tests.support.running import run_magna
 
 from magna.config.path_kind import kind_of
 from magna.config.schema import DataConfig, load_recipe

@@ -5,7 +5,8 @@ import torch
 from torch.nn.functional import leaky_relu
 
 from magna import EdgeAttention, Graph
-from tests.support.laws import integers, random_graph, saved_tensors, uniform
+from tests.support.graphs import integers, random_graph, uniform
+from tests.support.measuring import saved_tensors
 
 N, E, R, C = 6, 15, 3, 5
 

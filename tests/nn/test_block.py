@@ -11,7 +11,8 @@ from torch_geometric.nn import GATConv
 
 from magna import Graph, MAGNABlock
 from magna.nn import BatchNorm, UnbiasedLayerNorm
-from tests.support.laws import device_of, random_graph, uniform
+from tests.support.graphs import random_graph, uniform
+from tests.support.running import device_of
 
 N, E, C, H = 12, 40, 8, 2
 

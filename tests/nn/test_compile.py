@@ -7,7 +7,7 @@ import torch
 
 from magna import MAGNA, Graph, MAGNAConv
 from magna.ops.backend.registry import choose
-from tests.support.laws import integers, random_graph, uniform
+from tests.support.graphs import integers, random_graph, uniform
 
 N, E, C = 12, 40, 8
 

@@ -10,7 +10,7 @@ from torch_geometric.nn import GATConv
 from magna import Graph, MAGNAConv
 from magna.nn import add_self_loops
 from magna.ops import attention_matrix, diffused_attention, geometric_weights
-from tests.support.laws import integers, random_graph, uniform
+from tests.support.graphs import integers, random_graph, uniform
 
 N, E, C, H = 9, 30, 6, 3
 GAT = {"K": 1, "alpha": 0.0, "tanh": False, "projection": "shared", "out_projection": False}

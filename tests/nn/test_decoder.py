@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from magna.nn.decoder import DECODERS, LINEAR, ComplEx, ConvE, Decoder, TuckER
 from magna.typing import DecoderName
-from tests.support.laws import peak_bytes
+from tests.support.measuring import peak_bytes
 
 CHANNELS, RELATION_CHANNELS, ENTITIES, BATCH = 12, 5, 7, 4
 

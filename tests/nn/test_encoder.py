@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from magna import MAGNA, Graph
 from tests.nn.test_block import ABLATIONS
-from tests.support.laws import integers, random_graph, uniform
+from tests.support.graphs import integers, random_graph, uniform
 
 N, E, C, CLASSES = 14, 50, 10, 3
 

@@ -7,7 +7,7 @@ from torch import nn
 from magna.nn.dropout import Dropout, done, hold
 from magna.nn.norm import BatchNorm, UnbiasedLayerNorm, add_norm, make_norm
 from magna.ops.backend.registry import why_not
-from tests.support.laws import device_of
+from tests.support.running import device_of
 
 
 def test_unbiased_norm_is_its_formula():

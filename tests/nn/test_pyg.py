@@ -10,7 +10,7 @@ from torch_geometric.transforms import ToSparseTensor
 from torch_geometric.utils import to_edge_index
 
 from magna import MAGNA, Graph, MAGNAConv
-from tests.support.laws import integers, random_graph, uniform
+from tests.support.graphs import integers, random_graph, uniform
 
 N, E, C = 20, 70, 6
 

@@ -16,7 +16,7 @@ from magna.nn.sparse import SparseRows, has_few_entries
 from magna.tasks import NodeClassification
 from magna.training.trials import train_trials
 from magna.typing import Backend
-from tests.support.laws import device_of
+from tests.support.running import device_of
 
 SHAPES = [(9, 5), (5, 9), (1, 1), (6, 6)]
 

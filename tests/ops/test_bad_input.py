@@ -10,7 +10,8 @@ import torch
 from magna.graph import Graph
 from magna.ops import attention_diffusion, dropout, edge_scores, edge_softmax, head_scores
 from magna.typing import Backend
-from tests.support.laws import Options, device_of
+from tests.support.operators import Options
+from tests.support.running import device_of
 
 EDGES = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 2]])
 X, ATTENTION, NODES = torch.ones(3, 2, 5), torch.ones(4, 2), torch.ones(3, 2)

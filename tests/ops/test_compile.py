@@ -39,7 +39,9 @@ from magna.ops.gpu.norm import layer_norm_backward_op, layer_norm_op
 from magna.ops.gpu.table import lookup_backward_op, lookup_op
 from magna.ops.loss import kvsall_loss_backward_op, kvsall_loss_op, kvsall_targets_op
 from magna.typing import Backend
-from tests.support.laws import Problem, device_of, interpreted, random_graph
+from tests.support.graphs import random_graph
+from tests.support.operators import Problem
+from tests.support.running import device_of, interpreted
 
 
 @pytest.fixture(autouse=True)

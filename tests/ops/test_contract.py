@@ -20,23 +20,10 @@ from magna.graph import Graph
 from magna.ops import attention_diffusion, attention_matrix, dropout, edge_scores, edge_softmax, head_scores, reference
 from magna.ops.backend.registry import MODULES, choose, kernels, why_not
 from magna.typing import Backend, Memory
-from tests.support.laws import (
-    Options,
-    Problem,
-    Results,
-    device_of,
-    diffuse,
-    gradient,
-    interpreted,
-    odd_graphs,
-    random_graph,
-    same,
-    same_bits,
-    softmax,
-    star,
-    uniform,
-    within_budget,
-)
+from tests.support.comparing import Results, same, same_bits, within_budget
+from tests.support.graphs import odd_graphs, random_graph, star, uniform
+from tests.support.operators import Options, Problem, diffuse, gradient, softmax
+from tests.support.running import device_of, interpreted
 
 DROPS: Options = {"dropout": 0.4, "feature_dropout": 0.3, "seed": 5}
 ODD = list(odd_graphs(2))

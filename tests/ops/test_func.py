@@ -12,7 +12,8 @@ from torch.func import functional_call, grad, jacrev, vmap
 
 from magna import Graph, MAGNAConv, attention_diffusion
 from magna.typing import Backend
-from tests.support.laws import device_of, integers, random_graph, uniform
+from tests.support.graphs import integers, random_graph, uniform
+from tests.support.running import device_of
 
 N, E, C = 7, 20, 4
 

@@ -19,7 +19,10 @@ from magna.ops import (
     truncation_error,
 )
 from magna.typing import Backend, Mode
-from tests.support.laws import Options, Problem, device_of, diffuse, operator_matrix, random_graph, same, uniform
+from tests.support.comparing import same
+from tests.support.graphs import random_graph, uniform
+from tests.support.operators import Options, Problem, diffuse, operator_matrix
+from tests.support.running import device_of
 
 ALPHA = 0.3
 TIGHT: Options = {"rtol": 1e-10, "atol": 1e-12}

@@ -15,17 +15,11 @@ from magna.ops import loss_torch as kvsall_steps
 from magna.ops.answers import Answers
 from magna.ops.backend.registry import why_not
 from magna.ops.loss import LossBackend, choose_backend, choose_block, kvsall_targets_op
-from tests.support.laws import (
-    Results,
-    device_of,
-    gradient,
-    interpreted,
-    peak_bytes,
-    same,
-    same_bits,
-    uniform,
-    within_budget,
-)
+from tests.support.comparing import Results, same, same_bits, within_budget
+from tests.support.graphs import uniform
+from tests.support.measuring import peak_bytes
+from tests.support.operators import gradient
+from tests.support.running import device_of, interpreted
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 

@@ -9,7 +9,10 @@ from torch import Tensor
 from magna import ops
 from magna.ops import attention_diffusion
 from magna.typing import Backend, Memory
-from tests.support.laws import Options, Problem, device_of, interpreted, peak_bytes, random_graph, saved_tensors
+from tests.support.graphs import random_graph
+from tests.support.measuring import peak_bytes, saved_tensors
+from tests.support.operators import Options, Problem
+from tests.support.running import device_of, interpreted
 
 
 def kept(problem: Problem, fused: Backend, memory: Memory, **options) -> list[Tensor]:

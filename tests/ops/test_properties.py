@@ -15,7 +15,9 @@ from magna.graph import Graph  # noqa: E402
 from magna.ops import attention_matrix, edge_softmax  # noqa: E402
 from magna.ops.backend.registry import MODULES, why_not  # noqa: E402
 from magna.typing import Backend, Memory  # noqa: E402
-from tests.support.laws import Options, Problem, device_of, diffuse, interpreted, same, softmax  # noqa: E402
+from tests.support.comparing import same  # noqa: E402
+from tests.support.operators import Options, Problem, diffuse, softmax  # noqa: E402
+from tests.support.running import device_of, interpreted  # noqa: E402
 from tests.test_graph import check_segments  # noqa: E402
 
 RUNS = ["reference", *(name for name in MODULES if why_not(name, device_of(name)) is None and not interpreted(name))]

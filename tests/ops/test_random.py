@@ -20,7 +20,10 @@ from magna.ops.random import (
     thresholds,
 )
 from magna.typing import Backend
-from tests.support.laws import Options, Problem, device_of, diffuse, random_graph, same_bits, softmax
+from tests.support.comparing import same_bits
+from tests.support.graphs import random_graph
+from tests.support.operators import Options, Problem, diffuse, softmax
+from tests.support.running import device_of
 
 COUNT = 1 << 18
 

@@ -14,7 +14,8 @@ from magna.data.triples import Triples
 from magna.ops import RankCounts, rank_targets, reference
 from magna.ops.answers import Answers
 from magna.tasks.metrics import Ranks, TieRule
-from tests.support.laws import integers, peak_bytes
+from tests.support.graphs import integers
+from tests.support.measuring import peak_bytes
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.laws import run_magna
+from tests.support.running import run_magna
 
 from magna.config.schema import Config, load_recipe
 from magna.errors import Diverged

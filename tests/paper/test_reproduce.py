@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.laws import run_magna
+from tests.support.running import run_magna
 
 from magna.config.schema import SEARCH_SEEDS, Config, load_recipe
 from magna.paper import experiments, reproduce

@@ -20,7 +20,8 @@ pytest.importorskip("optuna", reason="Optuna is not installed (the extra search)
 import torch
 from rich.console import Console
 from sqlalchemy import event
-from tests.support.laws import node_task, ring_triples, run_magna
+from tests.support.graphs import ring_triples
+from tests.support.running import node_task, run_magna
 
 from magna.config.schema import Config, ModelConfig, load_recipe
 from magna.search import pruning as halving

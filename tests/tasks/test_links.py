@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.laws import Capturable
+from tests.support.measuring import Capturable
 from torch import Tensor, nn
 
 from magna.config.schema import Config, ModelConfig, load_recipe

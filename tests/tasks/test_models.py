@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
-from tests.support.laws import SUMMARY
+from tests.support.running import SUMMARY
 
 from magna.config.schema import Config, ModelConfig
 from magna.data import load_digits

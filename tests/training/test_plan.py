@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.laws import node_task, peak_bytes
+from tests.support.measuring import peak_bytes
+from tests.support.running import node_task
 from torch import Tensor
 
 from magna.baselines import diffused_graph

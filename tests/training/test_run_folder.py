@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.laws import SUMMARY
+from tests.support.running import SUMMARY
 
 from magna import MAGNA
 from magna.config.schema import Config

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.laws import ring_triples
+from tests.support.graphs import ring_triples
 
 from magna.config.schema import Config
 from magna.data import KnowledgeGraph

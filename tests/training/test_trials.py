@@ -13,7 +13,8 @@ from typing import Any, cast, get_args, get_type_hints
 
 import pytest
 import torch
-from tests.support.laws import Capturable, node_task
+from tests.support.measuring import Capturable
+from tests.support.running import node_task
 from torch import nn
 
 from magna import MAGNAConv

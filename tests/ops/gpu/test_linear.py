@@ -7,7 +7,10 @@ from typing import Any, cast
 
 import pytest
 import torch
-from tests.support.laws import Results, device_of, gradient, interpreted, same, same_bits, uniform, within_budget
+from tests.support.comparing import Results, same, same_bits, within_budget
+from tests.support.graphs import uniform
+from tests.support.operators import gradient
+from tests.support.running import device_of, interpreted
 from torch import Tensor
 
 from magna.ops import add_norm, dropout, feed_forward, linear, linears, lookup, lookups, reference, rounded_at_once

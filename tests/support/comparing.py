@@ -1,0 +1,35 @@
+"""Comparisons of outputs and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Results = dict[str, Tensor]
+
+
+def same(results: Mapping[str, Tensor], expected: Mapping[str, Tensor], **tolerance: Any) -> None:
+    """Check that every output and gradient agrees."""
+    assert results.keys() == expected.keys()
+    for name, value in expected.items():
+        try:
+            torch.testing.assert_close(results[name], value, **tolerance)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from None
+
+
+def same_bits(results: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    same(results, expected, rtol=0, atol=0)
+
+
+def within_budget(fused: Results, plain: Results, truth: Results, *, times: float = 2, floor: float = 0) -> None:
+    """Check |fused − float64 truth| ≤ 2 |plain at the same precision − truth| + one rounding of the largest number."""
+    for name, true in truth.items():
+        if true.numel() == 0:
+            continue
+        error, allowed = ((result[name].double() - true).abs().max() for result in (fused, plain))
+        rounding = max(floor, torch.finfo(fused[name].dtype).eps) * true.abs().max()
+        assert error <= times * allowed + rounding, f"{name}: off by {error:.3g}, plain PyTorch by {allowed:.3g}"

@@ -1,0 +1,43 @@
+"""Devices, tasks and the program itself, as tests run them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from magna.config.schema import Config
+from magna.tasks import NodeClassification, make_task
+
+# The least that a finished run reports.
+SUMMARY: dict[str, Any] = {"seed": 0, "seconds": 1.0, "epochs": 1, "valid": {}, "test": {}}
+
+
+def device_of(backend: str) -> torch.device:
+    """The device a backend is tested on: the GPU for Triton if there is one, else the CPU."""
+    return torch.device("cuda" if backend == "triton" and torch.cuda.is_available() else "cpu")
+
+
+def interpreted(backend: str) -> bool:
+    """True for the Triton interpreter, which is slow enough that only small graphs are tested."""
+    return backend == "triton" and not torch.cuda.is_available()
+
+
+def node_task(config: Config, data_dir: Path | None = None, device: torch.device | str = "cpu") -> NodeClassification:
+    """The task of a config of node classification."""
+    task = make_task(config, data_dir, torch.device(device))
+    assert isinstance(task, NodeClassification)
+    return task
+
+
+def run_magna(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """The exit status of the program with these arguments."""
+    from magna import cli  # most tests need no command line
+
+    monkeypatch.setattr(sys, "argv", ["magna", *arguments])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    return int(left.value.code or 0)
