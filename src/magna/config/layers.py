@@ -9,7 +9,18 @@ from dataclasses import dataclass
 
 from magna.config.options import Needs, Options, option
 from magna.errors import ArgumentError
-from magna.typing import Backend, HeadForm, HopWeights, Init, Memory, Mode, Norm, Projection
+from magna.typing import (
+    Backend,
+    DecoderName,
+    HeadForm,
+    HopWeights,
+    Init,
+    Memory,
+    Mode,
+    Norm,
+    Projection,
+    RelationSource,
+)
 
 
 def _diffuses(options: Options) -> bool:
@@ -55,9 +66,13 @@ class DiffusionOptions(Options):
     """How attention spreads over several hops (Eqs. 3 to 5)."""
 
     hop_weights: HopWeights = option(
-        "fixed", "fixed: geometric with alpha; alpha: learnt for each head; theta: free weights for each head (Eq. 3)."
+        "fixed",
+        "fixed: geometric with alpha; alpha: learnt for each head; theta: free weights for each head (Eq. 3).",
+        needs=_DIFFUSION,
     )
-    mode: Mode = option("truncated", "truncated: K hops (Eq. 5); exact: the whole series, another model.")
+    mode: Mode = option(
+        "truncated", "truncated: K hops (Eq. 5); exact: the whole series, another model.", needs=_DIFFUSION
+    )
     tolerance: float = option(1e-6, "Tolerance of the exact mode.", above=0, below=1, needs=_EXACT)
     memory: Memory = option("auto", "What the backward pass keeps of the hops.", needs=_TRUNCATED)
 
@@ -195,3 +210,46 @@ class EncoderOptions(BlockOptions):
         "All blocks leave out the same edges.",
         needs=Needs("edge_dropout above 0", lambda o: o.edge_dropout > 0),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MAGNAOptions(EncoderOptions):
+    """The settings of MAGNA in a recipe: its sizes, and every option of :class:`magna.MAGNA`."""
+
+    hidden_channels: int = option(64, "Width of the blocks.", low=1, high=_HUGE)
+    num_layers: int = option(2, "Number of blocks.", low=1, high=4096)
+    heads: int = option(
+        8, "Attention heads of each block; in head_form 'split' they divide the width.", low=1, high=4096
+    )
+
+
+_ENCODER = {"heads", *EncoderOptions.options()}
+_SHARED = {"backend", "final_norm", "init", "norm_eps", "relation_channels"}  # with the rest of a link predictor
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkPredictorOptions(MAGNAOptions):
+    """Every option of :class:`magna.nn.LinkPredictor`: embeddings, decoder, and those of its encoder."""
+
+    num_layers: int = option(2, "Number of blocks; 0: no encoder, the decoder takes the embeddings.", low=0, high=4096)
+    decoder: DecoderName = option("distmult", "Score of head, relation and tail.")
+    entity_channels: int = option(100, "Width of an entity's embedding.", low=1, high=_HUGE)
+    relation_source: RelationSource = option(
+        "relations",
+        "relations: a table of their own; entities: the first rows of the entities' table, as in the authors' code.",
+    )
+    embedding_std: float = option(0.1, "Standard deviation of the embeddings at the start.", above=0)
+    decoder_dropout: float = option(0.0, "Dropout on head and relation, before the decoder.", low=0, below=1)
+    entity_bias: bool = option(False, "Add a learnt number for each entity to its scores; decoder 'conve' always does.")
+    loop_bias: bool = option(False, "Add a learnt number for each relation to the score of the head itself.")
+    skip_channels: int = option(
+        0, "Width of second embeddings that are scored without the encoder; 0: none.", low=0, high=_HUGE
+    )
+
+    def applies(self, name: str) -> bool:
+        return super().applies(name) and (self.num_layers > 0 or name in _SHARED or name not in _ENCODER)
+
+    def check_need(self, name: str) -> None:
+        super().check_need(name)
+        if not self.applies(name):
+            raise ArgumentError(name, getattr(self, name), "only with num_layers above 0")

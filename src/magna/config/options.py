@@ -7,11 +7,12 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import Any, Literal, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from magna.errors import ArgumentError, UnknownName
 
 _KEY = "option"
+Kind = TypeVar("Kind", bound="Options")
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "none"}
 
 
@@ -142,6 +143,18 @@ class Options:
         """True if the option does something beside the others."""
         need = self.options()[name].needs
         return need is None or need.holds(self)
+
+    def changes(self) -> dict[str, Any]:
+        """The values that differ from their defaults."""
+        return {name: value for name in self.options() if (value := getattr(self, name)) != getattr(type(self), name)}
+
+    def applied(self) -> dict[str, Any]:
+        """The values of all options that do something beside the others."""
+        return {name: getattr(self, name) for name in self.options() if self.applies(name)}
+
+    def part(self, kind: type[Kind], **values: Any) -> Kind:
+        """The options of a base class alone, some of them replaced."""
+        return kind(**{name: getattr(self, name) for name in kind.options()} | values)
 
     def with_values(self, **values: Any) -> Self:
         """The same options with some values replaced; names are checked."""
