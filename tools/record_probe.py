@@ -271,12 +271,12 @@ def trained(recipe: str, epochs: int, *options: str, steps: int = 0, patience: i
         with tempfile.TemporaryDirectory() as folder, watched(steps, together) as seen:
             run = Path(folder) / "run"
             result = command("train", recipe, *sets, *options, "--device", "cpu", "--run-dir", str(run))
-            return {**seen, "generator": generator(), **({} if steps else ended(result, run, together))}
+            return {**seen, "generator": generator(), **({} if steps else ended(result, together))}
 
     return work
 
 
-def ended(result: dict[str, Any], run: Path, together: bool) -> Parts:
+def ended(result: dict[str, Any], together: bool) -> Parts:
     """Losses, metrics and weights that a training leaves in its run folders."""
     parts: Parts = {}
     for each in result["runs"]:
