@@ -11,7 +11,7 @@ from torch import Tensor
 
 from magna.data.knowledge_graph import KnowledgeGraph
 from magna.data.triples import Triples
-from magna.ops import RankCounts, rank_targets, reference
+from magna.ops import RankCounts, rank_scores, rank_targets, reference
 from magna.ops.answers import Answers
 from magna.tasks.metrics import Ranks, TieRule
 from tests.support.graphs import integers
@@ -85,6 +85,20 @@ def test_blocks_equal_the_definition(block: int | None) -> None:
         for ours, theirs in zip(found, reference.rank_targets(*arguments), strict=True):
             assert ours.tolist() == theirs.tolist()
     assert found.equal.max() > 2
+
+
+@pytest.mark.parametrize("block", [None, 1, 3])
+def test_scores_of_any_form_are_ranked_like_products(block: int | None) -> None:
+    query, candidates = integers(3, 7, 2, seed=1).float() - 1, integers(3, 20, 2, seed=2).float()
+    known = csr([sorted(set(integers(20, 3 * (q % 3), seed=q).tolist())) for q in range(7)])
+    query_index, target = integers(7, 40, seed=4), integers(20, 40, seed=5)
+    table = query @ candidates.T
+    counts = rank_scores(lambda rows: table[rows], 7, 20, query_index, target, known, block=block)
+    expected = rank_targets(query, candidates, None, query_index, target, known)
+    assert all(torch.equal(one, other) for one, other in zip(counts, expected, strict=True))
+    assert counts.equal.max() > 0
+    with pytest.raises(ValueError, match="target has 0 to 20; allowed: 0 to 19"):
+        rank_scores(lambda rows: table[rows], 7, 20, torch.tensor([0, 0]), torch.tensor([0, 20]), known)
 
 
 def test_nothing_to_rank() -> None:

@@ -40,7 +40,7 @@ from magna.ops.loss import (
     kvsall_loss_op,
     kvsall_targets_op,
 )
-from magna.ops.ranking import RankCounts, rank_targets
+from magna.ops.ranking import RankCounts, rank_scores, rank_targets
 from magna.ops.weights import geometric_weights, hops_for, truncation_error
 from magna.typing import Backend, Memory, Mode, one_of
 
@@ -62,6 +62,7 @@ __all__ = [
     "linears",
     "lookup",
     "lookups",
+    "rank_scores",
     "rank_targets",
     "rounded_at_once",
     "truncation_error",

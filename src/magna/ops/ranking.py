@@ -1,9 +1,10 @@
-"""Where true answers stand among all entities: filtered ranks, a block of queries at a time."""
+"""Filtered ranks of true answers among all entities, a block of queries at a time."""
 
 from __future__ import annotations
 
 import operator
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ _BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}  # scores of a block
 
 
 class RankCounts(NamedTuple):
-    """How many other entities score higher than each target, and how many the same; int64 [T]."""
+    """Numbers of other entities that score higher than each target, and of those that score the same; int64 [T]."""
 
     better: Tensor
     equal: Tensor
@@ -70,14 +71,74 @@ def rank_targets(
     >>> rank_targets(query, candidates, None, torch.tensor([0]), torch.tensor([1]), known)
     RankCounts(better=tensor([0]), equal=tensor([1]))
     """
-    Q, N, device = query.size(0), candidates.size(0), query.device
-    _check(query, candidates, bias, query_index, target, known)
-    check_own(own, Q, device)
-    check_own_values(own, N)
+    check_products(query, candidates, bias)
+    check_own(own, query.size(0), query.device)
+    check_own_values(own, candidates.size(0))
+
+    def scores(rows: Tensor) -> Tensor:
+        products = query[rows] @ candidates.T
+        if bias is not None:
+            products += bias
+        if own is not None:
+            entity, value = own[0][rows], own[1][rows].to(products.dtype)
+            products.scatter_add_(1, entity[:, None], value[:, None])
+        return products
+
+    sizes = query.size(0), candidates.size(0)
+    block = _block_size(block, query.element_size() * candidates.size(0), query.device)
+    return _rank(scores, sizes, query_index, target, known, block, query.device)
+
+
+@torch.no_grad()
+def rank_scores(
+    scores: Callable[[Tensor], Tensor],
+    num_queries: int,
+    num_entities: int,
+    query_index: Tensor,
+    target: Tensor,
+    known: Answers | None,
+    *,
+    block: int | None = None,
+) -> RankCounts:
+    """Count as `rank_targets` does, with scores of any form.
+
+    Args:
+        scores: a function from positions of queries, int64 [b], to a new tensor of their scores, [b, N].
+        num_queries: number of unique queries.
+        num_entities: number of entities N.
+        query_index: the query that each target answers.
+        target: the true entities.
+        known: ptr and index of the entities known to be true for each query, or None.
+        block: queries at a time.
+
+    >>> table = torch.tensor([[3.0, 2.0, 1.0, 2.0]])
+    >>> rank_scores(lambda rows: table[rows], 1, 4, torch.tensor([0]), torch.tensor([1]), None)
+    RankCounts(better=tensor([1]), equal=tensor([1]))
+    """
+    block = _block_size(block, 4 * num_entities, target.device)
+    return _rank(scores, (num_queries, num_entities), query_index, target, known, block, target.device)
+
+
+def _block_size(block: int | None, row_bytes: int, device: torch.device) -> int:
+    """Queries at a time."""
     if block is None:
-        block = max(1, _BLOCK_BYTES.get(device.type, 64 << 20) // (query.element_size() * N))
-    elif block < 1:
+        return max(1, _BLOCK_BYTES.get(device.type, 64 << 20) // row_bytes)
+    if block < 1:
         raise ValueError(f"block is {block}; allowed: 1 and above, or None")
+    return block
+
+
+def _rank(
+    score: Callable[[Tensor], Tensor],
+    sizes: tuple[int, int],
+    query_index: Tensor,
+    target: Tensor,
+    known: Answers | None,
+    block: int,
+    device: torch.device,
+) -> RankCounts:
+    _check_targets(sizes, query_index, target, known, device)
+    Q, N = sizes
     # Queries with many targets first. Then those of a block that have an r-th target are its first rows, and the r-th
     # targets of all rows are compared at once without a copy.
     count = torch.bincount(query_index, minlength=Q)
@@ -95,45 +156,40 @@ def rank_targets(
     better, equal = torch.empty_like(target), torch.empty_like(target)
     for number, start in enumerate(range(0, Q, block)):
         stop = min(start + block, Q)
-        here = by_place[ends[start] : ends[stop]]
-        if len(here) == 0:
+        ranked = by_place[ends[start] : ends[stop]]
+        if len(ranked) == 0:
             break
         with as_they_come(device):
-            scores = query[by_count[start:stop]] @ candidates.T  # [block, N]
-        if bias is not None:
-            scores += bias
-        if own is not None:
-            entity, value = own[0][by_count[start:stop]], own[1][by_count[start:stop]].to(scores.dtype)
-            scores.scatter_add_(1, entity[:, None], value[:, None])
-        true = scores[place[query_index[here]] - start, target[here]]
+            scores = score(by_count[start:stop])  # [block, N]
+        true = scores[place[query_index[ranked]] - start, target[ranked]]
         filtered = slice(borders[number], borders[number + 1])
         scores[row[filtered] - start, column[filtered]] = torch.nan
         above, tied = _compare(scores, true, first[start:stop] - ends[start], counts[start:stop])
-        # A target that is not known to be true has been found equal to itself.
-        itself = ~among_known[here] & ~true.isnan()
-        better[here] = torch.where(true.isnan(), eligible[here], above)
-        equal[here] = tied - itself.long()
+        # A target that is not known to be true was counted as equal to itself.
+        itself = ~among_known[ranked] & ~true.isnan()
+        better[ranked] = torch.where(true.isnan(), eligible[ranked], above)
+        equal[ranked] = tied - itself.long()
     return RankCounts(better, equal)
 
 
 def _compare(scores: Tensor, true: Tensor, first: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
-    """For each target of a block the scores of its row that are above its own, and those that equal it."""
+    """Numbers of scores above each target of a block in its row, and of those equal to it."""
     above, tied = torch.empty_like(true, dtype=torch.int64), torch.empty_like(true, dtype=torch.int64)
     # Floating-point numbers are added up faster than truth values, and exactly so far.
-    found = torch.empty_like(scores, dtype=torch.float32 if scores.size(1) < 2**24 else torch.float64)
+    marks = torch.empty_like(scores, dtype=torch.float32 if scores.size(1) < 2**24 else torch.float64)
     for turn in range(counts[0]):
         rows = bisect_left(counts, -turn, key=operator.neg)  # those with more targets than that
         at = first[:rows] + turn
         limit = true[at, None]
-        above[at] = torch.gt(scores[:rows], limit, out=found[:rows]).sum(1).long()
-        tied[at] = torch.eq(scores[:rows], limit, out=found[:rows]).sum(1).long()
+        above[at] = torch.gt(scores[:rows], limit, out=marks[:rows]).sum(1).long()
+        tied[at] = torch.eq(scores[:rows], limit, out=marks[:rows]).sum(1).long()
     return above, tied
 
 
 def _filters(
     query_index: Tensor, target: Tensor, known: Answers | None, place: Tensor, num_entities: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows and columns of the known answers, by row, and whether each target is among them."""
+    """Rows and columns of the known answers, by row, and a mask of the targets among them."""
     if known is None:
         none = target.new_empty(0)
         return none, none, torch.zeros_like(target, dtype=torch.bool)
@@ -145,22 +201,16 @@ def _filters(
     return row, entity[order], among
 
 
-def _check(
-    query: Tensor,
-    candidates: Tensor,
-    bias: Tensor | None,
-    query_index: Tensor,
-    target: Tensor,
-    known: Answers | None,
+def _check_targets(
+    sizes: tuple[int, int], query_index: Tensor, target: Tensor, known: Answers | None, device: torch.device
 ) -> None:
-    check_products(query, candidates, bias)
-    for name, tensor, size in (("query_index", query_index, query.size(0)), ("target", target, candidates.size(0))):
+    for name, tensor, size in (("query_index", query_index, sizes[0]), ("target", target, sizes[1])):
         if tensor.dtype != torch.int64 or tensor.dim() != 1 or tensor.shape != target.shape:
             allowed = f"torch.int64 [{target.numel()}], one per target"
             raise ValueError(f"{name} is {tensor.dtype} {list(tensor.shape)}; allowed: {allowed}")
-        if tensor.device != query.device:
-            raise ValueError(f"{name} is on {tensor.device}, query on {query.device}; move one with .to(device)")
+        if tensor.device != device:
+            raise ValueError(f"{name} is on {tensor.device}, the queries on {device}; move one with .to(device)")
         check_range(f"{name} has", tensor, size)
     if known is not None:
-        check_answers("known", known, query.size(0), query.device)
-        check_values("known", known, candidates.size(0))
+        check_answers("known", known, sizes[0], device)
+        check_values("known", known, sizes[1])
