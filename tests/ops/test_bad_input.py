@@ -46,7 +46,7 @@ DIFFUSION = [
     ({"alpha": torch.tensor([0.5, math.nan])}, "alpha is nan; allowed: 0 to 1"),
     ({"alpha": torch.ones(3)}, r"alpha has shape \[3\]; allowed: a number or \[2\]"),
     ({"alpha": torch.ones(2).to("meta")}, "alpha is on meta, the graph on"),
-    ({"theta": torch.ones(2, 3)}, "theta is given beside K or alpha; allowed: theta alone"),
+    ({"theta": torch.ones(2, 3)}, "theta comes with K or alpha; allowed: theta alone"),
     ({"K": None, "alpha": None, "theta": torch.ones(3, 4)}, r"theta has shape \[3, 4\]; allowed: \[2, K \+ 1\]"),
     ({"K": None, "alpha": None, "theta": torch.ones(2, 0)}, r"theta has shape \[2, 0\]; allowed: \[2, K \+ 1\]"),
     ({"K": None, "alpha": None, "theta": [0.5, 0.5]}, "theta is a list; allowed: a torch.Tensor"),

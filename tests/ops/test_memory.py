@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from magna import ops
+from magna.ops import diffusion
 from magna.ops import attention_diffusion
 from magna.typing import Backend, Memory
 from tests.support.graphs import random_graph
@@ -32,10 +32,10 @@ def size(tensors: list[Tensor]) -> int:
 
 def test_auto_saves_while_the_states_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cpu")
-    monkeypatch.setattr(ops, "_total_memory", lambda _: 16 * 1000)
-    assert ops.saves(0, device) and ops.saves(1000, device) and not ops.saves(1001, device)
+    monkeypatch.setattr(diffusion, "_total_memory", lambda _: 16 * 1000)
+    assert diffusion.saves(0, device) and diffusion.saves(1000, device) and not diffusion.saves(1001, device)
     monkeypatch.undo()
-    assert 2**28 < ops._total_memory(device) < 2**50
+    assert 2**28 < diffusion._total_memory(device) < 2**50
 
 
 @pytest.mark.parametrize("drops", [{}, {"dropout": 0.5, "feature_dropout": 0.5, "seed": 1}])
@@ -78,7 +78,7 @@ def test_the_choice_decides(fused: Backend, memory: Memory, monkeypatch: pytest.
         asked.append(states)
         return False
 
-    monkeypatch.setattr(ops, "saves", saves)
+    monkeypatch.setattr(diffusion, "saves", saves)
     states = [t for t in kept(problem, fused, memory) if t.dim() == 4 and t.numel()]
     assert len(states) == (1 if memory == "save" else 0)
     assert asked == ([3 * problem.x.nbytes] if memory == "auto" else [])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import magna.ops.backend.folding  # noqa: F401 (how the ops behave under torch.vmap)
-from magna.graph import Graph, durable
+from magna.graph import Graph
 from magna.ops import checks, reference
 from magna.ops.answers import (
     Answers,
@@ -26,9 +26,8 @@ from magna.ops.attention import (
 )
 from magna.ops.backend.registry import accumulator, as_they_come, choose, pack
 from magna.ops.checks import Rate
-from magna.ops.cpu.memory_pool import machine_memory
-from magna.ops.diffusion import diffuse_op
-from magna.ops.exact import attention_matrix, diffused_attention, solve_op
+from magna.ops.diffusion import attention_diffusion
+from magna.ops.exact import attention_matrix, diffused_attention
 from magna.ops.gpu.linear import feed_forward, linear, linears, rounded_at_once
 from magna.ops.gpu.norm import add_norm, dropout
 from magna.ops.gpu.table import lookup, lookups
@@ -42,7 +41,7 @@ from magna.ops.loss import (
 )
 from magna.ops.ranking import RankCounts, rank_scores, rank_targets
 from magna.ops.weights import geometric_weights, hops_for, truncation_error
-from magna.typing import Backend, Memory, Mode, one_of
+from magna.typing import Backend, one_of
 
 __all__ = [
     "RankCounts",
@@ -67,9 +66,6 @@ __all__ = [
     "rounded_at_once",
     "truncation_error",
 ]
-
-# Never taken out: a captured step goes on reading what it found here.
-_FIXED_THETA: dict[tuple[float, int, int, torch.dtype, torch.device], Tensor] = {}
 
 
 def head_scores(x: Tensor, vector: Tensor, *, tanh: bool = True, backend: Backend = "auto") -> Tensor:
@@ -200,104 +196,6 @@ def edge_softmax(
     return edge_softmax_op(scores, left, *pack(graph), chosen)
 
 
-def attention_diffusion(
-    x: Tensor,
-    attention: Tensor,
-    graph: Graph,
-    K: int | None = None,
-    alpha: float | Tensor | None = None,
-    *,
-    theta: Tensor | None = None,
-    mode: Mode = "truncated",
-    tolerance: float = 1e-6,
-    memory: Memory = "auto",
-    dropout: Rate = 0.0,
-    feature_dropout: Rate = 0.0,
-    seed: int | Tensor | None = None,
-    backend: Backend = "auto",
-    validate: bool = True,
-) -> Tensor:
-    r"""Attention diffusion (Eq. 3 to 5): every node attends to nodes many hops away, at a cost linear in the edges.
-
-    `mode="truncated"`, as trained in the paper: Z ← (1 − α) A Z + α Z_0, K times, starting from Z_0 = x. With `theta`
-    instead of `alpha` any weights: Σ_k θ_k A^k x (Eq. 3).
-
-    `mode="exact"`: the Z that solves (I − (1 − α) A) Z = α x, to `tolerance` relative to the largest entry of each
-    column of x; the gradient solves the adjoint system, so memory does not depend on the number of iterations. The rows
-    of A must sum to at most 1, as a softmax's do. This is another model than a truncated one with small K: see
-    `truncation_error`.
-
-    A node without in-edges has an empty row in A: it gets α x from its own teleport alone.
-
-    Args:
-        x: features per node and head, float64, float32 or bfloat16.
-        attention: A on the edges, float64 with float64 features, else float32.
-        graph: the edges.
-        K: number of hops; 0 returns x.
-        alpha: teleport probability, 0 to 1, a number or a (learnable) tensor [H].
-        theta: hop weights [H, K + 1] or [K + 1], in place of K and alpha.
-        mode: "truncated" or "exact" (without K, theta and dropout).
-        tolerance: of the exact solve.
-        memory: "save" keeps the states of all hops for the backward pass; "recompute" needs one state whatever K is
-            and costs one more forward pass; "auto" saves while the states fit into 1/16 of the device's memory.
-        dropout: drawn anew each hop from the untouched attention; one number or one per head.
-        feature_dropout: drawn after each hop; one number, one per head, or one per hop and head [K, H].
-        seed: an int or an int64 tensor [1]; needed with dropout. Same seed, same bits, in every backend.
-        backend: "auto", "reference", "cpu" or "triton".
-        validate: check that tensors of `alpha` and dropout rates are in range (waits for the GPU).
-
-    Shapes: x [N, H, D], attention [E, H] → [N, H, D].
-
-    >>> graph = Graph.from_edge_index(torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
-    >>> x = torch.tensor([1.0, 0.0]).view(2, 1, 1)
-    >>> attention_diffusion(x, torch.ones(2, 1), graph, K=1, alpha=0.25).flatten().tolist()
-    [0.25, 0.75]
-    """
-    one_of("mode", mode, Mode)
-    one_of("memory", memory, Memory)
-    checks.features(x, attention, graph)
-    for name, weights in (("alpha", alpha), ("theta", theta)):
-        if isinstance(weights, Tensor):
-            checks.same_device(name, weights, graph)
-    heads, device = x.size(1), x.device
-    attention = attention.to(accumulator(x.dtype)).contiguous()
-    dropped = [
-        checks.rates(rate, heads, device) if checks.active(name, rate, heads, validate, per_hop) else None
-        for name, rate, per_hop in (
-            ("dropout", dropout, False),
-            ("feature_dropout", feature_dropout, True),
-        )
-    ]
-    chosen = choose(backend, device)
-    if mode == "exact":
-        if K is not None or theta is not None or any(rate is not None for rate in dropped):
-            raise ValueError("mode is 'exact', which takes alpha alone: leave out K, theta and dropout")
-        checks.alpha(alpha, heads, validate, above_zero=True)
-        return _solve(x, attention, _per_head(alpha, heads, attention), graph, tolerance, chosen)
-    if theta is None:
-        checks.hops(K)
-        checks.alpha(alpha, heads, validate)
-        assert K is not None
-        theta = _theta(alpha, K, heads, attention)
-    else:
-        if K is not None or alpha is not None:
-            raise ValueError("theta is given beside K or alpha; allowed: theta alone, or K and alpha")
-        theta = checks.theta(theta, heads).to(attention.dtype)
-    if theta.size(1) == 1:
-        return x * theta.to(x.dtype)
-    checks.per_hop("feature_dropout", dropped[1], theta.size(1) - 1)
-    seeded = any(rate is not None for rate in dropped)
-    seed = checks.seed(seed, "dropout or feature_dropout", device) if seeded else _no_seed(device)
-    if chosen == "reference":
-        rates = {"dropout": dropped[0], "feature_dropout": dropped[1]}
-        return reference.attention_diffusion(x, attention, theta, graph, seed=seed, **rates)
-    given = (level for part in (x, attention, theta) for level in checks.levels(part))
-    save = memory != "recompute" and torch.is_grad_enabled() and any(level.requires_grad for level in given)
-    if save and memory == "auto":
-        save = saves(checks.levels(x)[-1].numel() * x.element_size() * (theta.size(1) - 2), device)
-    return diffuse_op(x.contiguous(), attention, theta, seed, *dropped, *pack(graph), save, chosen)[0]
-
-
 def kvsall_loss(
     query: Tensor,
     candidates: Tensor,
@@ -379,54 +277,3 @@ def kvsall_loss(
     entity, entity_bias = own or (None, None)
     options = precision, block, chosen
     return kvsall_loss_op(query, candidates, bias, ptr, *targets, entity, entity_bias, *options)[0]
-
-
-def saves(states_bytes: int, device: torch.device) -> bool:
-    """Whether `memory="auto"` keeps the states: while they fit into 1/16 of the device's memory."""
-    return states_bytes <= _total_memory(device) // 16
-
-
-@torch.compiler.assume_constant_result
-def _total_memory(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else machine_memory()
-
-
-def _solve(x: Tensor, attention: Tensor, alpha: Tensor, graph: Graph, tolerance: float, chosen: str) -> Tensor:
-    checks.tolerance(tolerance)
-    if x.dtype == torch.bfloat16:
-        # No iteration whose states are rounded to 8 bits comes near the tolerance.
-        return _solve(x.float(), attention, alpha, graph, tolerance, chosen).to(x.dtype)
-    if chosen != "reference":
-        return solve_op(x.contiguous(), attention, alpha, *pack(graph), tolerance, chosen)
-    # By definition: as many hops as the tolerance asks for, of all trials under `torch.vmap`.
-    K = hops_for(tolerance, float(checks.levels(alpha.detach())[-1].min()))
-    return reference.attention_diffusion(x, attention, geometric_weights(alpha, K), graph)
-
-
-def _per_head(value: float | Tensor | None, heads: int, like: Tensor) -> Tensor:
-    if isinstance(value, Tensor):
-        return value.to(like.dtype).expand(heads).contiguous()
-    assert value is not None
-    return torch.full((heads,), value, dtype=like.dtype, device=like.device)
-
-
-def _theta(alpha: float | Tensor | None, K: int, heads: int, like: Tensor) -> Tensor:
-    if isinstance(alpha, Tensor):
-        return geometric_weights(_per_head(alpha, heads, like), K)
-    assert alpha is not None
-    key = float(alpha), K, heads, like.dtype, like.device
-    theta = None if checks.traced(like) else _FIXED_THETA.get(key)
-    if theta is None:
-        with durable():
-            start = torch.full((heads,), alpha, dtype=torch.float64, device=like.device)
-            # Hop by hop in memory, as the hops read it.
-            theta = geometric_weights(start, K).to(like.dtype).t().contiguous().t()
-        # What is made while a CUDA graph is captured belongs there, and must not be kept.
-        if checks.values_readable(like):
-            _FIXED_THETA[key] = theta
-    return theta
-
-
-def _no_seed(device: torch.device) -> Tensor:
-    """For an op that will not look at it."""
-    return torch.empty(1, dtype=torch.int64, device=device)

@@ -1,19 +1,142 @@
-"""K hops as a `torch.library` op over a backend's kernels: what is saved, what is computed again, in what order.
-
-Everything that is not a walk over edges is written here, once for all backends: the schedule of the hops, the states of
-the backward pass, and the slices of `memory="recompute"`.
-"""
+"""Attention diffusion (Eqs. 3 to 5): its front door, its op over the kernels of a backend, and its gradient."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from magna.graph import Graph, Segments
-from magna.ops.backend.registry import Draw, fused_op, in_target_order, keep, kept, kernels, unpack
+from magna.graph import Graph
+from magna.ops import checks, reference
+from magna.ops.backend.registry import (
+    Draw,
+    accumulator,
+    choose,
+    fused_op,
+    in_target_order,
+    keep,
+    kept,
+    kernels,
+    pack,
+    unpack,
+)
+from magna.ops.checks import Rate
+from magna.ops.cpu.memory_pool import machine_memory
+from magna.ops.exact import solve
+from magna.ops.hops import run_hops, run_hops_back, slices, with_kept
+from magna.ops.weights import fixed_theta, per_head
+from magna.typing import Backend, Memory, Mode, one_of
+
+
+def attention_diffusion(
+    x: Tensor,
+    attention: Tensor,
+    graph: Graph,
+    K: int | None = None,
+    alpha: float | Tensor | None = None,
+    *,
+    theta: Tensor | None = None,
+    mode: Mode = "truncated",
+    tolerance: float = 1e-6,
+    memory: Memory = "auto",
+    dropout: Rate = 0.0,
+    feature_dropout: Rate = 0.0,
+    seed: int | Tensor | None = None,
+    backend: Backend = "auto",
+    validate: bool = True,
+) -> Tensor:
+    r"""Attention diffusion (Eq. 3 to 5): every node attends to nodes many hops away, at a cost linear in the edges.
+
+    `mode="truncated"`, as trained in the paper: Z ← (1 − α) A Z + α Z_0, K times, starting from Z_0 = x. With `theta`
+    instead of `alpha` any weights: Σ_k θ_k A^k x (Eq. 3).
+
+    `mode="exact"`: the Z that solves (I − (1 − α) A) Z = α x, to `tolerance` relative to the largest entry of each
+    column of x; the gradient solves the adjoint system, so memory does not depend on the number of iterations. The rows
+    of A must sum to at most 1, as a softmax's do. This is another model than a truncated one with small K: see
+    `truncation_error`.
+
+    A node without in-edges has an empty row in A: it gets α x from its own teleport alone.
+
+    Args:
+        x: features per node and head, float64, float32 or bfloat16.
+        attention: A on the edges, float64 with float64 features, else float32.
+        graph: the edges.
+        K: number of hops; 0 returns x.
+        alpha: teleport probability, 0 to 1, a number or a (learnable) tensor [H].
+        theta: hop weights [H, K + 1] or [K + 1], in place of K and alpha.
+        mode: "truncated" or "exact" (without K, theta and dropout).
+        tolerance: of the exact solve.
+        memory: "save" keeps the states of all hops for the backward pass; "recompute" needs one state whatever K is
+            and costs one more forward pass; "auto" saves while the states fit into 1/16 of the device's memory.
+        dropout: drawn anew each hop from the untouched attention; one number or one per head.
+        feature_dropout: drawn after each hop; one number, one per head, or one per hop and head [K, H].
+        seed: an int or an int64 tensor [1]; needed with dropout. Same seed, same bits, in every backend.
+        backend: "auto", "reference", "cpu" or "triton".
+        validate: check that tensors of `alpha` and dropout rates are in range (waits for the GPU).
+
+    Shapes: x [N, H, D], attention [E, H] → [N, H, D].
+
+    >>> graph = Graph.from_edge_index(torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
+    >>> x = torch.tensor([1.0, 0.0]).view(2, 1, 1)
+    >>> attention_diffusion(x, torch.ones(2, 1), graph, K=1, alpha=0.25).flatten().tolist()
+    [0.25, 0.75]
+    """
+    one_of("mode", mode, Mode)
+    one_of("memory", memory, Memory)
+    checks.features(x, attention, graph)
+    for name, value in (("alpha", alpha), ("theta", theta)):
+        if isinstance(value, Tensor):
+            checks.same_device(name, value, graph)
+    heads, device = x.size(1), x.device
+    attention = attention.to(accumulator(x.dtype)).contiguous()
+    rates = [
+        checks.rates(rate, heads, device) if checks.active(name, rate, heads, validate, per_hop) else None
+        for name, rate, per_hop in (("dropout", dropout, False), ("feature_dropout", feature_dropout, True))
+    ]
+    drops = any(rate is not None for rate in rates)
+    chosen = choose(backend, device)
+    if mode == "exact":
+        if K is not None or theta is not None or drops:
+            raise ValueError("mode is 'exact', which takes alpha alone: leave out K, theta and dropout")
+        checks.alpha(alpha, heads, validate, above_zero=True)
+        return solve(x, attention, per_head(alpha, heads, attention), graph, tolerance, chosen)
+    if theta is None:
+        checks.hops(K)
+        checks.alpha(alpha, heads, validate)
+        theta = fixed_theta(alpha, K, heads, attention)
+    else:
+        if K is not None or alpha is not None:
+            raise ValueError("theta comes with K or alpha; allowed: theta alone, or K and alpha")
+        theta = checks.theta(theta, heads).to(attention.dtype)
+    if theta.size(1) == 1:
+        return x * theta.to(x.dtype)
+    checks.per_hop("feature_dropout", rates[1], theta.size(1) - 1)
+    # Without dropout no backend reads the seed.
+    seed = checks.seed(seed, "dropout or feature_dropout", device) if drops else theta.new_empty(1, dtype=torch.int64)
+    if chosen == "reference":
+        return reference.attention_diffusion(
+            x, attention, theta, graph, dropout=rates[0], feature_dropout=rates[1], seed=seed
+        )
+    save = memory != "recompute" and torch.is_grad_enabled() and _learn(x, attention, theta)
+    if save and memory == "auto":
+        save = saves(checks.levels(x)[-1].numel() * x.element_size() * (theta.size(1) - 2), device)
+    return diffuse_op(x.contiguous(), attention, theta, seed, *rates, *pack(graph), save, chosen)[0]
+
+
+def _learn(*tensors: Tensor) -> bool:
+    """True if a tensor has a gradient, also inside a transform of `torch.func`."""
+    return any(level.requires_grad for tensor in tensors for level in checks.levels(tensor))
+
+
+def saves(states_bytes: int, device: torch.device) -> bool:
+    """True while `memory="auto"` keeps the states: they fit into 1/16 of the device's memory."""
+    return states_bytes <= _total_memory(device) // 16
+
+
+@torch.compiler.assume_constant_result
+def _total_memory(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else machine_memory()
 
 
 @fused_op("magna::diffuse")
@@ -39,8 +162,8 @@ def diffuse_op(
     buffers = list(states.unbind()) if save else [fused.empty(x.shape, x) for _ in range(min(K - 1, 2))]
     weights = theta.t().contiguous().unbind()
     out = fused.empty(x.shape, x)
-    draw = _with_kept(draw, K, g.by_target, fused)
-    _run_hops(x, in_target_order(attention, g, fused), weights, draw, g, fused, K, buffers, out)
+    draw = with_kept(draw, K, g.by_target, fused)
+    run_hops(x, in_target_order(attention, g, fused), weights, draw, g, fused, K, buffers, out)
     return out, states
 
 
@@ -51,37 +174,6 @@ def _states_shape(x: Tensor, K: int, save: bool) -> tuple[int, ...]:
 @diffuse_op.register_fake
 def _(x, attention, theta, seed, attention_rate, feature_rate, graph, sizes, save, backend):
     return torch.empty_like(x), x.new_empty(_states_shape(x, theta.size(1) - 1, save))
-
-
-def _run_hops(
-    x: Tensor,
-    attention: Tensor,
-    weights: Sequence[Tensor],
-    draw: Draw,
-    graph: Graph,
-    backend: ModuleType,
-    hops: int,
-    buffers: list[Tensor],
-    out: Tensor | None,
-) -> None:
-    """The first `hops` hops; hop k writes buffers[k modulo their number], the last of all K hops writes `out`."""
-    K = len(weights) - 1
-    z = x
-    for hop in range(hops):
-        into = out if hop == K - 1 and out is not None else buffers[hop % len(buffers)]
-        backend.hop(
-            z,
-            x,
-            attention,
-            graph.by_target,
-            graph.col,
-            z_scale=weights[K] if hop == 0 else None,
-            x_scale=weights[K - 1 - hop],
-            draw=_after(draw, hop),
-            number=hop,
-            out=into,
-        )
-        z = into
 
 
 @fused_op("magna::diffuse_backward")
@@ -109,14 +201,14 @@ def diffuse_backward_op(
     draw = Draw(seed, attention_rate, feature_rate, heads, width)
     if K == 1 or states.size(0):
         saved, sums = [x, *states.unbind()], fused.empty(by_source.shape, by_source)
-        draw = _with_kept(draw, K, g.by_source, fused)
-        grad_x, grad_attention = _run_hops_back(
+        draw = with_kept(draw, K, g.by_source, fused)
+        grad_x, grad_attention = run_hops_back(
             grad, saved, by_source, sums, weights.unbind(), grad_theta, draw, g, fused, True, True
         )
     else:
         grad_x, grad_attention = fused.empty(x.shape, x), fused.empty(by_source.shape, by_source)
         by_target = in_target_order(attention, g, fused)
-        for h in _slices(heads, heads // max(1, min(heads, K - 1))):
+        for h in slices(heads, heads // max(1, min(heads, K - 1))):
             part_by_source = by_source[:, h].contiguous()
             part_sums = fused.empty(part_by_source.shape, part_by_source)
             part_weights = weights[:, h].contiguous().unbind()
@@ -126,13 +218,13 @@ def diffuse_backward_op(
                 feature_rate=None if feature_rate is None else feature_rate[..., h].contiguous(),
                 first_head=h.start,
             )
-            draws = [_with_kept(part_draw, K, segments, fused) for segments in (g.by_target, g.by_source)]
-            for c in _slices(width, width // -(-(K - 1) // heads)):
+            draws = [with_kept(part_draw, K, segments, fused) for segments in (g.by_target, g.by_source)]
+            for c in slices(width, width // -(-(K - 1) // heads)):
                 part = x[:, h, c].contiguous()
                 forward, back = (part_draw._replace(first_column=c.start) for part_draw in draws)
                 part_states = list(fused.empty((K - 1, *part.shape), part))
-                _run_hops(part, by_target[:, h].contiguous(), part_weights, forward, g, fused, K - 1, part_states, None)
-                grad_x[:, h, c], part_grad = _run_hops_back(
+                run_hops(part, by_target[:, h].contiguous(), part_weights, forward, g, fused, K - 1, part_states, None)
+                grad_x[:, h, c], part_grad = run_hops_back(
                     grad[:, h, c].contiguous(),
                     [part, *part_states],
                     part_by_source,
@@ -158,87 +250,6 @@ def _(grad, x, attention, theta, states, seed, attention_rate, feature_rate, gra
         torch.empty_like(attention),
         theta.new_empty(theta.shape if theta_grad else 0),
     )
-
-
-def _with_kept(draw: Draw, hops: int, segments: Segments, backend: ModuleType) -> Draw:
-    """The draw with what a backend wants to know before walking over segments."""
-    if draw.attention_rate is None:
-        return draw
-    return draw._replace(kept=backend.attention_kept(draw, hops, segments))
-
-
-def _after(draw: Draw, hop: int) -> Draw:
-    """The draw with the rate of features after a hop."""
-    rate = draw.feature_rate
-    return draw if rate is None or rate.dim() == 1 else draw._replace(feature_rate=rate[hop])
-
-
-def _slices(size: int, step: int) -> list[slice]:
-    """Parts of `step` at most, all of one size where that costs less than twice as many: a GPU's kernels are compiled
-    for each size.
-
-    >>> [part.stop for part in _slices(8, 3)], [part.stop for part in _slices(7, 3)]
-    ([2, 4, 6, 8], [3, 6, 7])
-    """
-    step = max(1, step)
-    even = next(part for part in range(step, 0, -1) if size % part == 0)
-    step = even if 2 * even > step else step
-    return [slice(start, min(start + step, size)) for start in range(0, size, step)]
-
-
-def _run_hops_back(
-    grad: Tensor,
-    states: list[Tensor],
-    attention: Tensor,
-    sums: Tensor,
-    weights: Sequence[Tensor],
-    grad_weights: Tensor | None,
-    draw: Draw,
-    graph: Graph,
-    backend: ModuleType,
-    first_slice: bool,
-    last_slice: bool,
-) -> tuple[Tensor, Tensor]:
-    """Walk the hops back. T_0 is the incoming gradient, T_m = Aᵀ T_{m-1}; grad x = Σ_m θ_m T_m and
-    ∂A_ji = Σ_k ⟨T_{K-1-k}[j], Z_k[i]⟩; both need T of the same neighbours, so one walk over the out-edges serves both.
-
-    ∂A adds up in `sums`, in source order; the last hop of the last slice brings it into the caller's order.
-    """
-    K = len(weights) - 1
-    x, grad_attention = states[0], sums
-    if draw.feature_rate is not None:
-        grad = backend.hop_dropout(grad, _after(draw, K - 1), K - 1)
-    grad_x = backend.empty(x.shape, x)
-    buffers = [backend.empty(x.shape, x) for _ in range(2)] if K > 1 or grad_weights is not None else []
-    for m in range(1, K + 1):
-        hop = K - m
-        if grad_weights is not None:
-            grad_weights[m - 1] += (grad.to(grad_weights.dtype) * x).sum(0).sum(-1)
-        into = buffers[m % 2] if hop > 0 or grad_weights is not None else None
-        complete = backend.hop_backward(
-            grad,
-            states[hop],
-            attention,
-            graph.by_source,
-            graph.source_col,
-            z_scale=weights[K] if hop == 0 else None,
-            first_scale=weights[0] if m == 1 else None,
-            scale=weights[m],
-            draw=_after(draw, hop - 1),  # the gradient leaves the hop before through its dropout
-            number=hop,
-            grad_attention=sums,
-            add=m > 1 or not first_slice,
-            rank=graph.source_rank if last_slice and hop == 0 else None,
-            grad_x=grad_x,
-            out=into,
-        )
-        if complete is not None:
-            grad_attention = complete
-        if into is not None:
-            grad = into
-    if grad_weights is not None:
-        grad_weights[K] += (grad.to(grad_weights.dtype) * x).sum(0).sum(-1)
-    return grad_x, grad_attention
 
 
 def _diffuse_save(ctx, inputs, output):

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from magna.graph import Graph
-from magna.ops.backend.registry import Draw, fused_op, in_target_order, keep, kept, kernels, unpack
-from magna.ops.weights import hops_for
+from magna.ops import checks, reference
+from magna.ops.backend.registry import Draw, fused_op, in_target_order, keep, kept, kernels, pack, unpack
+from magna.ops.weights import geometric_weights, hops_for
 
 
 def attention_matrix(attention: Tensor, graph: Graph) -> Tensor:
@@ -31,6 +32,22 @@ def diffused_attention(attention: Tensor, graph: Graph, alpha: float) -> Tensor:
     """
     identity = torch.eye(graph.num_nodes, dtype=attention.dtype, device=attention.device)
     return alpha * torch.linalg.inv(identity - (1 - alpha) * attention_matrix(attention, graph))
+
+
+def solve(x: Tensor, attention: Tensor, alpha: Tensor, graph: Graph, tolerance: float, backend: str) -> Tensor:
+    """Diffusion over all hops: the Z that solves (I − (1 − α) A) Z = α x.
+
+    Shapes: x [N, H, D], attention [E, H], alpha [H] → [N, H, D].
+    """
+    checks.tolerance(tolerance)
+    if x.dtype == torch.bfloat16:
+        # States rounded to 8 bits do not come near the tolerance.
+        return solve(x.float(), attention, alpha, graph, tolerance, backend).to(x.dtype)
+    if backend != "reference":
+        return solve_op(x.contiguous(), attention, alpha, *pack(graph), tolerance, backend)
+    # The hops that the tolerance asks for, in all trials under `torch.vmap`.
+    K = hops_for(tolerance, float(checks.levels(alpha.detach())[-1].min()))
+    return reference.attention_diffusion(x, attention, geometric_weights(alpha, K), graph)
 
 
 @fused_op("magna::solve")

@@ -7,6 +7,12 @@ import math
 import torch
 from torch import Tensor
 
+from magna.graph import durable
+from magna.ops import checks
+
+# Entries stay: a captured step goes on reading them.
+_FIXED_THETA: dict[tuple[float, int, int, torch.dtype, torch.device], Tensor] = {}
+
 
 def geometric_weights(alpha: Tensor, K: int | Tensor, most: int | None = None) -> Tensor:
     """θ of the truncated recursion (Eq. 5), differentiable in alpha.
@@ -25,6 +31,32 @@ def geometric_weights(alpha: Tensor, K: int | Tensor, most: int | None = None) -
     hop = torch.arange(most + 1, device=alpha.device)
     decay = (1 - alpha)[:, None] ** hop
     return torch.where(hop < K, alpha[:, None] * decay, torch.where(hop == K, decay, 0.0))
+
+
+def per_head(value: float | Tensor | None, heads: int, like: Tensor) -> Tensor:
+    """One value per head, in the type and on the device of `like`."""
+    if isinstance(value, Tensor):
+        return value.to(like.dtype).expand(heads).contiguous()
+    assert value is not None
+    return torch.full((heads,), value, dtype=like.dtype, device=like.device)
+
+
+def fixed_theta(alpha: float | Tensor | None, K: int | None, heads: int, like: Tensor) -> Tensor:
+    """θ of K hops [H, K + 1], computed once for each number `alpha`."""
+    assert alpha is not None and K is not None
+    if isinstance(alpha, Tensor):
+        return geometric_weights(per_head(alpha, heads, like), K)
+    key = float(alpha), K, heads, like.dtype, like.device
+    theta = None if checks.traced(like) else _FIXED_THETA.get(key)
+    if theta is None:
+        with durable():
+            start = torch.full((heads,), alpha, dtype=torch.float64, device=like.device)
+            # Hop by hop in memory, as the hops read it.
+            theta = geometric_weights(start, K).to(like.dtype).t().contiguous().t()
+        # Tensors made while a CUDA graph is captured belong to the graph.
+        if checks.values_readable(like):
+            _FIXED_THETA[key] = theta
+    return theta
 
 
 def truncation_error(K: int, alpha: float) -> float:
