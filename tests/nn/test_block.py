@@ -95,7 +95,7 @@ def test_the_switches_remove_what_they_name(graph):
     assert isinstance(make(C, C, H, norm="none").norm, nn.Identity)
     assert not any("ffn" in name for name, _ in make(C, C, H, feed_forward=False).named_parameters())
     conv = make(C, C, H, diffusion=False, K=9, alpha=0.3, hop_weights="theta").conv
-    assert (conv.K, conv.alpha, conv.hop_weights) == (1, 0.0, "fixed")
+    assert (conv.hops.K, conv.hops.alpha, conv.hops.hop_weights) == (1, 0.0, "fixed")
     assert make(C, C, H, ffn_multiplier=3).ffn[0].out_features == 3 * C
     assert make(C, C, H, norm_eps=1e-12).norm.eps == 1e-12
 

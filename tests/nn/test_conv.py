@@ -63,14 +63,14 @@ def formula(conv: MAGNAConv, x: Tensor, graph: Graph) -> Tensor:
     logits = scores.new_full((conv.heads, graph.num_nodes, graph.num_nodes), -torch.inf)
     logits[:, graph.target, graph.source] = scores.t()  # the graph below has no duplicate edges
     attention = logits.softmax(-1)
-    theta = geometric_weights(torch.full((conv.heads,), float(conv.alpha), dtype=x.dtype), conv.K)
+    theta = geometric_weights(torch.full((conv.heads,), float(conv.hops.alpha), dtype=x.dtype), conv.hops.K)
     if conv.head_form == "full":
         values = x.expand(conv.heads, -1, -1)
     else:
         weight = conv.attention.source.weight if conv.value is None else conv.value.weight
         values = (x @ weight.t()).unflatten(1, (conv.heads, -1)).transpose(0, 1)
     power, z = torch.eye(graph.num_nodes, dtype=x.dtype), torch.zeros_like(values)
-    for k in range(conv.K + 1):
+    for k in range(conv.hops.K + 1):
         z = z + theta[:, k, None, None] * (power @ values)
         power = attention @ power
     z = z.transpose(0, 1).flatten(1)
@@ -101,14 +101,14 @@ def test_learnt_hop_weights_start_at_the_geometric_ones(x, graph, hop_weights):
     fixed, learnt = (make(C, 12, H, K=4, alpha=0.3, hop_weights=name) for name in ("fixed", hop_weights))
     torch.testing.assert_close(learnt(x, graph), fixed(x, graph), rtol=1e-6, atol=1e-6)
     learnt(x, graph).square().sum().backward()
-    logit = learnt.alpha_logit if hop_weights == "alpha" else learnt.theta_logit
+    logit = learnt.hops.alpha_logit if hop_weights == "alpha" else learnt.hops.theta_logit
     assert logit is not None and logit.grad is not None and (logit.grad != 0).all()
 
 
 def test_exact_mode_learns_alpha(x, graph):
     conv = make(C, 12, H, alpha=0.3, mode="exact", hop_weights="alpha")
     conv(x, graph).square().sum().backward()
-    assert conv.alpha_logit is not None and (conv.alpha_logit.grad != 0).all()
+    assert conv.hops.alpha_logit is not None and (conv.hops.alpha_logit.grad != 0).all()
 
 
 def test_attention_is_in_the_callers_order_and_rows_sum_to_one(x, graph):

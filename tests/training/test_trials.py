@@ -24,7 +24,7 @@ from magna.tasks import NodeClassification
 from magna.tasks.models import Ensemble
 from magna.training.run_folder import RunFolder
 from magna.training.train import train
-from magna.training.trial_batch import Batch
+from magna.training.trial_batch import Batch, TrialHops
 from magna.training.trials import _batch_size, structure, train_trials
 
 ROOT = Path(__file__).parents[2]
@@ -144,8 +144,9 @@ def test_feature_dropout_meets_no_trial_before_its_first_hop(task: NodeClassific
 
 @pytest.mark.parametrize("hops", range(4))
 def test_feature_dropout_follows_every_hop_of_a_trial(hops: int) -> None:
-    conv = MAGNAConv(4, 4, heads=2, K=3, feature_dropout=0.999999)
-    conv.K = torch.tensor(hops)  # of one trial in a batch whose farthest walks three
+    conv = MAGNAConv(4, 4, heads=2)
+    conv.hops = TrialHops(2, 3, alpha=0.1, feature_dropout=0.999999)
+    conv.hops.K, conv.hops.most, conv.hops.heads = torch.tensor(hops), 3, 2  # one trial of a batch
     out = conv(torch.ones(5, 4), torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]]))
     assert bool((out == 0).all()) == (hops > 0)
 

@@ -26,11 +26,13 @@ class PyGConv(MessagePassing):
     def __init__(self, conv: MAGNAConv):
         super().__init__(aggr="add", node_dim=0)
         self.conv, self.in_channels, self.num_relations = conv, conv.in_channels, None
-        assert not conv.edge_dropout and conv.top_k is None and conv.hop_weights == "fixed" and not conv.num_relations
-        assert conv.mode == "truncated" and conv.attention.tanh and conv.bias is None
+        assert (
+            not conv.edge_dropout and conv.top_k is None and conv.hops.hop_weights == "fixed" and not conv.num_relations
+        )
+        assert conv.hops.mode == "truncated" and conv.attention.tanh and conv.bias is None
 
     def forward(self, x: Tensor, graph: Graph, **_: Any) -> Tensor:
-        conv, alpha, edge_index = self.conv, float(self.conv.alpha), graph.edge_index
+        conv, alpha, edge_index = self.conv, float(self.conv.hops.alpha), graph.edge_index
         slope = float(conv.attention.negative_slope)
         ends, first = conv._project(x)
         source, target = (ends, ends) if conv.attention.target is None else ends.split(conv.heads, 1)
@@ -39,10 +41,10 @@ class PyGConv(MessagePassing):
         scores = nn.functional.leaky_relu(left[edge_index[0]] + right[edge_index[1]], slope)
         attention = softmax(scores, edge_index[1], num_nodes=x.size(0))
         z = first
-        for _hop in range(conv.most_hops):
+        for _hop in range(conv.hops.K):
             dropped = nn.functional.dropout(attention, float(conv.dropout), self.training)
             z = (1 - alpha) * self.propagate(edge_index, x=z, attention=dropped) + alpha * first
-            z = nn.functional.dropout(z, float(conv.feature_dropout), self.training)
+            z = nn.functional.dropout(z, float(conv.hops.feature_dropout), self.training)
         z = z.flatten(1)
         return z if conv.out is None else conv.out(z)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -11,11 +10,12 @@ from torch import Tensor, nn
 from magna.graph import Graph, durable
 from magna.nn.attention import EdgeAttention, check_size, graph_at_door
 from magna.nn.dropout import draw_seed, is_zero
+from magna.nn.hops import Hops
 from magna.nn.init import attention_gain, fill_linear
 from magna.nn.linear import Linear
 from magna.nn.plain import is_plain
 from magna.nn.sparse import SparseRows, as_dense
-from magna.ops import attention_diffusion, checks, edge_softmax, geometric_weights
+from magna.ops import attention_diffusion, checks, edge_softmax
 from magna.ops.checks import Rate
 from magna.ops.gpu.linear import as_multiplied
 from magna.typing import Backend, HeadForm, HopWeights, Init, Memory, Mode, Norm, Projection, one_of
@@ -102,7 +102,7 @@ class MAGNAConv(nn.Module):
     torch.Size([3, 32])
     """
 
-    PER_TRIAL = ("K", "alpha", "dropout", "feature_dropout", "edge_dropout")
+    PER_TRIAL = ("dropout", "edge_dropout")
 
     def __init__(
         self,
@@ -165,17 +165,10 @@ class MAGNAConv(nn.Module):
             check_size("num_relations", num_relations)
         _check_hop_weights(hop_weights, mode, alpha, dropout, feature_dropout)
         self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
-        self.K: int | Tensor = K
-        self.alpha: float | Tensor = alpha
-        self.most_hops = K
         self.num_relations = num_relations
         self.head_form: HeadForm = head_form
-        self.hop_weights: HopWeights = hop_weights
-        self.mode: Mode = mode
         self.memory: Memory = memory
-        self.tolerance = tolerance
         self.dropout: Rate = dropout
-        self.feature_dropout: Rate = feature_dropout
         self.edge_dropout: Rate = edge_dropout
         self.edge_pairs = edge_pairs
         self.top_k, self.top_k_shared = top_k, top_k_shared
@@ -184,6 +177,7 @@ class MAGNAConv(nn.Module):
         self.backend: Backend = backend
 
         width = out_channels // heads if head_form == "split" else in_channels
+        self.hops = Hops(heads, K, alpha, hop_weights, mode, tolerance, feature_dropout)
         self.attention = EdgeAttention(
             in_channels,
             width,
@@ -203,8 +197,6 @@ class MAGNAConv(nn.Module):
         self.value = Linear(in_channels, out_channels, bias=False, backend=backend) if separate_value else None
         self.out = Linear(heads * width, out_channels, bias=False, backend=backend) if out_projection else None
         self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
-        self.alpha_logit = nn.Parameter(torch.empty(heads)) if hop_weights == "alpha" else None
-        self.theta_logit = nn.Parameter(torch.empty(heads, K + 1)) if hop_weights == "theta" else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -219,12 +211,7 @@ class MAGNAConv(nn.Module):
                 fill_linear(self.out, self.init, gain)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
-        start = torch.full((self.heads,), float(self.alpha), dtype=torch.float64)
-        with torch.no_grad():
-            if self.alpha_logit is not None:
-                self.alpha_logit.copy_(torch.logit(start))
-            if self.theta_logit is not None:
-                self.theta_logit.copy_(geometric_weights(start, self.most_hops).log())
+        self.hops.reset_parameters()
 
     def forward(
         self,
@@ -258,7 +245,9 @@ class MAGNAConv(nn.Module):
             if edge_mask is not None:
                 loops = edge_mask.new_ones(graph.num_edges - num_edges, *edge_mask.shape[1:])
                 edge_mask = torch.cat([edge_mask, loops])
-        seed = draw_seed(x.device) if self.training and self._draws() else None
+        hops = self.hops()
+        rates = self.dropout, self.edge_dropout, hops.get("feature_dropout", 0.0)
+        seed = draw_seed(x.device) if self.training and not all(map(is_zero, rates)) else None
         if is_plain(self.attention, EdgeAttention):
             ends, values = self._project(x)
             scores = self.attention.scores(ends, graph, relation)
@@ -276,14 +265,21 @@ class MAGNAConv(nn.Module):
             backend=self.backend,
             validate=False,
         )
-        z = self._diffuse(values, attention, graph, seed).flatten(1)
+        z = attention_diffusion(
+            values,
+            attention,
+            graph,
+            **hops,
+            memory=self.memory,
+            dropout=self.dropout if self.training else 0.0,
+            seed=seed,
+            backend=self.backend,
+            validate=False,
+        ).flatten(1)
         out = z if self.out is None else self.out(z)
         if self.bias is not None:
             out = out + self.bias
         return (out, (graph.edge_index, attention)) if return_attention_weights else out
-
-    def _draws(self) -> bool:
-        return not all(is_zero(rate) for rate in (self.dropout, self.feature_dropout, self.edge_dropout))
 
     def _project(self, x: Tensor | SparseRows) -> tuple[Tensor, Tensor]:
         """What edges are scored by at both of their ends, and the values [N, H, ...]."""
@@ -300,47 +296,8 @@ class MAGNAConv(nn.Module):
         layer = self.attention.source if self.value is None else self.value
         return layer(x).unflatten(-1, (self.heads, -1))
 
-    def _diffuse(self, values: Tensor, attention: Tensor, graph: Graph, seed: Tensor | None) -> Tensor:
-        alpha: float | Tensor = self.alpha if self.alpha_logit is None else self.alpha_logit.sigmoid()
-        if self.mode == "exact":
-            return attention_diffusion(
-                values,
-                attention,
-                graph,
-                alpha=alpha,
-                mode="exact",
-                tolerance=self.tolerance,
-                backend=self.backend,
-                validate=False,
-            )
-        hops: dict[str, Any] = {"K": self.K, "alpha": alpha}
-        feature_dropout = self.feature_dropout if self.training else 0.0
-        if self.theta_logit is not None:
-            hops = {"theta": self.theta_logit.softmax(1)}
-        elif isinstance(self.K, Tensor):
-            # Not `as_tensor`: a number copied to a GPU cannot be part of a CUDA graph.
-            per_head = alpha * torch.ones(self.heads, device=values.device)
-            hops = {"theta": geometric_weights(per_head, self.K, self.most_hops)}
-            if not is_zero(feature_dropout):
-                # Where K is smaller, the first hops only bring the features to its start: nothing is dropped there.
-                number = torch.arange(self.most_hops, 0, -1, device=values.device)
-                feature_dropout = torch.where(number <= self.K, feature_dropout, 0.0)[:, None]
-        return attention_diffusion(
-            values,
-            attention,
-            graph,
-            **hops,
-            memory=self.memory,
-            dropout=self.dropout if self.training else 0.0,
-            feature_dropout=feature_dropout,
-            seed=seed,
-            backend=self.backend,
-            validate=False,
-        )
-
     def extra_repr(self) -> str:
-        hops = f"K={self.K}" if self.mode == "truncated" else "mode='exact'"
-        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}, {hops}, alpha={self.alpha}"
+        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}, {self.hops.extra_repr()}"
 
 
 def _check_hop_weights(

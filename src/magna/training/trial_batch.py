@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from itertools import takewhile
 from statistics import fmean
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from magna.config.schema import Config
+from magna.nn import MAGNAConv
+from magna.nn.dropout import is_zero
+from magna.nn.hops import Hops
+from magna.ops import geometric_weights
 from magna.tasks import NodeClassification
 from magna.tasks.models import averaged, members_of
 from magna.tasks.nodes import scored
@@ -77,6 +82,26 @@ def batch_size_for(trials: int) -> int:
     return -(-trials // step) * step
 
 
+class TrialHops(Hops):
+    """The hops of each trial of a batch, as weights and rates of the most hops that one of them walks."""
+
+    most: int
+    heads: int
+
+    def forward(self) -> dict[str, Any]:
+        schedule = super().forward()
+        if not isinstance(self.K, Tensor):
+            return schedule
+        # Not `as_tensor`: a number copied to a GPU cannot be part of a CUDA graph.
+        alpha = schedule["alpha"] * torch.ones(self.heads, device=self.K.device)
+        rate = schedule["feature_dropout"]
+        if not is_zero(rate):
+            # Where K is smaller, the first hops only bring the features to its start: nothing is dropped there.
+            number = torch.arange(self.most, 0, -1, device=self.K.device)
+            rate = torch.where(number <= self.K, rate, 0.0)[:, None]
+        return {"theta": geometric_weights(alpha, self.K, self.most), "feature_dropout": rate}
+
+
 class Batch:
     """S trainings of one structure, their parameters side by side in `weights` [S, P].
 
@@ -100,6 +125,10 @@ class Batch:
         self.sizes = [shape.numel() for shape in self.shapes]
         weights = torch.stack([nn.utils.parameters_to_vector(model.parameters()).detach() for model in models])
         self.settings = _differing(models)
+        for conv in self.network.modules():
+            if isinstance(conv, MAGNAConv):
+                hops: Any = conv.hops
+                hops.__class__, hops.most, hops.heads = TrialHops, hops.K, conv.heads
         # How much smaller it becomes at once: a GPU compiles and captures a batch of another size anew, which takes as
         # long as many epochs of small models.
         small = weights.numel() < _LARGE
@@ -385,4 +414,4 @@ def _differing(models: Sequence[nn.Module]) -> list[tuple[nn.Module, str, Tensor
 
 
 def _most_hops(model: nn.Module) -> int:
-    return max((int(getattr(module, "most_hops", 0)) for module in model.modules()), default=0)
+    return max((module.K for module in model.modules() if isinstance(module, Hops)), default=0)

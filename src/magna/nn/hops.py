@@ -1,0 +1,69 @@
+"""`Hops`: the schedule of the hops, that is the weight of each (Eqs. 3 to 5) and the dropout after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from magna.ops import geometric_weights
+from magna.ops.checks import Rate
+from magna.typing import HopWeights, Mode
+
+
+class Hops(nn.Module):
+    r"""Arguments of `attention_diffusion` that say how each hop counts.
+
+    Fixed weights come as K and alpha, learnt ones as alpha [H] or theta [H, K + 1]:
+
+    .. math:: \theta_k = \alpha (1 - \alpha)^k, \quad \theta_K = (1 - \alpha)^K
+
+    A layer reads nothing else of its hops, so another module can stand in this place: one whose weights [H, K + 1] and
+    rates [K, 1] are tensors gives `{"theta": …, "feature_dropout": …}`.
+
+    >>> Hops(heads=2, K=3, alpha=0.2)()
+    {'feature_dropout': 0.0, 'K': 3, 'alpha': 0.2}
+    """
+
+    PER_TRIAL = ("K", "alpha", "feature_dropout")
+
+    def __init__(
+        self,
+        heads: int,
+        K: int,
+        alpha: float,
+        hop_weights: HopWeights = "fixed",
+        mode: Mode = "truncated",
+        tolerance: float = 1e-6,
+        feature_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.K, self.alpha = K, alpha
+        self.hop_weights: HopWeights = hop_weights
+        self.mode: Mode = mode
+        self.tolerance = tolerance
+        self.feature_dropout: Rate = feature_dropout
+        self.alpha_logit = nn.Parameter(torch.empty(heads)) if hop_weights == "alpha" else None
+        self.theta_logit = nn.Parameter(torch.empty(heads, K + 1)) if hop_weights == "theta" else None
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Start from the geometric weights."""
+        for logit in (self.alpha_logit, self.theta_logit):
+            if logit is not None:
+                alpha = torch.full((len(logit),), self.alpha, dtype=torch.float64)
+                logit.copy_(alpha.logit() if logit.dim() == 1 else geometric_weights(alpha, self.K).log())
+
+    def forward(self) -> dict[str, Any]:
+        alpha = self.alpha if self.alpha_logit is None else self.alpha_logit.sigmoid()
+        if self.mode == "exact":
+            return {"mode": "exact", "tolerance": self.tolerance, "alpha": alpha}
+        schedule: dict[str, Any] = {"feature_dropout": self.feature_dropout if self.training else 0.0}
+        if self.theta_logit is not None:
+            return schedule | {"theta": self.theta_logit.softmax(1)}
+        return schedule | {"K": self.K, "alpha": alpha}
+
+    def extra_repr(self) -> str:
+        return f"K={self.K}, alpha={self.alpha}" if self.mode == "truncated" else f"alpha={self.alpha}, mode='exact'"
