@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,6 +115,28 @@ def test_other_devices_are_refused() -> None:
 
 
 @built
+@pytest.mark.parametrize("lost", [b"int64_t threads", b"const int32_t *order, "])
+def test_an_argument_more_than_declared_is_refused(lost: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = ctypes.string_at
+    monkeypatch.setattr(ctypes, "string_at", lambda address: read(address).replace(lost, b"").rstrip(b", "))
+    monkeypatch.setattr(cpu_kernels, "_kernels", cpu_kernels.load(cpu_kernels.LIBRARY)[0])
+    with pytest.raises(TypeError, match=r"takes exactly \d+ arguments"):
+        everything(hub_graph(), 8, torch.float32)
+
+
+@built
+def test_a_missing_argument_is_refused() -> None:
+    for kernel in cpu_kernels._kernels.values():
+        with pytest.raises(TypeError, match="required argument"):
+            kernel(0, 0)
+
+
+def test_a_type_that_python_cannot_pass_is_refused() -> None:
+    with pytest.raises(ImportError, match=r"const float rate.*; allowed: pointers, int64_t and double"):
+        cpu_kernels.prototype("const float* x, const float rate")
+
+
+@built
 def test_unknown_dtypes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"dropout got torch\.float16; allowed: torch.float32"):
         dropout(torch.ones(3, dtype=torch.float16), 0.5, seed=1, backend="cpu")
@@ -143,7 +166,7 @@ def test_draws_beyond_32_bits(width: int) -> None:
     torch.testing.assert_close(cpu_kernels.hop_dropout(x, draw, 3), x * factor)
 
 
-def _in_worker(queue: multiprocessing.Queue) -> None:
+def _in_worker(queue: multiprocessing.Queue[float]) -> None:
     torch.set_num_threads(1)
     queue.put(float(everything(hub_graph(), 16, torch.float32)[2].detach().sum()))
 
@@ -154,7 +177,7 @@ def test_a_forked_worker_runs() -> None:
     torch.set_num_threads(2)
     expected = float(everything(hub_graph(), 16, torch.float32)[2].detach().sum())
     context = multiprocessing.get_context("fork")
-    queue = context.Queue()
+    queue: multiprocessing.Queue[float] = context.Queue()
     worker = context.Process(target=_in_worker, args=(queue,))
     worker.start()
     assert queue.get(timeout=600) == expected

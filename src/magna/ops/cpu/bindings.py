@@ -1,7 +1,7 @@
 """The CPU backend: C++ kernels (`kernels/*.cpp`) in a plain library, called through ctypes.
 
-The library holds every kernel for several instruction sets, and the best one that the machine has is taken; the
-environment variable MAGNA_CPU_ISA may name a lesser one. The results do not depend on the number of threads.
+The library has every kernel for several instruction sets, and the best one of the machine is taken; the environment
+variable MAGNA_CPU_ISA may name a lesser one. The results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,54 +20,64 @@ from magna.graph import Graph, Segments
 from magna.ops.backend.registry import Draw
 from magna.ops.cpu.memory_pool import POOL
 from magna.ops.random import DENSE_STREAM
-from magna.ops.reference import kept_edges as kept_edges  # a few passes over the edges: not worth a kernel here
+from magna.ops.reference import kept_edges as kept_edges  # a few passes over the edges: not worth a kernel
 
 Kernel = Callable[..., None]
 
-_POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-_ROWS: list[Any] = [_POINTER] * 3 + [_INT] * 2
-_DRAW: list[Any] = [_POINTER] * 3 + [_INT] * 4
-_ARGUMENTS: dict[str, list[Any]] = {
-    "head_scores": [_POINTER] * 3 + [_INT] * 7,
-    "head_scores_backward": [_POINTER] * 5 + [_INT] * 7,
-    "edge_scores": [_POINTER] * 6 + [_INT, _INT, _FLOAT, _INT],
-    "segment_sum": [_POINTER] * 2 + _ROWS + [_POINTER, _INT, _FLOAT, _INT],
-    "edge_softmax": [_POINTER] + _ROWS + [_POINTER] * 3 + [_INT] * 2,
-    "edge_softmax_backward": [_POINTER] * 2 + _ROWS + [_POINTER] * 3 + [_INT] * 2,
-    "top_k_mask": [_POINTER] + _ROWS + [_POINTER] + [_INT] * 3,
-    "take_rows": [_POINTER] * 3 + [_INT] * 3,
-    "dropout": [_POINTER] * 2 + [_INT] * 3 + [_POINTER] * 2 + [_INT] * 2,
-    "hop": [_POINTER] * 3 + _ROWS + [_POINTER] * 4 + [_INT] * 2 + _DRAW + [_INT] * 2,
-    "hop_backward": [_POINTER] * 3 + _ROWS + [_POINTER] * 5 + [_INT] + [_POINTER] * 2 + [_INT] * 2 + _DRAW + [_INT] * 2,
-    "hop_dropout": [_POINTER] * 2 + [_INT] * 3 + _DRAW + [_INT] * 2,
-}
 ISAS = ("baseline", "avx2", "avx512")
-_FEATURES = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16"}
 _SCORES = {torch.float32: "f32", torch.float64: "f64"}
-_ON_FEATURES = ("head_scores", "head_scores_backward", "dropout", "hop", "hop_backward", "hop_dropout")
+_FEATURES = {**_SCORES, torch.bfloat16: "bf16"}
+_NAMES = {  # with the types that each is compiled for
+    **dict.fromkeys(("head_scores", "head_scores_backward", "dropout"), _FEATURES),
+    **dict.fromkeys(("hop", "hop_backward", "hop_dropout"), _FEATURES),
+    **dict.fromkeys(("edge_scores", "segment_sum", "edge_softmax", "edge_softmax_backward"), _SCORES),
+    **dict.fromkeys(("top_k_mask", "take_rows"), _SCORES),
+}
+_NUMBERS = {"int64_t": ctypes.c_int64, "double": ctypes.c_double}
 _CHUNK = 256  # nodes that a thread takes at a time; the sums of the gradient of a vector follow it
 
 
+@cache
+def prototype(arguments: str) -> tuple[Any, tuple[tuple[int, str], ...]]:
+    """A ctypes function type and the names of its arguments, from the text of a C++ declaration.
+
+    >>> prototype("const float* x, float *out, int64_t size")[1]
+    ((1, 'x'), (1, 'out'), (1, 'size'))
+    """
+    types: list[Any] = []
+    names = []
+    for argument in arguments.split(","):
+        kind, _, name = argument.replace("*", "* ").strip().rpartition(" ")
+        types.append(ctypes.c_void_p if "*" in kind else _NUMBERS.get(kind))
+        names.append(name)
+    if None in types:
+        raise ImportError(f"the kernels have arguments ({arguments}); allowed: pointers, int64_t and double")
+    return ctypes.CFUNCTYPE(None, *types), tuple((1, name) for name in names)
+
+
 def load(path: Path) -> tuple[dict[tuple[str, torch.dtype], Kernel], str]:
-    """The kernels of a library by name and dtype, and the instruction set they are for; none where it is missing."""
+    """The kernels of a library by name and dtype, and their instruction set; none if the library is missing.
+
+    A call with a wrong number of arguments is a TypeError: ctypes knows the count from the library itself.
+    """
     try:
         library = ctypes.CDLL(str(path))
     except OSError:
         return {}, ""
+    kernels: dict[tuple[str, torch.dtype], Kernel] = {}
     try:
         able = ISAS[: library.magna_best_isa() + 1]
         isa = os.environ.get("MAGNA_CPU_ISA", able[-1])
         if isa not in able:
             raise ImportError(f"MAGNA_CPU_ISA is {isa!r}; allowed on this machine: {', '.join(able)}")
-        found: dict[tuple[str, torch.dtype], Kernel] = {}
-        for name, arguments in _ARGUMENTS.items():
-            for dtype, suffix in (_FEATURES if name in _ON_FEATURES else _SCORES).items():
-                kernel = library[f"{name}_{suffix}_{isa}"]
-                kernel.argtypes, kernel.restype = arguments, None
-                found[name, dtype] = kernel
-    except AttributeError:
+        for name, dtypes in _NAMES.items():
+            for dtype, suffix in dtypes.items():
+                text = ctypes.c_char.in_dll(library, f"{name}_arguments_{suffix}_{isa}")
+                kind, names = prototype(ctypes.string_at(ctypes.addressof(text)).decode())
+                kernels[name, dtype] = kind((f"{name}_{suffix}_{isa}", library), names)
+    except (AttributeError, ValueError):
         raise ImportError("the compiled kernels are of another version; install magna again") from None
-    return found, isa
+    return kernels, isa
 
 
 LIBRARY = Path(__file__).with_name("libmagna.so")
@@ -74,7 +85,7 @@ _kernels, isa = load(LIBRARY)
 
 
 def why_not(device: torch.device) -> str | None:
-    """Why the kernels cannot run on tensors of this device, or None where they can."""
+    """The reason why the kernels cannot run on tensors of this device, or None."""
     if device.type != "cpu":
         return f"the tensors are on {device}, and this backend runs on the CPU"
     if not _kernels:
@@ -86,11 +97,29 @@ def empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
     return POOL.empty(shape, like.dtype)
 
 
+def _run(name: str, first: Tensor, *rest: Tensor | float | None) -> None:
+    """Call a kernel of the dtype of its first argument; the number of threads goes last."""
+    kernel = _kernels.get((name, first.dtype))
+    if kernel is None:
+        raise ValueError(
+            f"{name} got {first.dtype}; allowed: torch.float32, torch.float64, for features torch.bfloat16"
+        )
+    arguments = [value.data_ptr() if isinstance(value, Tensor) else value for value in (first, *rest)]
+    kernel(*arguments, torch.get_num_threads())
+
+
+def _rows(segments: Segments) -> tuple[Tensor, Tensor, Tensor, int, int]:
+    ptr, hubs = segments.ptr, segments.hubs
+    return ptr, segments.order, hubs, ptr.numel() - 1, hubs.size(0)
+
+
+def _draw(draw: Draw, number: int) -> tuple[Tensor | int | None, ...]:
+    return *draw[:7], number
+
+
 def head_scores(x: Tensor, vector: Tensor, tanh: bool) -> Tensor:
     out = vector.new_empty(x.shape[:3])
-    _kernel("head_scores", x)(
-        x.data_ptr(), vector.data_ptr(), out.data_ptr(), *x.shape, _CHUNK, int(tanh), torch.get_num_threads()
-    )
+    _run("head_scores", x, vector, out, *x.shape, _CHUNK, tanh)
     return out
 
 
@@ -98,17 +127,7 @@ def head_scores_backward(grad: Tensor, x: Tensor, vector: Tensor, tanh: bool) ->
     groups, nodes, heads, width = x.shape
     grad_x = empty(x.shape, x)
     partial = vector.new_empty(groups, -(-nodes // _CHUNK), heads, width)
-    _kernel("head_scores_backward", x)(
-        grad.data_ptr(),
-        x.data_ptr(),
-        vector.data_ptr(),
-        grad_x.data_ptr(),
-        partial.data_ptr(),
-        *x.shape,
-        _CHUNK,
-        int(tanh),
-        torch.get_num_threads(),
-    )
+    _run("head_scores_backward", x, grad, vector, grad_x, partial, *x.shape, _CHUNK, tanh)
     return grad_x, partial.sum(1)
 
 
@@ -119,102 +138,52 @@ def edge_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: 
         assert graph.edge_type is not None
         edge_type = graph.edge_type.contiguous()
     out = empty((graph.num_edges, source.size(1)), source)
-    _kernel("edge_scores", source)(
-        source.data_ptr(),
-        target.data_ptr(),
-        _pointer(relation),
-        edge_index.data_ptr(),
-        _pointer(edge_type),
-        out.data_ptr(),
-        graph.num_edges,
-        source.size(1),
-        negative_slope,
-        torch.get_num_threads(),
-    )
+    sizes = graph.num_edges, source.size(1), negative_slope
+    _run("edge_scores", source, target, relation, edge_index, edge_type, out, *sizes)
     return out
 
 
 def segment_sum(grad: Tensor, scores: Tensor, negative_slope: float, segments: Segments) -> Tensor:
     out = grad.new_empty(segments.ptr.numel() - 1, grad.size(1))
-    _kernel("segment_sum", grad)(
-        grad.data_ptr(),
-        scores.data_ptr(),
-        *_rows(segments),
-        out.data_ptr(),
-        grad.size(1),
-        negative_slope,
-        torch.get_num_threads(),
-    )
+    _run("segment_sum", grad, scores, *_rows(segments), out, grad.size(1), negative_slope)
     return out
 
 
 def edge_softmax(scores: Tensor, graph: Graph) -> Tensor:
     target, out = graph.target.contiguous(), empty(scores.shape, scores)
     stats = scores.new_empty(graph.num_nodes, 2, scores.size(1))
-    _kernel("edge_softmax", scores)(
-        scores.data_ptr(),
-        *_rows(graph.by_target),
-        target.data_ptr(),
-        stats.data_ptr(),
-        out.data_ptr(),
-        scores.size(1),
-        torch.get_num_threads(),
-    )
+    _run("edge_softmax", scores, *_rows(graph.by_target), target, stats, out, scores.size(1))
     return out
 
 
 def edge_softmax_backward(grad: Tensor, attention: Tensor, graph: Graph) -> Tensor:
     target, out = graph.target.contiguous(), empty(attention.shape, attention)
     dots = grad.new_empty(graph.num_nodes, grad.size(1))
-    _kernel("edge_softmax_backward", grad)(
-        grad.data_ptr(),
-        attention.data_ptr(),
-        *_rows(graph.by_target),
-        target.data_ptr(),
-        dots.data_ptr(),
-        out.data_ptr(),
-        grad.size(1),
-        torch.get_num_threads(),
-    )
+    _run("edge_softmax_backward", grad, attention, *_rows(graph.by_target), target, dots, out, grad.size(1))
     return out
 
 
 def top_k_mask(scores: Tensor, k: int, graph: Graph) -> Tensor:
     out = torch.empty_like(scores, dtype=torch.bool)
-    _kernel("top_k_mask", scores)(
-        scores.data_ptr(), *_rows(graph.by_target), out.data_ptr(), k, scores.size(1), torch.get_num_threads()
-    )
+    _run("top_k_mask", scores, *_rows(graph.by_target), out, k, scores.size(1))
     return out
 
 
 def take_rows(values: Tensor, order: Tensor) -> Tensor:
     out = empty(values.shape, values)
-    _kernel("take_rows", values)(
-        values.data_ptr(), order.data_ptr(), out.data_ptr(), *values.shape, torch.get_num_threads()
-    )
+    _run("take_rows", values, order, out, *values.shape)
     return out
 
 
 def dropout(x: Tensor, rate: Tensor, seed: Tensor, shared: bool) -> Tensor:
     out = empty((*rate.shape, *x.shape) if shared else x.shape, x)
-    if out.numel() == 0:
-        return out
-    _kernel("dropout", x)(
-        x.data_ptr(),
-        out.data_ptr(),
-        out.numel(),
-        out.numel() // rate.numel(),
-        shared,
-        rate.data_ptr(),
-        seed.data_ptr(),
-        DENSE_STREAM,
-        torch.get_num_threads(),
-    )
+    if out.numel():
+        _run("dropout", x, out, out.numel(), out.numel() // rate.numel(), shared, rate, seed, DENSE_STREAM)
     return out
 
 
 def attention_kept(draw: Draw, hops: int, segments: Segments) -> None:
-    """Nothing is drawn ahead: a hop draws once for an edge and head, whatever its width."""
+    """Draw nothing ahead: a hop draws once for an edge and head, whatever its width."""
 
 
 def hop(
@@ -231,21 +200,8 @@ def hop(
     out: Tensor,
 ) -> None:
     """One hop: out = F ∘ (z_scale · A_k z + x_scale · x), F its feature dropout."""
-    _kernel("hop", z)(
-        z.data_ptr(),
-        x.data_ptr(),
-        attention.data_ptr(),
-        *_rows(segments),
-        col.data_ptr(),
-        _pointer(z_scale),
-        x_scale.data_ptr(),
-        out.data_ptr(),
-        z.size(1),
-        z.size(2),
-        *_draw(draw),
-        number,
-        torch.get_num_threads(),
-    )
+    scales = z_scale, x_scale
+    _run("hop", z, x, attention, *_rows(segments), col, *scales, out, z.size(1), z.size(2), *_draw(draw, number))
 
 
 def hop_backward(
@@ -270,55 +226,14 @@ def hop_backward(
     and an edge's grad_attention gets z_scale · its dropout factor · ⟨grad at its target, z at its source⟩. With `rank`,
     the positions of the caller's edges in the walk, grad_attention is complete and returned in the caller's order.
     """
-    _kernel("hop_backward", grad)(
-        grad.data_ptr(),
-        z.data_ptr(),
-        attention.data_ptr(),
-        *_rows(segments),
-        col.data_ptr(),
-        _pointer(z_scale),
-        _pointer(first_scale),
-        scale.data_ptr(),
-        grad_attention.data_ptr(),
-        add,
-        grad_x.data_ptr(),
-        _pointer(out),
-        grad.size(1),
-        grad.size(2),
-        *_draw(draw),
-        number,
-        torch.get_num_threads(),
-    )
+    walk = attention, *_rows(segments), col, z_scale, first_scale, scale
+    sizes = grad.size(1), grad.size(2), *_draw(draw, number)
+    _run("hop_backward", grad, z, *walk, grad_attention, add, grad_x, out, *sizes)
     return None if rank is None else take_rows(grad_attention, rank)
 
 
 def hop_dropout(grad: Tensor, draw: Draw, number: int) -> Tensor:
     """The gradient through the feature dropout of a hop."""
     out = empty(grad.shape, grad)
-    _kernel("hop_dropout", grad)(
-        grad.data_ptr(), out.data_ptr(), *grad.shape, *_draw(draw), number, torch.get_num_threads()
-    )
+    _run("hop_dropout", grad, out, *grad.shape, *_draw(draw, number))
     return out
-
-
-def _kernel(name: str, tensor: Tensor) -> Kernel:
-    kernel = _kernels.get((name, tensor.dtype))
-    if kernel is None:
-        raise ValueError(
-            f"{name} got {tensor.dtype}; allowed: torch.float32, torch.float64, for features torch.bfloat16"
-        )
-    return kernel
-
-
-def _pointer(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
-
-
-def _rows(segments: Segments) -> tuple[int, int, int, int, int]:
-    ptr, order, hubs = segments.ptr, segments.order, segments.hubs
-    return ptr.data_ptr(), order.data_ptr(), hubs.data_ptr(), ptr.numel() - 1, hubs.size(0)
-
-
-def _draw(draw: Draw) -> tuple[int | None, ...]:
-    attention_rate, feature_rate = _pointer(draw.attention_rate), _pointer(draw.feature_rate)
-    return draw.seed.data_ptr(), attention_rate, feature_rate, *draw[3:7]

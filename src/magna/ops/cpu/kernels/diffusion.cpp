@@ -383,37 +383,32 @@ template <class T> void dropout(const T* x, T* out, int64_t size, int64_t block,
 }  // namespace
 
 #define ROWS const int32_t *ptr, const int32_t *order, const int32_t *hubs, int64_t rows, int64_t num_hubs
-#define DRAW                                                                                                        \
-    const int64_t *seed, const float *attention_rate, const float *feature_rate, int64_t draw_heads,                \
-        int64_t draw_width, int64_t first_head, int64_t first_column
+#define DRAW                                                                                                      \
+    const int64_t *seed, const float *attention_rate, const float *feature_rate, int64_t draw_heads,              \
+        int64_t draw_width, int64_t first_head, int64_t first_column, int64_t number
 #define AS_ROWS Rows{ptr, order, hubs, rows, num_hubs}
-#define AS_DRAW Draw{seed, attention_rate, feature_rate, draw_heads, draw_width, first_head, first_column}
+#define AS_DRAW Draw{seed, attention_rate, feature_rate, draw_heads, draw_width, first_head, first_column}, number
 
-#define EXPORT(T, name)                                                                                             \
-    KERNEL(hop, name)                                                                                               \
-    (const T* z, const T* x, const accumulator<T>* attention, ROWS, const int32_t* col,                             \
-     const accumulator<T>* z_scale, const accumulator<T>* x_scale, T* out, int64_t heads, int64_t width, DRAW,      \
-     int64_t number, int64_t threads) {                                                                             \
-        hop<T>(z, x, attention, AS_ROWS, col, z_scale, x_scale, out, heads, width, AS_DRAW, number, threads);       \
-    }                                                                                                               \
-    KERNEL(hop_backward, name)                                                                                      \
-    (const T* grad, const T* z, const accumulator<T>* attention, ROWS, const int32_t* col,                          \
-     const accumulator<T>* z_scale, const accumulator<T>* first_scale, const accumulator<T>* scale,                 \
-     accumulator<T>* grad_attention, int64_t add, T* grad_x, T* out, int64_t heads, int64_t width, DRAW,            \
-     int64_t number, int64_t threads) {                                                                             \
-        hop_backward<T>(grad, z, attention, AS_ROWS, col, z_scale, first_scale, scale, grad_attention, add != 0,    \
-                        grad_x, out, heads, width, AS_DRAW, number, threads);                                       \
-    }                                                                                                               \
-    KERNEL(hop_dropout, name)                                                                                       \
-    (const T* x, T* out, int64_t rows, int64_t heads, int64_t width, DRAW, int64_t number, int64_t threads) {       \
-        hop_dropout<T>(x, out, rows, heads, width, AS_DRAW, number, threads);                                       \
-    }                                                                                                               \
-    KERNEL(dropout, name)                                                                                           \
-    (const T* x, T* out, int64_t size, int64_t block, int64_t shared, const float* rate, const int64_t* seed,       \
-     int64_t stream, int64_t threads) {                                                                             \
-        dropout<T>(x, out, size, block, shared != 0, rate, *seed, stream, threads);                                 \
+#define EXPORT(T, A, name)                                                                                        \
+    KERNEL(hop, name, const T* z, const T* x, const A* attention, ROWS, const int32_t* col, const A* z_scale,     \
+           const A* x_scale, T* out, int64_t heads, int64_t width, DRAW, int64_t threads) {                       \
+        hop<T>(z, x, attention, AS_ROWS, col, z_scale, x_scale, out, heads, width, AS_DRAW, threads);             \
+    }                                                                                                             \
+    KERNEL(hop_backward, name, const T* grad, const T* z, const A* attention, ROWS, const int32_t* col,           \
+           const A* z_scale, const A* first_scale, const A* scale, A* grad_attention, int64_t add, T* grad_x,     \
+           T* out, int64_t heads, int64_t width, DRAW, int64_t threads) {                                         \
+        hop_backward<T>(grad, z, attention, AS_ROWS, col, z_scale, first_scale, scale, grad_attention, add != 0,  \
+                        grad_x, out, heads, width, AS_DRAW, threads);                                             \
+    }                                                                                                             \
+    KERNEL(hop_dropout, name, const T* x, T* out, int64_t rows, int64_t heads, int64_t width, DRAW,               \
+           int64_t threads) {                                                                                     \
+        hop_dropout<T>(x, out, rows, heads, width, AS_DRAW, threads);                                             \
+    }                                                                                                             \
+    KERNEL(dropout, name, const T* x, T* out, int64_t size, int64_t block, int64_t shared, const float* rate,     \
+           const int64_t* seed, int64_t stream, int64_t threads) {                                                \
+        dropout<T>(x, out, size, block, shared != 0, rate, *seed, stream, threads);                               \
     }
 
-EXPORT(float, f32)
-EXPORT(double, f64)
-EXPORT(bfloat16, bf16)
+EXPORT(float, float, f32)
+EXPORT(double, double, f64)
+EXPORT(bfloat16, float, bf16)

@@ -28,11 +28,10 @@ template <class A, class Body> void share_edges(int64_t edges, int64_t heads, in
     });
 }
 
-template <class T>
-void edge_scores(const T* source, const T* target, const T* relation, const int64_t* edge_index,
-                 const int64_t* edge_type, T* out, int64_t edges, int64_t heads, double negative_slope,
+template <class A>
+void edge_scores(const A* source, const A* target, const A* relation, const int64_t* edge_index,
+                 const int64_t* edge_type, A* out, int64_t edges, int64_t heads, double negative_slope,
                  int64_t threads) {
-    using A = accumulator<T>;
     const vec<A> slope = splat(A(negative_slope));
     share_edges<A>(edges, heads, threads, [&](int64_t edge, int64_t head, int lanes) {
         vec<A> score = get(source + edge_index[edge] * heads + head, lanes) +
@@ -42,14 +41,14 @@ void edge_scores(const T* source, const T* target, const T* relation, const int6
     });
 }
 
-template <class T> struct SegmentSum {
-    using A = accumulator<T>;
+// The sum over a row's edges of term(entry of `a`, entry of `b`).
+template <class A, class Term> struct RowSum {
     using Sum = vec<A>;
-    const T *grad, *scores;
+    const A *a, *b;
     const int32_t* order;
-    T* out;
+    A* out;
     int64_t heads, last;
-    vec<A> slope;
+    Term term;
 
     Sum none() const { return Sum{}; }
     INLINE void add(Sum& sum, const Sum& other) const { sum += other; }
@@ -58,16 +57,29 @@ template <class T> struct SegmentSum {
         const int lanes = lanes_of<A>(tile, heads);
         for (int64_t p = begin; p < end; ++p) {
             const int64_t at = order[p] * heads + tile * LANES<A>;
-            prefetch(grad, order, p, last, heads);
-            prefetch(scores, order, p, last, heads);
-            const vec<A> g = get(grad + at, lanes);
-            sum += get(scores + at, lanes) > 0 ? g : g * slope;
+            prefetch(a, order, p, last, heads);
+            prefetch(b, order, p, last, heads);
+            sum += term(get(a + at, lanes), get(b + at, lanes));
         }
     }
     INLINE void finish(Sum& sum, int64_t tile, int64_t row) const {
         put(sum, out + row * heads + tile * LANES<A>, lanes_of<A>(tile, heads));
     }
 };
+
+template <class A, class Term>
+void row_sums(const A* a, const A* b, const Rows& rows, A* out, int64_t heads, int64_t threads, const Term& term) {
+    const RowSum<A, Term> kernel{a, b, rows.order, out, heads, rows.edges() - 1, term};
+    sum_rows(kernel, rows, head_tiles<A>(heads), threads);
+}
+
+template <class A>
+void segment_sum(const A* grad, const A* scores, const Rows& rows, A* out, int64_t heads, double negative_slope,
+                 int64_t threads) {
+    const vec<A> slope = splat(A(negative_slope));
+    row_sums(grad, scores, rows, out, heads, threads,
+             [slope](vec<A> g, vec<A> score) INLINED { return score > 0 ? g : g * slope; });
+}
 
 // Largest score of a row and the sum of e^(score - largest): all that a softmax needs to know of the other edges.
 template <class A> struct SoftmaxRow {
@@ -123,35 +135,10 @@ void edge_softmax(const A* scores, const Rows& rows, const int64_t* target, A* s
     });
 }
 
-template <class A> struct SoftmaxDot {
-    using Sum = vec<A>;
-    const A *grad, *attention;
-    const int32_t* order;
-    A* dots;
-    int64_t heads, last;
-
-    Sum none() const { return Sum{}; }
-    INLINE void add(Sum& sum, const Sum& other) const { sum += other; }
-
-    INLINE void walk(Sum& sum, int64_t tile, int64_t, int64_t begin, int64_t end) const {
-        const int lanes = lanes_of<A>(tile, heads);
-        for (int64_t p = begin; p < end; ++p) {
-            const int64_t at = order[p] * heads + tile * LANES<A>;
-            prefetch(grad, order, p, last, heads);
-            prefetch(attention, order, p, last, heads);
-            sum += get(grad + at, lanes) * get(attention + at, lanes);
-        }
-    }
-    INLINE void finish(Sum& sum, int64_t tile, int64_t row) const {
-        put(sum, dots + row * heads + tile * LANES<A>, lanes_of<A>(tile, heads));
-    }
-};
-
 template <class A>
 void edge_softmax_backward(const A* grad, const A* attention, const Rows& rows, const int64_t* target, A* dots, A* out,
                            int64_t heads, int64_t threads) {
-    const SoftmaxDot<A> kernel{grad, attention, rows.order, dots, heads, rows.edges() - 1};
-    sum_rows(kernel, rows, head_tiles<A>(heads), threads);
+    row_sums(grad, attention, rows, dots, heads, threads, [](vec<A> g, vec<A> weight) INLINED { return g * weight; });
     share_edges<A>(rows.edges(), heads, threads, [&](int64_t edge, int64_t head, int lanes) {
         const int64_t at = edge * heads + head;
         const vec<A> dot = get(dots + target[edge] * heads + head, lanes);
@@ -213,42 +200,33 @@ void top_k_mask(const A* scores, const Rows& rows, bool* out, int64_t k, int64_t
 #define ROWS const int32_t *ptr, const int32_t *order, const int32_t *hubs, int64_t rows, int64_t num_hubs
 #define AS_ROWS Rows{ptr, order, hubs, rows, num_hubs}
 
-#define EXPORT_SCORES(T, name)                                                                                       \
-    KERNEL(edge_scores, name)                                                                                        \
-    (const T* source, const T* target, const T* relation, const int64_t* edge_index, const int64_t* edge_type,       \
-     T* out, int64_t edges, int64_t heads, double negative_slope, int64_t threads) {                                 \
-        edge_scores<T>(source, target, relation, edge_index, edge_type, out, edges, heads, negative_slope, threads); \
+#define EXPORT(A, name)                                                                                              \
+    KERNEL(edge_scores, name, const A* source, const A* target, const A* relation, const int64_t* edge_index,        \
+           const int64_t* edge_type, A* out, int64_t edges, int64_t heads, double negative_slope, int64_t threads) { \
+        edge_scores<A>(source, target, relation, edge_index, edge_type, out, edges, heads, negative_slope, threads); \
     }                                                                                                                \
-    KERNEL(segment_sum, name)                                                                                        \
-    (const T* grad, const T* scores, ROWS, T* out, int64_t heads, double negative_slope, int64_t threads) {          \
-        using A = accumulator<T>;                                                                                    \
-        const SegmentSum<T> kernel{grad, scores, order, out, heads, ptr[rows] - 1, splat(A(negative_slope))};        \
-        sum_rows(kernel, AS_ROWS, head_tiles<A>(heads), threads);                                                    \
-    }
-
-#define EXPORT_SOFTMAX(A, name)                                                                                      \
-    KERNEL(edge_softmax, name)                                                                                       \
-    (const A* scores, ROWS, const int64_t* target, A* stats, A* out, int64_t heads, int64_t threads) {               \
+    KERNEL(segment_sum, name, const A* grad, const A* scores, ROWS, A* out, int64_t heads, double negative_slope,    \
+           int64_t threads) {                                                                                        \
+        segment_sum<A>(grad, scores, AS_ROWS, out, heads, negative_slope, threads);                                  \
+    }                                                                                                                \
+    KERNEL(edge_softmax, name, const A* scores, ROWS, const int64_t* target, A* stats, A* out, int64_t heads,        \
+           int64_t threads) {                                                                                        \
         edge_softmax<A>(scores, AS_ROWS, target, stats, out, heads, threads);                                        \
     }                                                                                                                \
-    KERNEL(edge_softmax_backward, name)                                                                              \
-    (const A* grad, const A* attention, ROWS, const int64_t* target, A* dots, A* out, int64_t heads,                 \
-     int64_t threads) {                                                                                              \
+    KERNEL(edge_softmax_backward, name, const A* grad, const A* attention, ROWS, const int64_t* target, A* dots,     \
+           A* out, int64_t heads, int64_t threads) {                                                                 \
         edge_softmax_backward<A>(grad, attention, AS_ROWS, target, dots, out, heads, threads);                       \
     }                                                                                                                \
-    KERNEL(top_k_mask, name)                                                                                         \
-    (const A* scores, ROWS, bool* out, int64_t k, int64_t heads, int64_t threads) {                                  \
+    KERNEL(top_k_mask, name, const A* scores, ROWS, bool* out, int64_t k, int64_t heads, int64_t threads) {          \
         top_k_mask<A>(scores, AS_ROWS, out, k, heads, threads);                                                      \
     }                                                                                                                \
-    KERNEL(take_rows, name)                                                                                          \
-    (const A* values, const int32_t* order, A* out, int64_t edges, int64_t heads, int64_t threads) {                 \
+    KERNEL(take_rows, name, const A* values, const int32_t* order, A* out, int64_t edges, int64_t heads,             \
+           int64_t threads) {                                                                                        \
         share_edges<A>(edges, heads, threads, [&](int64_t edge, int64_t head, int lanes) {                           \
             prefetch(values, order, edge, edges - 1, heads);                                                         \
             put(get(values + order[edge] * heads + head, lanes), out + edge * heads + head, lanes);                  \
         });                                                                                                          \
     }
 
-EXPORT_SCORES(float, f32)
-EXPORT_SCORES(double, f64)
-EXPORT_SOFTMAX(float, f32)
-EXPORT_SOFTMAX(double, f64)
+EXPORT(float, f32)
+EXPORT(double, f64)

@@ -71,14 +71,14 @@ void head_scores_backward(const accumulator<T>* grad, const T* x, const accumula
 #define SIZES int64_t groups, int64_t nodes, int64_t heads, int64_t width, int64_t chunk, int64_t tanh, int64_t threads
 #define AS_SIZES groups, nodes, heads, width, chunk, threads
 
-#define EXPORT(T, A, name)                                                                           \
-    KERNEL(head_scores, name)(const T* x, const A* vector, A* out, SIZES) {                          \
-        (tanh ? head_scores<true, T> : head_scores<false, T>)(x, vector, out, AS_SIZES);             \
-    }                                                                                                \
-    KERNEL(head_scores_backward, name)                                                               \
-    (const A* grad, const T* x, const A* vector, T* grad_x, A* partial, SIZES) {                     \
-        (tanh ? head_scores_backward<true, T> : head_scores_backward<false, T>)(                     \
-            grad, x, vector, grad_x, partial, AS_SIZES);                                             \
+#define EXPORT(T, A, name)                                                                                    \
+    KERNEL(head_scores, name, const T* x, const A* vector, A* out, SIZES) {                                   \
+        (tanh ? head_scores<true, T> : head_scores<false, T>)(x, vector, out, AS_SIZES);                      \
+    }                                                                                                         \
+    KERNEL(head_scores_backward, name, const T* x, const A* grad, const A* vector, T* grad_x, A* partial,     \
+           SIZES) {                                                                                           \
+        (tanh ? head_scores_backward<true, T> : head_scores_backward<false, T>)(grad, x, vector, grad_x,      \
+                                                                                partial, AS_SIZES);           \
     }
 
 EXPORT(float, float, f32)

@@ -7,7 +7,8 @@
 #include <immintrin.h>
 #endif
 
-#define INLINE inline __attribute__((always_inline))
+#define INLINED __attribute__((always_inline))
+#define INLINE inline INLINED
 #define NOINLINE __attribute__((noinline))
 
 namespace {
