@@ -23,6 +23,13 @@ def test_import_pays_neither_for_torch_nor_for_triton():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_the_layer_does_not_import_the_compiler_or_an_extra():
+    """The compiler takes as long to import as torch itself; `benchmarks.md` has the measured ratio."""
+    extras = "scipy", "sklearn", "torch_geometric", "huggingface_hub", "torch._dynamo", "sympy"
+    code = f"import sys; from magna import MAGNAConv; assert not set({extras}) & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_the_modules_work_without_triton():
     code = """
 import sys

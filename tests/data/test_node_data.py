@@ -32,6 +32,12 @@ def test_digits_are_the_same_on_every_machine(digits: NodeData) -> None:
     assert hashlib.sha256(together).hexdigest() == "217bc35720cb91f5ccb865034fb7d715571829ea998c3d9ce55214a3b99a9f1b"
 
 
+def test_digits_are_those_of_scikit_learn(digits: NodeData) -> None:
+    images, labels = pytest.importorskip("sklearn.datasets").load_digits(return_X_y=True)
+    assert digits.x is not None and torch.equal(16 * digits.x, torch.from_numpy(images).float())
+    assert digits.y.tolist() == labels.tolist()
+
+
 def test_self_loops_are_added_once(digits: NodeData) -> None:
     looped = digits.with_self_loops()
     assert looped.edge_index.size(1) == 15_044 + 1_797

@@ -56,10 +56,9 @@ def _ogb_folder(data_dir: str | Path | None) -> Path:
 
 def _public_graph(data_dir: str | Path | None) -> NodeData:
     """The arcs, labels and split as two public repositories have them; without features."""
-    from scipy.sparse import load_npz  # only this data set needs it
-
-    citing = load_npz(locate("ogbn-arxiv/adj_full.npz", data_dir)).tocoo()
-    edge_index = torch.from_numpy(np.stack([citing.row, citing.col]).astype(np.int64))
+    with np.load(locate("ogbn-arxiv/adj_full.npz", data_dir)) as matrix:  # sparse rows, as scipy saves them
+        citing = np.repeat(np.arange(len(matrix["indptr"]) - 1), np.diff(matrix["indptr"]))
+        edge_index = torch.from_numpy(np.stack([citing, matrix["indices"]]).astype(np.int64))
     y = torch.tensor([int(line) for line in _lines("ogbn-arxiv/node-label.csv.gz", data_dir)])
     roles = json.loads("".join(_lines("ogbn-arxiv/role.json.gz", data_dir)))
     train, valid, test = (torch.tensor(sorted(roles[key])) for key in ("tr", "va", "te"))

@@ -133,25 +133,19 @@ def _homophily(data: NodeData) -> float | None:
 
 def _reach(data: NodeData) -> tuple[dict[str, Any], dict[str, Any]]:
     """Connected components, and the average distance inside the largest one; edges are taken in both directions."""
-    from scipy.sparse import csr_matrix
-    from scipy.sparse.csgraph import connected_components
-
-    source, target = data.edge_index
-    edges = undirected(source, target, data.num_nodes).numpy()
-    weights = np.ones(edges.shape[1], dtype=np.int8)
-    adjacency = csr_matrix((weights, tuple(edges)), shape=(data.num_nodes, data.num_nodes))
-    count, label = connected_components(adjacency, directed=False)
-    sizes = np.bincount(label)
-    inside = np.flatnonzero(label == sizes.argmax())
-    largest = adjacency[inside][:, inside]
+    edges = undirected(*data.edge_index, data.num_nodes)
+    labels, sizes = _components(edges, data.num_nodes).unique(return_inverse=True, return_counts=True)[1:]
+    inside = (labels == sizes.argmax()).nonzero().squeeze(1)
+    source, target = torch.searchsorted(inside, edges[:, torch.isin(edges[0], inside)]).numpy()
+    starts = np.searchsorted(target, np.arange(len(inside)))  # edges are sorted by target
     exact = len(inside) <= EXACT_NODES
     sources = np.arange(len(inside))
     if not exact:
         sources = np.random.Generator(np.random.PCG64(_SAMPLE_SEED)).choice(sources, SAMPLED_NODES, replace=False)
     blocks = np.split(sources, range(_SOURCES_AT_ONCE, len(sources), _SOURCES_AT_ONCE))
     pairs = len(sources) * (len(inside) - 1)
-    total = sum(_total_distance(largest, block) for block in blocks) if pairs else 0
-    components = {"count": int(count), "largest": len(inside), "share_of_largest": len(inside) / data.num_nodes}
+    total = sum(_total_distance(source, starts, block) for block in blocks) if pairs else 0
+    components = {"count": len(sizes), "largest": len(inside), "share_of_largest": len(inside) / data.num_nodes}
     return components, {
         "mean": total / pairs if pairs else None,
         "exact": exact,
@@ -160,18 +154,29 @@ def _reach(data: NodeData) -> tuple[dict[str, Any], dict[str, Any]]:
     }
 
 
-def _total_distance(adjacency: Any, sources: np.ndarray) -> int:
-    """The sum of the distances from each source to every node of a connected graph: 64 searches share a word."""
-    words = np.zeros((adjacency.shape[0], -(-len(sources) // 64)), dtype=np.uint64)
+def _components(edges: Tensor, num_nodes: int) -> Tensor:
+    """[N]: the smallest node of each node's component; edges have both directions."""
+    smallest, before = torch.arange(num_nodes), None
+    while before is None or not torch.equal(smallest, before):
+        before = smallest
+        smallest = smallest.scatter_reduce(0, smallest[edges[1]], smallest[edges[0]], "amin")  # joins two trees
+        smallest = smallest[smallest]  # halves their depth
+    return smallest
+
+
+def _total_distance(neighbours: np.ndarray, starts: np.ndarray, sources: np.ndarray) -> int:
+    """The sum of the distances from each source to every node of a connected graph: 64 searches share a word.
+
+    The neighbours of node i are `neighbours[starts[i]:starts[i + 1]]`; each node has at least one.
+    """
+    words = np.zeros((len(starts), -(-len(sources) // 64)), dtype=np.uint64)
     number = np.arange(len(sources))
     words[sources, number // 64] = np.uint64(1) << (number % 64).astype(np.uint64)
     reached, frontier, total, hops = words, words, 0, 0
     while (arrived := int(np.bitwise_count(frontier).sum())) > 0:
         total += hops * arrived
         hops += 1
-        # Each row of a connected graph has an entry, so every slice of the reduction has one too.
-        spread = np.bitwise_or.reduceat(frontier[adjacency.indices], adjacency.indptr[:-1], axis=0)
-        frontier = spread & ~reached
+        frontier = np.bitwise_or.reduceat(frontier[neighbours], starts, axis=0) & ~reached
         reached = reached | frontier
     return total
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -168,19 +167,18 @@ def _shared(triples: Triples) -> dict[str, int]:
 
 def _mirrored(triples: Triples) -> dict[tuple[int, int], float]:
     """(relation, the one that it is mirrored in, which may be itself) → the share of its triples that are."""
-    from scipy.sparse import csr_matrix
-
     head, relation, tail = torch.cat([triples.split(split) for split in SPLITS]).unique(dim=0).unbind(1)
-    forward, backward = head * triples.num_entities + tail, tail * triples.num_entities + head
-    places, place = torch.unique(torch.cat([forward, backward]), return_inverse=True)
-    shape, ones = (len(places), triples.num_relations), np.ones(len(relation), dtype=np.int64)
-    there, back = (csr_matrix((ones, (part.numpy(), relation.numpy())), shape=shape) for part in place.chunk(2))
-    # [R, R] triples of one relation that are, turned round, triples of the other.
-    common = (there.T @ back).tocoo()
-    count = torch.bincount(relation, minlength=triples.num_relations).tolist()
-    pairs = zip(common.row.tolist(), common.col.tolist(), common.data.tolist(), strict=True)
-    shares = {(one, other): number / count[one] for one, other, number in pairs}
-    return {pair: share for pair, share in sorted(shares.items()) if share >= _MIRRORED}
+    forward = head * triples.num_entities + tail
+    backward, order = (tail * triples.num_entities + head).sort()
+    first = torch.searchsorted(backward, forward)
+    matches = torch.searchsorted(backward, forward, right=True) - first
+    # Every pair of a triple and another one between the same entities, turned round.
+    row = torch.repeat_interleave(matches)
+    other = order[torch.arange(len(row)) + (first - matches.cumsum(0) + matches)[row]]
+    pairs, counts = torch.unique(torch.stack([relation[row], relation[other]]), dim=1, return_counts=True)
+    shares = counts / torch.bincount(relation, minlength=triples.num_relations)[pairs[0]].double()
+    mirrored = zip(*pairs.tolist(), shares.tolist(), strict=True)
+    return {(one, other): share for one, other, share in mirrored if share >= _MIRRORED}
 
 
 def _inverse_in_train(triples: Triples, split: str, told_by: Sequence[tuple[int, int]]) -> dict[str, float]:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from magna.errors import MissingExtra
+
 UNLABELLED = -1
 
 
@@ -164,7 +166,10 @@ class NodeData:
 
     def to_pyg(self) -> Any:
         """The same graph as a PyG `Data` with `train_mask`, `val_mask` and `test_mask`."""
-        from torch_geometric.data import Data
+        try:
+            from torch_geometric.data import Data
+        except ModuleNotFoundError:
+            raise MissingExtra("to_pyg", "torch-geometric", "pyg") from None
 
         def mask(nodes: Tensor) -> Tensor:
             return torch.zeros(self.num_nodes, dtype=torch.bool).index_fill_(0, nodes, True)

@@ -15,6 +15,7 @@ from torch import Tensor
 from magna.config.path_kind import PYG_FILE
 from magna.data.node_data import UNLABELLED, NodeData, Schema
 from magna.data.tables import Table, find_table, read_table
+from magna.errors import MissingExtra
 
 _SPLITS = {"train": "train", "valid": "valid", "val": "valid", "test": "test"}
 
@@ -176,10 +177,12 @@ def _some(names: Sequence[str]) -> str:
 
 def _load_pyg(path: Path, name: str, like: Schema | None) -> NodeData:
     """A saved PyG `Data`. Loading never executes code from the file: only tensors and PyG's own containers pass."""
-    from torch_geometric.data import Data
-    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
-    from torch_geometric.data.storage import GlobalStorage
-
+    try:
+        from torch_geometric.data import Data
+        from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+        from torch_geometric.data.storage import GlobalStorage
+    except ModuleNotFoundError:
+        raise MissingExtra(str(path), "torch-geometric", "pyg") from None
     containers = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
     if not path.is_file():
         raise ValueError(f"{path} is not there; allowed: a PyG Data saved with torch.save")

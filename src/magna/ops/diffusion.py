@@ -21,6 +21,7 @@ from magna.ops.backend.registry import (
     pack,
     unpack,
 )
+from magna.ops.backend.torch_internals import constant_result
 from magna.ops.checks import Rate
 from magna.ops.cpu.memory_pool import machine_memory
 from magna.ops.exact import solve
@@ -134,7 +135,7 @@ def saves(states_bytes: int, device: torch.device) -> bool:
     return states_bytes <= _total_memory(device) // 16
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def _total_memory(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else machine_memory()
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from magna.errors import MissingExtra
 from magna.typing import one_of
 
 if TYPE_CHECKING:
@@ -134,8 +135,10 @@ def paired_test(ours: Sequence[float], theirs: Sequence[float]) -> Paired:
     >>> round(result.difference.mean, 3), round(result.t_test, 2)
     (0.01, 0.23)
     """
-    from scipy import stats
-
+    try:
+        from scipy import stats
+    except ModuleNotFoundError:
+        raise MissingExtra("a paired test", "scipy", "paper") from None
     if len(ours) != len(theirs) or len(ours) < 2:
         raise ValueError(f"there are {len(ours)} and {len(theirs)} values; allowed: as many of both, two or more")
     # Shares of some hundred nodes are often equally far apart: such ties count as ties, whatever their last bits say.

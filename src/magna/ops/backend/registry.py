@@ -21,6 +21,7 @@ from torch.library import custom_op
 from torch.nn import Parameter
 
 from magna.graph import Graph, Segments
+from magna.ops.backend.torch_internals import constant_result
 from magna.typing import Backend, one_of
 
 MODULES = {"cpu": "magna.ops.cpu.bindings", "triton": "magna.ops.triton.kernels"}
@@ -81,7 +82,7 @@ def dense_kernels() -> ModuleType:
 
 
 # Under a compiler the answer is a constant: imports cannot be traced.
-@torch.compiler.assume_constant_result
+@constant_result
 def why_not(backend: str, device: torch.device) -> str | None:
     """Why a backend cannot run on tensors of this device, or None where it can."""
     if backend == "reference":
