@@ -23,6 +23,7 @@ from magna.cli import command as commands
 from magna.cli.command import finish
 from magna.cli.use import _show_predictions
 from magna.training import run_folder as run
+from magna.training.checkpoint import load_checkpoint
 
 FAST = [
     *(
@@ -341,12 +342,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 """
 # From the third epoch on no file may grow beyond what the small files need, as on a disk that is full.
 FULL_DISK = """
-rate = loop.cosine_lr
-def full_from_the_third_epoch(lr, config, epoch):
+rates = loop.Schedule.rates
+def full_from_the_third_epoch(self, epoch):
     if epoch == 3:
         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
-    return rate(lr, config, epoch)
-loop.cosine_lr = full_from_the_third_epoch
+    return rates(self, epoch)
+loop.Schedule.rates = full_from_the_third_epoch
 """
 # A process that stops itself does so at the same moment on every machine.
 AFTER_THE_TENTH_ROW = """
@@ -409,7 +410,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(monkeypatch: pytest.MonkeyP
     assert process.returncode == 1
     assert "state.safetensors could not be written (File too large)" in err.splitlines()[-1]
     assert "Traceback" not in err and not list(Path("run").rglob(".*"))
-    state = run.RunFolder.open("run").load_checkpoint()
+    state = load_checkpoint(run.RunFolder.open("run").checkpoint)
     assert state is not None and state[1]["epoch"] == 3
     _goes_on_bit_for_bit(monkeypatch, never_stopped)
 

@@ -12,6 +12,7 @@ from tests.support.running import SUMMARY
 
 from magna import MAGNA
 from magna.config.schema import Config
+from magna.training.checkpoint import save_checkpoint
 from magna.training.run_folder import FORMAT, RunFolder
 
 CPU = torch.device("cpu")
@@ -80,34 +81,6 @@ def test_metrics_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
     assert [json.loads(line)["epoch"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [0, 1]
 
 
-def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path, Config(), CPU)
-    assert run.load_checkpoint() is None
-    tensors = {"a/x": torch.randn(3, 2), "random/cpu": torch.get_rng_state(), "step": torch.tensor(3.0)}
-    run.save_checkpoint(tensors, {"epoch": 3, "best": {"accuracy": 0.1 + 0.2}})
-    found = run.load_checkpoint()
-    assert found is not None
-    assert found[1] == {"epoch": 3, "best": {"accuracy": 0.1 + 0.2}}
-    assert found[0].keys() == tensors.keys()
-    for name, value in tensors.items():
-        assert torch.equal(found[0][name], value)
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = RunFolder.create(tmp_path, Config(), CPU)
-    run.save_checkpoint({"x": torch.zeros(1)}, {"epoch": 1})
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        run.save_checkpoint({"x": torch.ones(1)}, {"epoch": 2})
-    found = run.load_checkpoint()
-    assert found is not None and found[1] == {"epoch": 1}
-    assert [child.name for child in (tmp_path / "checkpoint").iterdir()] == ["state.safetensors"]
-
-
 def test_the_saved_model_is_the_model(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, Config(), CPU)
     model = MAGNA(4, 8, 1, 3, heads=2, K=2).eval()
@@ -124,7 +97,7 @@ def test_the_saved_model_is_the_model(tmp_path: Path) -> None:
 def test_nothing_in_a_run_is_a_pickle(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, Config(), CPU)
     run.log({"epoch": 0})
-    run.save_checkpoint({"x": torch.zeros(1)}, {"epoch": 1})
+    save_checkpoint(run.checkpoint, {"model": {"x": torch.zeros(1)}}, {"epoch": 1})
     run.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), SUMMARY)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} <= {".toml", ".json", ".jsonl", ".safetensors", ".md"}
@@ -198,20 +171,6 @@ def test_a_damaged_schema_is_one_line(tmp_path: Path, content: dict[str, object]
     run = RunFolder.create(tmp_path, Config(), CPU, content)
     with pytest.raises(ValueError, match=rf"schema.json is damaged: '{next(iter(content))}' is no list; try a copy"):
         _ = run.schema
-
-
-@pytest.mark.parametrize("part", [0, 4, 50, -1])
-def test_a_damaged_checkpoint_says_what_to_do(tmp_path: Path, part: int) -> None:
-    run = RunFolder.create(tmp_path, Config(), CPU)
-    run.save_checkpoint({"x": torch.zeros(100)}, {"epoch": 1})
-    file = tmp_path / "checkpoint" / "state.safetensors"
-    file.write_bytes(file.read_bytes()[:part])
-    with pytest.raises(ValueError, match=r"is damaged.*delete it and --resume"):
-        run.load_checkpoint()
-    file.unlink()
-    file.mkdir()
-    with pytest.raises(ValueError, match=r"is damaged.*delete it and --resume"):
-        run.load_checkpoint()
 
 
 def test_a_full_disk_names_the_file_and_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,13 +17,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
-from magna.config.schema import Config, TrainConfig, load_recipe
+from magna.config.schema import Config, load_recipe
 from magna.errors import Diverged
 from magna.nn import dropout
-from magna.tasks import LinkPrediction, NodeClassification, make_task
+from magna.tasks import NodeClassification, make_task
 from magna.training import loop
 from magna.training import train as training
+from magna.training.checkpoint import load_checkpoint, save_checkpoint
 from magna.training.loop import Epoch
 from magna.training.run_folder import RunFolder
 from magna.training.trial_batch import TrialResult
@@ -143,11 +145,11 @@ def test_a_step_draws_its_seeds_at_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_run_that_was_stopped_on_a_cpu_goes_on_on_a_gpu(finished: tuple[Path, dict]) -> None:
-    run = RunFolder(finished[0])
-    network = run.load_model()
-    adam, best = torch.optim.Adam(network.parameters()), network.state_dict()
-    progress = loop._restore(run, network, adam, best, torch.device("cuda"))
-    assert progress is not None and progress.epoch == 12
+    run, config = RunFolder(finished[0]), Config.from_dict(SMALL)
+    state = loop.Training(config, make_task(config, None, torch.device("cpu")), run.load_model())
+    state.device = torch.device("cuda")
+    state.restore(run)
+    assert state.progress.epoch == 12
 
 
 def test_a_model_that_takes_long_to_save_is_saved_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +165,7 @@ def test_a_model_that_takes_long_to_save_is_saved_less_often(tmp_path: Path, mon
         now += 1
 
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 1.0)
-    monkeypatch.setattr(loop, "_save", save)
+    monkeypatch.setattr(loop.Training, "save", save)
     monkeypatch.setattr(loop.time, "perf_counter", lambda: now)
     config = Config.from_dict(SMALL).with_values(["train.epochs=10", "train.patience=10"])
     training.train(config, run_dir=tmp_path / "run", device="cpu", on_epoch=epoch_ends)
@@ -197,7 +199,7 @@ def test_a_checkpoint_of_another_model_is_one_line(tmp_path: Path) -> None:
         training.train(config.with_values([f"model.hidden_channels={width}"]), run_dir=tmp_path / name, device="cpu")
     (tmp_path / "one" / "summary.json").unlink()
     shutil.copy(RunFolder(tmp_path / "other").checkpoint, RunFolder(tmp_path / "one").checkpoint)
-    with pytest.raises(ValueError, match=r"state.safetensors is of another model, or damaged \(Error.*\); delete it"):
+    with pytest.raises(ValueError, match=r"safetensors: it is of another model, or damaged \(Error.*\); try"):
         training.train(
             config.with_values(["model.hidden_channels=16"]), run_dir=tmp_path / "one", device="cpu", resume=True
         )
@@ -217,10 +219,10 @@ def test_a_checkpoint_that_counts_no_epochs_is_one_line(tmp_path: Path) -> None:
     training.train(config, run_dir=tmp_path, device="cpu")
     run = RunFolder(tmp_path)
     (tmp_path / "summary.json").unlink()
-    found = run.load_checkpoint()
-    assert found is not None
-    run.save_checkpoint(found[0], found[1] | {"epoch": "x"})
-    with pytest.raises(ValueError, match=r"state.safetensors is of another model, or damaged \(its epoch is 'x'\)"):
+    stored = load_checkpoint(run.checkpoint)
+    assert stored is not None
+    save_checkpoint(run.checkpoint, stored[0], stored[1] | {"epoch": "x"})
+    with pytest.raises(ValueError, match=r"state.safetensors: it is of another model, or damaged \(its epoch is 'x'\)"):
         training.train(config, run_dir=tmp_path, device="cpu", resume=True)
 
 
@@ -302,13 +304,6 @@ def test_settings_that_give_no_model_leave_no_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="K is -1"):
         training.train(Config.from_dict(SMALL).with_values(["model.K=-1"]), run_dir=tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
-
-
-def test_the_schedule_is_half_a_cosine() -> None:
-    config = TrainConfig(epochs=10, min_lr=0.0)
-    assert loop.cosine_lr(1.0, config, 0) == 1.0
-    assert loop.cosine_lr(1.0, config, 5) == pytest.approx(0.5)
-    assert loop.cosine_lr(1.0, config, 10) == pytest.approx(0.0)
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:
@@ -531,8 +526,9 @@ def test_embeddings_past_the_encoder_have_a_rate_of_their_own(tmp_path: Path) ->
     moved = {name.startswith("skip.") for name, value in weights.items() if not torch.equal(value, start[name])}
     assert moved == {True}
     bare = config.with_values(["train.lr=0.01", "train.skip_lr=none"])
-    groups = loop._groups(task.make_model(config.model), bare.train, task.device)
-    assert [group["start"] for group in groups] == [0.01, 0.01]
+    for each, rates in ((config, [0.0, 0.01]), (bare, [0.01, 0.01])):
+        state = loop.Training(each, task, task.make_model(config.model))
+        assert state.schedule.rates(0).tolist() == rates
 
 
 def test_embeddings_past_the_encoder_go_on_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -554,28 +550,18 @@ def test_embeddings_past_the_encoder_go_on_after_a_stop(tmp_path: Path, monkeypa
     assert all(torch.equal(whole[name], stopped[name]) for name in whole)
 
 
-def test_what_goes_past_the_encoder_is_clipped_by_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    clipped, models = list[set[int]](), list[Any]()
-    real, make = torch.nn.utils.clip_grad_norm_, LinkPrediction.make_model
-
-    def clip(parameters: Any, limit: float) -> Any:
-        parameters = list(parameters)
-        clipped.append({id(parameter) for parameter in parameters})
-        return real(parameters, limit)
-
-    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clip)
-
-    def made(*given: Any) -> Any:
-        models.append(make(*given))
-        return models[-1]
-
-    monkeypatch.setattr(LinkPrediction, "make_model", made)
-    settings = ["model.skip_channels=8", "train.clip=1.0", "train.epochs=1", "model.hidden_channels=8"]
+def test_shallow_embeddings_are_clipped_alone() -> None:
+    settings = ["model.skip_channels=8", "train.clip=1.0", "model.hidden_channels=8"]
     config = load_recipe("families").with_values([*settings, "model.entity_channels=8", "model.heads=2"])
-    training.train(config, run_dir=tmp_path / "run", device="cpu")
-    past = {id(parameter) for parameter in models[-1].skip.parameters()}
-    rest = {id(parameter) for parameter in models[-1].parameters()} - past
-    assert clipped[:2] == [rest, past] and len(clipped) % 2 == 0
+    task = make_task(config, None, torch.device("cpu"))
+    state = loop.Training(config, task, task.make_model(config.model))
+    shallow = {id(parameter) for parameter in state.network.skip.parameters()}  # type: ignore[union-attr]
+    for parameter in state.network.parameters():
+        parameter.grad = torch.full_like(parameter, 2**-10 if id(parameter) in shallow else 100.0)
+    state._clip()
+    norms = [nn.utils.get_total_norm([p.grad for p in group["params"]]) for group in state.adam.param_groups]
+    assert float(norms[0]) == pytest.approx(1.0, rel=1e-3)
+    assert float(norms[1]) < 1 and all(float(p.grad.max()) == 2**-10 for p in state.adam.param_groups[1]["params"])
 
 
 def test_what_capturing_a_step_changes_is_put_back_batch_norms_too(

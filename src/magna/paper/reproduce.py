@@ -13,7 +13,7 @@ import torch
 
 from magna.config.atomic_files import make_folder
 from magna.config.schema import REPORT_SEEDS, Config
-from magna.errors import ArgumentError
+from magna.errors import ArgumentError, Diverged
 from magna.paper import experiments
 from magna.paper.cell_runs import train_cells
 from magna.paper.cells import CellStore, Job
@@ -21,7 +21,6 @@ from magna.paper.experiments import EXPERIMENTS, Cell, cells
 from magna.paper.records import RUNS
 from magna.paper.tables import make_table
 from magna.tasks import NodeClassification, make_task
-from magna.training.loop import Diverged
 from magna.training.run_folder import pick_device
 from magna.training.trial_batch import TrialResult
 from magna.training.trials import structure, train_trials

@@ -18,7 +18,6 @@ from typing import Any
 import safetensors
 import safetensors.torch
 import torch
-from torch import Tensor
 
 from magna import __version__
 from magna.config.atomic_files import check_free, forget_parts, make_folder, write_whole, writing
@@ -240,27 +239,9 @@ class RunFolder:
     def checkpoint(self) -> Path:
         return self.path / "checkpoint" / "state.safetensors"
 
-    def save_checkpoint(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """One file, renamed into place: the checkpoint is whole at any moment."""
-        content = safetensors.torch.save(dict(tensors), {"state": json.dumps(state)})
-        write_whole(self.checkpoint, content)
-
     def has_begun(self) -> bool:
         """Whether there is something to go on from: a checkpoint, or the end of the run."""
         return self.checkpoint.is_file() or self.summary is not None
-
-    def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        file = self.checkpoint
-        if not file.exists():
-            return None
-        try:
-            with safetensors.safe_open(file, framework="pt") as stored:
-                tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (not a dict)
-                return tensors, json.loads(stored.metadata()["state"])
-        except (safetensors.SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{file} is damaged ({error}); delete it and --resume starts this run from the beginning"
-            ) from error
 
     def finish(self, model: Model, summary: Mapping[str, Any]) -> None:
         """Save the model, then the summary."""

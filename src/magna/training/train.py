@@ -17,8 +17,9 @@ from magna.errors import Diverged
 from magna.tasks import NodeClassification, Task, make_task
 from magna.tasks.models import Model
 from magna.training.capture import matmul_precision, own_stream
-from magna.training.loop import Epoch, Progress, check_loss, fit
+from magna.training.loop import Epoch, Progress, fit
 from magna.training.run_folder import RunFolder, pick_device
+from magna.training.schedule import check_loss
 from magna.training.tensorboard import Board
 from magna.training.trials import train_trials
 
@@ -197,7 +198,7 @@ def _fit_together(
             continue
         assert result.weights is not None
         network.load_state_dict(result.weights)
-        progress = Progress(result.epochs, result.best_epoch, result.seconds)
+        progress = Progress(result.epochs, result.seconds, [result.best_epoch])
         with matmul_precision(configs[index].train.precision):
             ended[index] = _finish(run, configs[index], task, network, progress, together=len(runs))
     return ended

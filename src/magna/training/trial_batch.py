@@ -23,8 +23,8 @@ from magna.ops import geometric_weights
 from magna.tasks import NodeClassification
 from magna.tasks.models import averaged, members_of
 from magna.tasks.nodes import scored
-from magna.training.capture import TRIAL_RUNS, captured, step_precision
-from magna.training.loop import check_loss
+from magna.training.capture import captured, step_precision
+from magna.training.schedule import BestEpochs, Schedule, check_loss
 
 OnReport = Callable[[int, list[int], list[float]], Collection[int]]
 
@@ -137,7 +137,14 @@ class Batch:
         self._place(configs, numbers, weights, {})
         torch.manual_seed(configs[0].train.seed)
 
-    def _place(self, configs: list[Config], numbers: list[int], weights: Tensor, state: dict[str, Tensor]) -> None:
+    def _place(
+        self,
+        configs: list[Config],
+        numbers: list[int],
+        weights: Tensor,
+        state: dict[str, Tensor],
+        best: BestEpochs | None = None,
+    ) -> None:
         """Everything that an epoch reads and writes, one entry per trial."""
         self.configs, self.numbers, self.weights = configs, numbers, weights
         count = len(configs)
@@ -147,36 +154,24 @@ class Batch:
         self.task_settings = {
             key: self._tensor([getattr(config.task, key) for config in configs]) for key in TASK_BATCHED
         }
-        self.train_settings = {
-            key: self._tensor([getattr(config.train, key) for config in configs])
-            for key in ("lr", "min_lr", "clip", "patience")
-        }
-        epochs = self.train_config.epochs
+        train = [config.train for config in configs]
+        self.schedule = Schedule(train, self.device)
+        self.best = best or BestEpochs(train, self.device)
         self.state = state or {
             "epoch": torch.zeros((), dtype=torch.int64, device=self.device),
             "best": weights.clone(),
-            "best_epoch": torch.full((count,), -1, device=self.device),
-            "best_accuracy": torch.full((count,), -1.0, dtype=torch.float64, device=self.device),
-            "best_loss": torch.full((count,), math.inf, device=self.device),
-            "epochs": torch.zeros(count, dtype=torch.int64, device=self.device),
-            # By the number of steps so far. A few rows more than epochs: capturing runs some, which are undone.
-            "record": torch.zeros(epochs + 1 + TRIAL_RUNS, count, 3, dtype=torch.float64, device=self.device),
+            "record": torch.zeros(self.train_config.epochs, count, 3, dtype=torch.float64, device=self.device),
         }
-        self.rates = torch.zeros(count, device=self.device)
         self.grad = torch.zeros_like(weights)
         rows = []
         for row, grad in zip(weights.unbind(), self.grad.unbind(), strict=True):
             row.grad = grad
             rows.append(row)
-        self.adam = torch.optim.Adam(
-            [
-                {"params": [rows[s] for s in members], "lr": self.rates[members[0]], "weight_decay": decay}
-                for (_, _, decay), members in _alike(configs).items()
-            ],
-            betas=(self.train_config.beta1, self.train_config.beta2),
-            fused=True,
-            capturable=self.device.type == "cuda",
-        )
+        groups = [
+            {"params": [rows[s] for s in members], "row": members[0], "weight_decay": decay}
+            for (_, _, decay), members in _alike(configs).items()
+        ]
+        self.adam = self.schedule.adam(groups)
 
     def _nodes_of(self, config: Config, split: str) -> Tensor:
         return self.task.nodes(split, config.data.split_seed if config.data.split == "random" else None)
@@ -221,36 +216,23 @@ class Batch:
 
     def step(self) -> Tensor:
         """One step of every trial; nothing here waits for the device. Gives the losses, [S]."""
-        s, t = self.state, self.train_settings
-        half_cosine = (1 + torch.cos(math.pi * s["epoch"] / self.train_config.epochs)) / 2
-        self.rates.copy_(t["min_lr"] + (t["lr"] - t["min_lr"]) * half_cosine)
         losses = self._losses()
-        norm = self.grad.norm(dim=1)
-        shrink = torch.where(t["clip"] > 0, (t["clip"] / (norm + 1e-6)).clamp(max=1), 1.0)
-        self.grad.mul_(shrink[:, None])
+        self.grad.mul_(self.schedule.factors(self.grad.norm(dim=1))[:, None])
         self.adam.step()
-        s["epochs"].add_(s["epoch"] - s["best_epoch"] <= t["patience"])
-        s["epoch"].add_(1)
         self._write_record(0, losses[:, None])
         return losses
 
     def look(self) -> Tensor:
         """Validation after a step; trials that are better than ever are kept. Gives the accuracies, [S]."""
-        s = self.state
         valid = self._measure(self.weights, self.nodes["valid"])
         accuracy, loss = valid["accuracy"], valid["loss"]
-        epoch = s["epoch"] - 1
-        better = (accuracy > s["best_accuracy"]) | ((accuracy == s["best_accuracy"]) & (loss < s["best_loss"]))
-        better &= epoch - s["best_epoch"] <= self.train_settings["patience"]
-        s["best"].copy_(torch.where(better[:, None], self.weights, s["best"]))
-        s["best_epoch"].copy_(torch.where(better, epoch, s["best_epoch"]))
-        s["best_accuracy"].copy_(torch.where(better, accuracy, s["best_accuracy"]))
-        s["best_loss"].copy_(torch.where(better, loss, s["best_loss"]))
+        better = self.best.update(torch.stack([accuracy, -loss.double()], dim=1), self.state["epoch"])
+        self.state["best"].copy_(torch.where(better[:, None], self.weights, self.state["best"]))
         self._write_record(1, torch.stack([accuracy, loss], dim=1))
         return accuracy
 
     def _write_record(self, first: int, values: Tensor) -> None:
-        """Put values [S, n] into the columns of the record from `first` on, for the last step."""
+        """Put values [S, n] into the columns of the record from `first` on, for this epoch."""
         columns = self.state["record"][:, :, first : first + values.size(1)]
         columns.index_copy_(0, self.state["epoch"][None], values.double()[None])
 
@@ -271,15 +253,16 @@ class Batch:
         stopped = {FILLER}
         step, look = self._captured()
         for number in range(1, self.train_config.epochs + 1):
+            self._begin_epoch(number - 1)
             step()
             if self._looks(number - 1):
                 look()
             if number % report_every:
                 continue
-            waited = (self.state["epoch"] - self.state["best_epoch"] > self.train_settings["patience"]).tolist()
-            stopped |= {n for n, rows in self._rows.items() if all(waited[i] for i in rows)}
+            patient = self.best.patient(number).tolist()
+            stopped |= {n for n, rows in self._rows.items() if not any(patient[i] for i in rows)}
             if on_report is not None:
-                best = self.state["best_accuracy"].tolist()
+                best = self._best_accuracy.tolist()
                 running = [n for n in self._rows if n not in stopped]
                 stopped |= set(on_report(number, running, [fmean(best[i] for i in self._rows[n]) for n in running]))
             left = [n not in stopped for n in self.numbers]
@@ -287,10 +270,18 @@ class Batch:
                 break
             if self.shrinks_by * sum(left) <= len(left) and number < self.train_config.epochs:
                 # Much of the batch has nothing left to do: the others go on without it.
-                on_results(self._results([not keep for keep in left], read_test, keep_weights))
+                on_results(self._results(number, [not keep for keep in left], read_test, keep_weights))
                 self._keep(left)
                 step, look = self._captured()
-        on_results(self._results([True] * len(self.numbers), read_test, keep_weights))
+        on_results(self._results(number, [True] * len(self.numbers), read_test, keep_weights))
+
+    def _begin_epoch(self, epoch: int) -> None:
+        self.state["epoch"].fill_(epoch)
+        self.schedule.set_rates(self.adam, epoch)
+
+    @property
+    def _best_accuracy(self) -> Tensor:
+        return self.best.score[:, 0].clamp(min=0)  # before the first validation: 0
 
     @property
     def _rows(self) -> dict[int, list[int]]:
@@ -303,7 +294,7 @@ class Batch:
 
     def _captured(self) -> list[Callable[[], object]]:
         """`step` and `look`, each a CUDA graph of its own, as a batch may step more often than it looks."""
-        changed = [self.weights, *self.state.values()]
+        changed = [self.weights, *self.state.values(), self.best.epoch, self.best.score]
         return [captured(part, (), self.adam, changed, self.configs[0].model) for part in (self.step, self.look)]
 
     def _keep(self, kept: list[bool]) -> None:
@@ -322,24 +313,25 @@ class Batch:
             for name, value in self.state.items()
         }
         self.settings = [(module, name, value[index]) for module, name, value in self.settings]
-        self._place([self.configs[i] for i in places], numbers, self.weights[index], state)
+        self._place([self.configs[i] for i in places], numbers, self.weights[index], state, self.best.rows(index))
         for group, members in zip(self.adam.param_groups, _alike(self.configs).values(), strict=True):
             for i, row in zip(members, group["params"], strict=True):
                 self.adam.state[row] = {name: value.clone() for name, value in moments[places[i]].items()}
 
-    def _results(self, chosen: list[bool], read_test: bool, keep_weights: bool) -> dict[int, TrialResult]:
+    def _results(self, number: int, chosen: list[bool], read_test: bool, keep_weights: bool) -> dict[int, TrialResult]:
         s = self.state
         ensembles = self.configs[0].model.members > 1
         scores = self._scores_of_best() if read_test or ensembles else None
         now = time.perf_counter()
         self.seconds += (now - self.since) / len(self._rows)
         self.since = now
-        record = s["record"][1:].cpu()
+        record, trained = s["record"].cpu(), self.best.trained(number).tolist()
+        accuracies, losses = self._best_accuracy.tolist(), (-self.best.score[:, 1]).tolist()
         results = {}
         for number, rows in self._rows.items():
             if not chosen[rows[0]]:
                 continue
-            config, epochs = self.configs[rows[0]], int(s["epochs"][rows].max())
+            config, epochs = self.configs[rows[0]], max(trained[row] for row in rows)
             kept = record[:epochs, rows]
             # The loss of an ensemble is the sum over its members, as in a run of its own.
             kept = torch.cat([kept[:, :, :1].sum(1), kept[:, :, 1:].mean(1)], dim=1)
@@ -348,17 +340,16 @@ class Batch:
                 for e, row in enumerate(kept.tolist())
             ]
             finite = all(map(_is_finite, history))
-            valid = {"accuracy": float(s["best_accuracy"][rows[0]]), "loss": float(s["best_loss"][rows[0]])}
+            valid = {"accuracy": accuracies[rows[0]], "loss": losses[rows[0]]}
             if ensembles:
                 valid = self._score_of(rows, scores, "valid")
             results[number] = TrialResult(
                 config=config,
                 epochs=epochs,
-                best_epoch=int(s["best_epoch"][rows].max()),
+                best_epoch=int(self.best.epoch[rows].max()),
                 seconds=self.seconds,
-                # Below 0 where nothing was looked at. A run of its own that diverges leaves no result, whatever it had
-                # reached before.
-                valid=valid | {"accuracy": max(0.0, valid["accuracy"]) * finite},
+                # A run alone that diverges leaves no result, whatever it had reached before.
+                valid=valid | {"accuracy": valid["accuracy"] * finite},
                 test=self._score_of(rows, scores, "test") if read_test else None,
                 history=history,
                 weights=self._weights_of(rows) if keep_weights else None,
