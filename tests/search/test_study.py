@@ -1,22 +1,27 @@
-"""A study keeps its trials: what is drawn, what survives a kill, and that processes leave each other's trials alone."""
+"""Trials of a study: their settings, a killed process, and two processes on one study."""
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 pytest.importorskip("optuna", reason="Optuna is not installed (the extra search)")
 
-from sqlalchemy.exc import IntegrityError, OperationalError
+from optuna.storages._rdb.models import BaseModel
+from sqlalchemy.exc import IntegrityError
 
-from magna.config.schema import Range
+from magna.config.toml import Range
 from magna.search import study as study_module
 from magna.search.study import Study, refusal, safe
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial, Trial
 
 SPACE = {
     "model.K": Range(2, 10),
@@ -25,16 +30,14 @@ SPACE = {
     "model.top_k": [3, 5, None],
     "model.feed_forward": [True, False],
 }
-
-
 IN_MEMORY = "sqlite:///:memory:"
 
 
-def _study(folder: Path, **arguments) -> Study:
+def _study(folder: Path, **arguments: Any) -> Study:
     return Study(f"sqlite:///{folder / 'study.db'}", "test", SPACE, {"space": {"a": 1}}, **arguments)
 
 
-def test_values_are_of_the_space() -> None:
+def test_values_are_from_the_space() -> None:
     study = Study(IN_MEMORY, "test", SPACE, {})
     drawn = [study.ask().params for _ in range(12)]
     assert len({params["train.lr"] for params in drawn}) == 12
@@ -49,10 +52,10 @@ def test_values_are_of_the_space() -> None:
 def test_a_random_trial_depends_on_seed_and_number_alone(tmp_path: Path) -> None:
     whole = Study(IN_MEMORY, "test", SPACE, {})
     drawn = [whole.ask().params for _ in range(5)]
-    # Two processes share the same study, and a third one goes on.
+    # Two processes share a study, and a third continues.
     first, second = _study(tmp_path), _study(tmp_path)
     shared = [first.ask().params, second.ask().params, second.ask().params, first.ask().params]
-    shared += [_study(tmp_path).ask(new=True).params]
+    shared += [_study(tmp_path).ask().params]
     assert shared == drawn
     assert Study(IN_MEMORY, "test", SPACE, {}, seed=1).ask().params != drawn[0]
 
@@ -76,39 +79,7 @@ def test_other_settings_are_refused_and_nothing_is_lost(tmp_path: Path) -> None:
     assert (trial.value, trial.user_attrs) == (0.5, {"record": {"epochs": 3}})
 
 
-def test_of_two_that_start_at_once_the_one_that_made_the_study_says_its_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = _study(tmp_path)
-    made = first._optuna.create_study(storage=first._storage, study_name="other")
-    arguments = f"sqlite:///{tmp_path / 'study.db'}", "other", SPACE, {"space": {"a": 1}}
-    monkeypatch.setattr(study_module.time, "sleep", lambda _: made.set_user_attr("settings", {"space": {"a": 2}}))
-    with pytest.raises(ValueError, match=r"another space\.a; try"):
-        Study(*arguments)
-    assert made.user_attrs["settings"] == {"space": {"a": 2}}
-
-
-def test_a_process_killed_before_it_wrote_its_settings_leaves_them_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = _study(tmp_path)
-    made = first._optuna.create_study(storage=first._storage, study_name="other")
-    monkeypatch.setattr(study_module, "_OPEN_SECONDS", 0.0)
-    Study(f"sqlite:///{tmp_path / 'study.db'}", "other", SPACE, {"space": {"a": 1}})
-    assert made.user_attrs["settings"] == {"space": {"a": 1}}
-
-
-def test_a_study_that_is_older_than_a_setting_goes_on_with_its_default(tmp_path: Path) -> None:
-    _study(tmp_path)
-    url, newer = f"sqlite:///{tmp_path / 'study.db'}", {"space": {"a": 1, "b": 2}, "c": {"d": 3}}
-    with pytest.raises(ValueError, match=r"was started with another c, space\.b;"):
-        Study(url, "test", SPACE, newer)
-    with pytest.raises(ValueError, match=r"was started with another space\.b;"):
-        Study(url, "test", SPACE, newer, defaults={"space": {"b": 4}, "c": {"d": 3}})
-    Study(url, "test", SPACE, newer, defaults={"space": {"a": 7, "b": 2}, "c": {"d": 3}})
-
-
-def test_what_a_trial_draws_may_differ_in_the_recipe(tmp_path: Path) -> None:
+def test_drawn_settings_may_differ_in_the_recipe(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'study.db'}"
     space = {"model.K, model.heads": [2, 4], "train.lr": [0.1]}
     Study(url, "test", space, {"model": {"K": 2, "heads": 2, "alpha": 0.1}, "train": {"lr": 0.1}})
@@ -122,7 +93,6 @@ def test_given_up_trials_are_drawn_again_or_not() -> None:
     again, never = study.ask(), study.ask()
     study.give_up([again], again=True)
     study.give_up([never], again=False)
-    assert study.ask(new=True).params not in (again.params, never.params)
     assert study.ask().params == again.params
     assert study.ask().params not in (again.params, never.params)
 
@@ -141,10 +111,10 @@ def test_a_trial_that_ends_while_trials_are_counted_is_counted_once(monkeypatch:
     study = Study(IN_MEMORY, "test", SPACE, {})
     trial, trials = study.ask(), study.trials
 
-    def ends_after_a_look(*states: str) -> list:
-        found = trials(*states)
+    def ends_after_a_look(*states: str) -> Sequence[FrozenTrial]:
+        before = trials(*states)
         study.complete(trial, 0.5, {})
-        return found
+        return before
 
     monkeypatch.setattr(study, "trials", ends_after_a_look)
     assert sum(study.counts()) == 1
@@ -161,6 +131,7 @@ def _heartbeats(study: Study) -> list[str]:
         return [row[0] for row in connection.exec_driver_sql("SELECT heartbeat FROM trial_heartbeats")]
 
 
+@pytest.mark.slow
 def test_a_killed_process_loses_its_trials_and_a_living_one_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,44 +172,43 @@ with mine.alive(trials):
     assert [study.ask().params for _ in range(2)] == [trial.params for trial in running]
 
 
-def test_a_trial_that_never_began_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = _study(tmp_path)
-    with pytest.warns(UserWarning, match="Heartbeat"):
-        study._study.ask()
-    monkeypatch.setattr(study_module, "GRACE_SECONDS", 3600)
-    study.take_over()
-    assert len(study.trials("RUNNING")) == 1
-    monkeypatch.setattr(study_module, "GRACE_SECONDS", -3600)
-    study.take_over()
-    assert len(study.trials("RUNNING")) == 0
-
-
-def test_the_clock_of_another_machine_does_not_count(tmp_path: Path) -> None:
-    study = _study(tmp_path)
-    with pytest.warns(UserWarning, match="Heartbeat"):
-        study._study.ask()
-    with study._storage.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE trials SET datetime_start = datetime(datetime_start, '-9 hours')")
-    _study(tmp_path).take_over()
-    assert len(study.trials("RUNNING")) == 1
-
-
-@pytest.mark.parametrize("new", [True, False])
 def test_a_trial_that_is_taken_over_before_it_is_drawn_is_followed_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study, other = _study(tmp_path), _study(tmp_path)
     draw, first = study._draw, iter([True])
 
-    def late(trial) -> None:
+    def late(trial: Trial) -> None:
         if next(first, False):
             other._study.tell(trial.number, state=other._optuna.trial.TrialState.FAIL)
         draw(trial)
 
     monkeypatch.setattr(study, "_draw", late)
-    trial = study.ask(new)
+    trial = study.ask()
     assert trial.number == 1 and list(trial.params) == list(SPACE)
     assert [trial.state.name for trial in study.trials()] == ["FAIL", "RUNNING"]
+
+
+def test_a_trial_without_settings_is_not_waited_for(tmp_path: Path) -> None:
+    study = _study(tmp_path)
+    with pytest.warns(UserWarning, match="Heartbeat"):
+        study._study.ask()  # as a process that is killed before it draws
+    assert study.counts() == (0, 0) and len(study.trials("RUNNING")) == 1
+
+
+def test_a_process_that_was_not_the_first_to_make_the_tables_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, make_tables = iter([True]), BaseModel.metadata.create_all
+
+    def late(engine: Any) -> None:
+        make_tables(engine)
+        if next(first, False):
+            raise IntegrityError("INSERT INTO alembic_version", {}, Exception("UNIQUE constraint failed"))
+
+    monkeypatch.setattr(BaseModel.metadata, "create_all", late)
+    monkeypatch.setattr(study_module, "_PAUSE_SECONDS", 0.0)
+    assert _study(tmp_path).trials() == []
 
 
 def test_a_process_that_slept_too_long_harms_nothing(tmp_path: Path) -> None:
@@ -267,30 +237,6 @@ def test_a_storage_that_cannot_be_opened_is_one_error(url: str) -> None:
     assert "sqlite:///study.db" in str(caught.value)
 
 
-def test_a_process_that_was_not_the_first_to_make_the_tables_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = iter([True])
-
-    def connect() -> str:
-        if next(first, False):
-            raise IntegrityError("INSERT INTO alembic_version", {}, Exception("UNIQUE constraint failed"))
-        return "open"
-
-    monkeypatch.setattr(study_module, "_OPEN_SECONDS", 0.0)
-    assert study_module._open_with_others(connect) == "open"
-
-
-def test_a_full_disk_is_no_wrong_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def connect(*_: object, **__: object) -> None:
-        full = sqlite3.OperationalError("database or disk is full")
-        full.sqlite_errorname = "SQLITE_FULL"
-        raise OperationalError("INSERT", {}, full)
-
-    monkeypatch.setattr("optuna.storages.RDBStorage", connect)
-    monkeypatch.setattr(study_module, "_OPEN_SECONDS", 0.0)
-    with pytest.raises(OSError, match=r"study\.db could not be written .*disk is full.*make room"):
-        _study(tmp_path)
-
-
 def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "study.db").write_bytes(b"my notes, and no database at all" * 100)
     with pytest.raises(ValueError, match="cannot be opened"):
@@ -300,7 +246,7 @@ def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
 
 def test_without_optuna_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ValueError, match=r"\.\[search\]"):
+    with pytest.raises(ValueError, match=r"a search needs Optuna.*\[search\]"):
         _study(tmp_path)
 
 
@@ -308,6 +254,6 @@ def test_a_password_is_not_shown() -> None:
     assert safe("mysql+pymysql://me:p@ss@host/db") == "mysql+pymysql://me:***@host/db"
     assert safe("sqlite:///a/b.db") == "sqlite:///a/b.db"
     assert safe("postgresql://host/db") == "postgresql://host/db"
-    assert safe("postgresql://host:1/db?user=me&password=secret") == "postgresql://host:1/db?user=***&password=***"
-    assert safe("postgresql://me:secret@host/db?sslpassword=secret") == "postgresql://me:***@host/db?sslpassword=***"
-    assert safe("postgresql://host/db?password=s@cret") == "postgresql://host/db?password=***"
+    assert safe("postgresql://host:1/db?user=me&password=secret") == "postgresql://host:1/db"
+    assert safe("postgresql://me:secret@host/db?sslpassword=secret") == "postgresql://me:***@host/db"
+    assert safe("postgresql://host/db?password=s@cret") == "postgresql://host/db"

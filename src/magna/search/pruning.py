@@ -1,4 +1,4 @@
-"""Which trials of a search stop early: successive halving, by validation."""
+"""Early stops of the worse trials of a search: successive halving, by validation."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from magna.tasks.metrics import headline
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
-# A trial reports this often on its way. After an eighth, a quarter and half of it only the better half goes on.
+# Reports of a trial. After the first, the second and the fourth of them only the better half continues.
 REPORTS, RUNGS = 8, (1, 2, 4)
-FEWEST_PEERS = 8  # fewer than these are no measure for a trial
+FEWEST_PEERS = 8  # pruning starts with this many trials
 SAY_SECONDS = 5.0
 
 
 @dataclass
 class Watch:
-    """Hears the runs of a batch on their way and stops trials at the rungs.
+    """Reports of the runs of a batch to the study, which stop trials at the rungs.
 
     Args:
-        study: where trials report to.
-        trials: those of the batch.
-        runs_per_trial: runs of each, one beside the other.
-        epochs: of a run that goes to its end.
-        prune: whether any is stopped.
-        say: gets a line now and then.
-        metric: what the scores are.
+        study: the study of the trials.
+        trials: the trials of the batch.
+        runs_per_trial: runs of each trial; they follow one another.
+        epochs: epochs of a whole run.
+        prune: stop the worse half at each rung.
+        say: called with a line of progress.
+        metric: the metric of the scores.
     """
 
     study: Study
@@ -49,7 +49,7 @@ class Watch:
 
     @property
     def every(self) -> int:
-        """Epochs from one report to the next."""
+        """Epochs between two reports."""
         return _every(self.epochs)
 
     def __call__(self, epoch: int, which: list[int], scores: list[float]) -> list[int]:
@@ -61,29 +61,29 @@ class Watch:
             self.study.report(self.trials[place], mean, epoch)
         if self.prune and epoch in [rung * self.every for rung in RUNGS]:
             peers = self.study.values_at(epoch)
-            self.stopped |= {place for place, mean in means.items() if not goes_on(mean, peers)}
-        # Where patience has ended every run, there is nothing to say.
+            self.stopped |= {place for place, mean in means.items() if not continues(mean, peers)}
+        # Patience may have ended every run.
         if scores and time.monotonic() - self.last_said >= SAY_SECONDS:
             self.last_said = time.monotonic()
             self.say(f"epoch {epoch} · {len(running)} running · best {headline({self.metric: max(scores)})}")
         return [run for run in which if run // self.runs_per_trial in self.stopped]
 
     def _mean(self, place: int, epoch: int) -> float | None:
-        """Over the runs of a trial; of one that ended earlier, its last. None while one has not begun."""
+        """Mean over the runs of a trial, with the last score of ended ones; None before each has one."""
         runs = [self.seen.get(place * self.runs_per_trial + i) for i in range(self.runs_per_trial)]
         if any(run is None for run in runs):
             return None
         return statistics.fmean(run.get(epoch, max(run.values())) for run in runs if run is not None)
 
 
-def validated_seldom(config: TrainConfig) -> str | None:
-    """What is to be said where validation is looked at too seldom for the first rung; None where it is not."""
+def note_on_validation(config: TrainConfig) -> str | None:
+    """Note for settings that validate too seldom for the first rung, else None."""
     first = RUNGS[0] * _every(config.epochs)
     if config.eval_every <= first:
         return None
     return (
-        f"train.eval_every is {config.eval_every} and trials may stop from epoch {first} of {config.epochs}: none does "
-        f"before it was validated; try --set train.eval_every={first}"
+        f"trials may stop from epoch {first} of {config.epochs}, but train.eval_every is {config.eval_every}, and no "
+        f"trial stops before its first validation; try train.eval_every={first}"
     )
 
 
@@ -91,12 +91,12 @@ def _every(epochs: int) -> int:
     return max(1, round(epochs / REPORTS))
 
 
-def goes_on(score: float, peers: Sequence[float]) -> bool:
-    """Whether a score is in the better half of all that came as far (successive halving); equal ones are.
+def continues(score: float, peers: Sequence[float]) -> bool:
+    """True for a score in the better half of its peers (successive halving), with ties.
 
     Optuna's own pruners take one trial after the other, so that the first of a batch would always pass.
 
-    >>> [goes_on(score, range(10)) for score in (4, 5)]
+    >>> [continues(score, range(10)) for score in (4, 5)]
     [False, True]
     """
     better = sum(peer > score for peer in peers)

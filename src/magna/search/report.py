@@ -1,4 +1,4 @@
-"""What a search found: its trials, the recipe it chose, and the files and the table that tell of them."""
+"""Results of a search: its trials, the chosen recipe, the files and the printed table."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ STATES = ("complete", "pruned", *_REFUSALS, "fail")
 
 
 def trial_rows(study: Study, confirm_seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Every trial in the order of their numbers; confirmed is what was trained again with these very seeds."""
-    confirmed = {number: held["valid"] for number, held in study.confirmed.items() if held["seeds"] == confirm_seeds}
+    """A row for each trial by number; `confirmed` is the mean over exactly these further seeds."""
+    confirmed = {number: runs["valid"] for number, runs in study.confirmed.items() if runs["seeds"] == confirm_seeds}
     return [_row(trial, confirmed.get(trial.number)) for trial in study.trials()]
 
 
 def judge(rows: Sequence[Mapping[str, Any]], top: int) -> dict[str, Any]:
-    """How many trials ended how, and the best of them."""
+    """Numbers of trials by their state, and the best trials."""
     states = {state: sum(row["state"] == state for row in rows) for state in STATES}
     refused = {kind: next((row["refused"] for row in rows if row["state"] == kind), None) for kind in _REFUSALS}
     if any(refused.values()) and not states["complete"] + states["pruned"]:
-        raise ValueError(f"{'; '.join(_count_refused(states, refused))}; try other settings, with another --out")
+        raise ValueError(f"{'; '.join(_count_refused(states, refused))}; try other settings, with another out")
     ranked = sorted((row for row in rows if row["state"] == "complete"), key=_rank, reverse=True)
     if not ranked:
-        raise RuntimeError("no trial came to its end; try more --trials")
+        raise RuntimeError("no trial was trained to its end; try more trials")
     if not any(row["value"] > 0 for row in ranked):
-        raise RuntimeError("every trial diverged; try smaller values of train.lr, with another --out")
+        raise RuntimeError("every trial diverged; try smaller values of train.lr, with another out")
     return {
         "states": states,
         "refused": refused,
@@ -54,33 +54,33 @@ def judge(rows: Sequence[Mapping[str, Any]], top: int) -> dict[str, Any]:
 
 
 def best_recipe(config: Config, result: Mapping[str, Any]) -> Config:
-    """The recipe with the settings that the search chose, and the story of the choice."""
+    """The recipe with the settings that the search chose, and an account of the choice."""
     best, states = result["best"], result["states"]
-    refused = " and ".join(f"{states[kind]} that {text}" for kind, text in _REFUSALS.items() if states[kind])
+    untrained = " and ".join(f"{states[kind]} that {text}" for kind, text in _REFUSALS.items() if states[kind])
     metric = "MRR" if config.task.name == "link_prediction" else "accuracy"
-    story = (
+    account = (
         f"magna sweep {config.recipe}, {datetime.date.today().isoformat()}, on {result['device']}: "
-        f"{states['complete'] + states['pruned']} trials ({states['pruned']} of them stopped early"
-        f"{f', beside {refused}' if refused else ''}) drawn by the "
+        f"{states['complete'] + states['pruned']} trials ({states['pruned']} stopped early"
+        f"{f', not counting {untrained}' if untrained else ''}) drawn by the "
         f"{result['sampler']} sampler with seed {result['seed']} from the space under [search], trained with search "
         f"{name_seeds(result['search_seeds'])}. Trial {best['number']}, validation {metric} {best['value']:.4f}"
     )
     if best["confirmed"] is not None:
-        story += (
-            f"; chosen among {result['confirmed']} that were trained again with "
+        account += (
+            f"; chosen among {result['confirmed']} trials that were trained again with "
             f"{name_seeds(result['confirm_seeds'])}, by their mean validation {metric}, {best['confirmed']:.4f}"
         )
-    story += ". No test label took part. What was not searched is as in the recipe."
+    account += ". No test label was used. Other settings are those of the recipe."
     return replace(
         config.with_settings(best["params"]),
         recipe=f"{config.recipe}-best",
-        source=SourceConfig(story),
+        source=SourceConfig(account),
         expected=ExpectedConfig(paper=config.expected.paper),
     )
 
 
 def write_files(folder: Path, config: Config, rows: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> None:
-    """`FILES`, each of them whole or not at all."""
+    """Write `FILES`, each of them whole or not at all."""
     flat = [{key: value for key, value in row.items() if key != "params"} | row["params"] for row in rows]
     table = io.StringIO(newline="")
     writer = csv.DictWriter(table, list(dict.fromkeys(key for row in flat for key in row)))
@@ -96,7 +96,7 @@ def write_files(folder: Path, config: Config, rows: Sequence[Mapping[str, Any]],
 
 
 def recipe_of(folder: Path) -> str | None:
-    """The recipe whose search has left its files in a folder; None where none has, or they do not say."""
+    """The recipe whose search wrote the files of a folder, or None."""
     try:
         recipe: str | None = json.loads((folder / "trials.json").read_text(encoding="utf-8"))["recipe"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -104,8 +104,8 @@ def recipe_of(folder: Path) -> str | None:
     return recipe
 
 
-def show(result: Mapping[str, Any], console: Console) -> None:
-    """The best trials side by side, one column each."""
+def show_search(result: Mapping[str, Any], console: Console) -> None:
+    """Print the best trials, one column each."""
     from rich import box
     from rich.table import Table
 
@@ -128,9 +128,9 @@ def show(result: Mapping[str, Any], console: Console) -> None:
         table.add_row(name, *(_brief(row["params"][key]) for row in top), "" if weight is None else f"{weight:.2f}")
     console.print(table)
     lines = [
-        f"{states['pruned']} trials were stopped early; weight: share of a setting in the differences",
+        f"{states['pruned']} trials were stopped early; weight: share of a setting in the differences between trials",
         *_count_refused(states, result["refused"]),
-        *([f"{states['fail']} more were cut off by a stop or an error; they do not count"] if states["fail"] else []),
+        *([f"{states['fail']} more were interrupted and do not count"] if states["fail"] else []),
         f"all trials: {result['out']}/trials.csv",
         f"train the best: magna train {shlex.quote(str(Path(result['out']) / 'best.toml'))}",
     ]
@@ -138,7 +138,7 @@ def show(result: Mapping[str, Any], console: Console) -> None:
 
 
 def name_seeds(seeds: Sequence[int]) -> str:
-    """Seeds that follow one another, in words.
+    """Consecutive seeds in words.
 
     >>> name_seeds([1001, 1002, 1003])
     'seeds 1001 to 1003'
@@ -162,12 +162,12 @@ def _row(trial: FrozenTrial, confirmed: Sequence[float] | None) -> dict[str, Any
 
 
 def _rank(row: Mapping[str, Any]) -> tuple[float, float, int]:
-    """Larger is better: confirmed ones first, by the mean of their further seeds; of equals the earlier one."""
+    """Key of a trial, larger for a better one: by the mean of its further seeds, then its own, then the earlier."""
     return (-1.0 if row["confirmed"] is None else row["confirmed"], row["value"], -row["number"])
 
 
 def _count_refused(states: Mapping[str, int], reasons: Mapping[Refusal, str | None]) -> list[str]:
-    """How many trials could not be trained, and the first reason, by its kind."""
+    """A line for each kind of refusal: how many trials, and the first reason."""
     finished = sum(states[state] for state in STATES if state != "fail")
     return [
         f"{states[kind]} of {finished} trials {text}: {reasons[kind]}"
