@@ -13,7 +13,7 @@ from typing import Literal, get_args, get_origin
 
 from magna.config.schema import DataConfig, ModelConfig, TaskConfig, TrainConfig
 from magna.config.toml import hints, toml
-from magna.paper.render import Table
+from magna.paper.render import TextTable
 
 TABLES = {"data": DataConfig, "model": ModelConfig, "task": TaskConfig, "train": TrainConfig}
 # Where the arguments of models are explained; the first that has one speaks for it.
@@ -22,7 +22,7 @@ _WORDS = {"True": "true", "False": "false", "None": '"none"'}  # Python's, as a 
 _HERE = Path(__file__).parents[1] / "src" / "magna"
 
 
-def settings_table(name: str) -> Table:
+def settings_table(name: str) -> TextTable:
     """The settings of `data`, `model`, `task` or `train`.
 
     >>> settings_table("train").rows[0]
@@ -40,7 +40,7 @@ def settings_table(name: str) -> Table:
         if not all(choice in meaning for choice in choices):
             meaning += "; one of " + ", ".join(map(toml, choices))
         rows.append([f"`{name}.{field.name}`", f"`{toml(field.default)}`", meaning.replace("|", r"\|")])
-    return Table(["setting", "default", "meaning"], rows)
+    return TextTable(["setting", "default", "meaning"], rows)
 
 
 def _beside(kind: str) -> dict[str, str]:

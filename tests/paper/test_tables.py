@@ -16,7 +16,7 @@ from magna.config.schema import load_recipe
 from magna.paper import experiments, published, tables
 from magna.paper.cells import CellStore
 from magna.paper.records import PROTOCOL, Record, write_records
-from magna.paper.render import Table
+from magna.paper.render import TextTable
 from magna.tasks.metrics import spread
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ def write(out: Path, record: Record, table: str) -> None:
     file.write_text(json.dumps(asdict(record)))
 
 
-def make_table(name: str, out: Path) -> Table:
+def make_table(name: str, out: Path) -> TextTable:
     return tables.make_table(name, CellStore(out).read)
 
 
@@ -87,13 +87,6 @@ def test_a_terminal_of_any_width_shows_every_letter(width: int, tmp_path: Path) 
         table.show(Console(file=shown, width=width))
         said = "".join("".join(row) for row in [table.header, *table.rows]).replace("**", "").replace("`", "")
         assert sorted(_letters(shown.getvalue())) == sorted(_letters(said))
-
-
-def test_words_stay_whole_where_they_fit(tmp_path: Path) -> None:
-    put_links(tmp_path, "No propagation", [0.45, 0.47])
-    shown = io.StringIO()
-    make_table("table3", tmp_path).show(Console(file=shown, width=80))
-    assert all(word in shown.getvalue() for word in ("propagation", "RESCAL-DURA", "Ruffinelli"))
 
 
 def _letters(text: str) -> str:

@@ -15,7 +15,7 @@ EMPTY = "—"
 CLEAR = 3.0
 
 
-class Table(NamedTuple):
+class TextTable(NamedTuple):
     """A header and rows of texts."""
 
     header: list[str]
@@ -26,25 +26,17 @@ class Table(NamedTuple):
         return markdown(self.header, self.rows)
 
     def show(self, console: Console) -> None:
-        """Print the table without marks of Markdown; words and figures are not split where the terminal has room."""
-        from rich import box, table
+        """Print the table without marks of Markdown."""
+        from rich import box
+        from rich.table import Table
 
         marks = str.maketrans({"*": None, "`": None})
-        rows = [[text.translate(marks).replace(" ± ", "\u00a0±\u00a0") for text in row] for row in self.rows]
-        columns = list(zip(self.header, *rows, strict=True))
-        words = [max(len(word) for text in column for word in text.split(" ")) for column in columns]
-        widths = [max(map(len, column)) for column in columns]
-        room = console.width - (2 * len(columns) - 1)  # two blanks between columns, one behind the last
-        while sum(widths) > max(room, sum(words)):
-            widest = max((width, at) for at, width in enumerate(widths) if width > words[at])[1]
-            widths[widest] -= 1
-        fits = sum(widths) <= room
-        shown = table.Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-        for name, width in zip(self.header, widths, strict=True):
-            shown.add_column(name, overflow="fold", width=width if fits else None)
-        for row in rows:
-            shown.add_row(*row)
-        console.print(shown)
+        table = Table(*self.header, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+        for column in table.columns:
+            column.overflow = "fold"
+        for row in self.rows:
+            table.add_row(*(text.translate(marks).replace(" ± ", "\u00a0±\u00a0") for text in row))
+        console.print(table)
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

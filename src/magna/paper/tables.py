@@ -16,7 +16,7 @@ from magna.paper.experiments import (
 )
 from magna.paper.published import CITATION_GRAPHS, KNOWLEDGE_GRAPHS, LINK_METRICS, LinkRow
 from magna.paper.records import PROTOCOL, Record
-from magna.paper.render import EMPTY, Table, difference_text, short, signed, spread_text
+from magna.paper.render import EMPTY, TextTable, difference_text, short, signed, spread_text
 from magna.tasks.metrics import Spread, paired_test, spread
 
 TUNED = "MAGNA, tuned"
@@ -24,22 +24,22 @@ TUNED = "MAGNA, tuned"
 Read = Callable[[str], Records]  # a table → its records
 
 
-def make_table(name: str, read: Read) -> Table:
+def make_table(name: str, read: Read) -> TextTable:
     """Make a table from the records that `read` returns; a missing figure is a dash."""
     return _TABLES[name](read)
 
 
-def training(read: Read) -> Table:
+def training(read: Read) -> TextTable:
     """Recipes trained by `magna train` alone, with the device that it reports."""
     rows = []
     for (row, dataset), (record,) in read("training").items():
         accuracies = _metric([record], "accuracy", scale=100)
         seeds, device = str(len(record.runs)), record.runs[0]["device"]
         rows.append([f"`{row}`", dataset, spread_text(accuracies), seeds, device])
-    return Table(["recipe", "data", "test accuracy, %", "seeds", "device"], rows)
+    return TextTable(["recipe", "data", "test accuracy, %", "seeds", "device"], rows)
 
 
-def table1(read: Read) -> Table:
+def table1(read: Read) -> TextTable:
     """Accuracy on the public split: our recipes, then the published models."""
     ours = read("table1")
     rows = []
@@ -49,10 +49,10 @@ def table1(read: Read) -> Table:
         rows.append([f"{row} (ours)", *figures, _origin(records)])
     for theirs in published.PAPER_TABLE_1:
         rows.append([theirs.model, *(str(theirs.figures[dataset]) for dataset in CITATION_GRAPHS), theirs.source])
-    return Table(["accuracy, %", *map(str.capitalize, CITATION_GRAPHS), "source"], rows)
+    return TextTable(["accuracy, %", *map(str.capitalize, CITATION_GRAPHS), "source"], rows)
 
 
-def ablations(read: Read) -> Table:
+def ablations(read: Read) -> TextTable:
     """The tuned model without its parts, and the difference to the whole: ours, then the paper's."""
     ours, base = read("ablations"), read("table1")
     rows = []
@@ -63,10 +63,10 @@ def ablations(read: Read) -> Table:
             part, their_part = _accuracy(ours, row, dataset), published.PAPER_ABLATIONS[row].figures[dataset]
             paper = [str(their_part), signed(their_part.mean - theirs.mean)]
             rows.append([dataset.capitalize(), row, spread_text(part), difference_text(part, whole), *paper])
-    return Table(["data", "model", "accuracy, %", "difference", "paper", "difference"], rows)
+    return TextTable(["data", "model", "accuracy, %", "difference", "paper", "difference"], rows)
 
 
-def switches(read: Read) -> Table:
+def switches(read: Read) -> TextTable:
     """The tuned recipe with one setting changed: accuracy, and the difference with its standard error."""
     ours, base = read("switches"), read("table1")
     tuned = {dataset: _accuracy(base, TUNED, dataset) for dataset in CITATION_GRAPHS}
@@ -82,10 +82,10 @@ def switches(read: Read) -> Table:
     ]
     if rows:
         rows.insert(0, ["", "as tuned", *(spread_text(tuned[dataset]) for dataset in CITATION_GRAPHS)])
-    return Table(["point", "change", *map(str.capitalize, CITATION_GRAPHS)], rows)
+    return TextTable(["point", "change", *map(str.capitalize, CITATION_GRAPHS)], rows)
 
 
-def random_splits(read: Read) -> Table:
+def random_splits(read: Read) -> TextTable:
     """Accuracy over random splits, and paired tests of MAGNA against the others over the same splits."""
     ours = read("random-splits")
     first = next(iter(SPLIT_RECIPES))
@@ -97,10 +97,10 @@ def random_splits(read: Read) -> Table:
             tests = ["", "", ""] if row == first else _paired(_by_split(ours, first, dataset), means)
             rows.append([dataset.capitalize(), row, figure, *tests, str(theirs)])
     header = ["data", "model", "accuracy, %", "MAGNA is better by", "t-test, p", "Wilcoxon, p", "paper"]
-    return Table(header, rows)
+    return TextTable(header, rows)
 
 
-def table3(read: Read) -> Table:
+def table3(read: Read) -> TextTable:
     """Filtered ranks on each recorded knowledge graph: our recipes and controls, then the published models."""
     ours = read("table3")
     rows = []
@@ -117,10 +117,10 @@ def table3(read: Read) -> Table:
             figures = [_published(theirs, dataset, metric) for metric in LINK_METRICS]
             if set(figures) != {EMPTY}:
                 rows.append([name, theirs.model, *figures, theirs.source])
-    return Table(["data", "model", *LINK_METRICS.values(), "source"], rows)
+    return TextTable(["data", "model", *LINK_METRICS.values(), "source"], rows)
 
 
-def controls(read: Read) -> Table:
+def controls(read: Read) -> TextTable:
     """MRR of the tuned model, of its encoder alone, of both under each control, and of a model without an encoder."""
     ours = read("table3")
     rows = []
@@ -133,10 +133,10 @@ def controls(read: Read) -> Table:
             change = " ".join(f"`{change}`" for change in records[0].changes) or f"recipe `{records[0].recipe}`"
             figures = [_rank(records, "mrr"), by, _rank(records, "mrr", "test_encoder")]
             rows.append([KNOWLEDGE_GRAPHS.get(dataset, dataset), row, change, *figures, _commits(records)])
-    return Table(["data", "model", "setting", "MRR", "difference", "encoder's scores alone", "commit"], rows)
+    return TextTable(["data", "model", "setting", "MRR", "difference", "encoder's scores alone", "commit"], rows)
 
 
-def links(read: Read) -> Table:
+def links(read: Read) -> TextTable:
     """Table 3 in short: two metrics, and the published rows to compare with."""
     ours, metrics = read("table3"), ("mrr", "hits@10")
     rows = []
@@ -154,10 +154,10 @@ def links(read: Read) -> Table:
         figures = [_published(theirs, dataset, metric) for dataset in KNOWLEDGE_GRAPHS for metric in metrics]
         rows.append([theirs.model, *figures, theirs.source])
     heads = [f"{name} {LINK_METRICS[metric]}" for name in KNOWLEDGE_GRAPHS.values() for metric in metrics]
-    return Table(["filtered ranks", *heads, "source"], rows)
+    return TextTable(["filtered ranks", *heads, "source"], rows)
 
 
-_TABLES: dict[str, Callable[[Read], Table]] = {
+_TABLES: dict[str, Callable[[Read], TextTable]] = {
     "training": training,
     "table1": table1,
     "ablations": ablations,
