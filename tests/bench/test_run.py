@@ -51,7 +51,7 @@ def test_table_names_every_row_and_note(tiny, tmp_path):
     result = bench.run(device="cpu", quick=True, data_dir=tmp_path)
     result["notes"].append("a peer that is missing")
     text = io.StringIO()
-    bench.show(result, Console(file=text, width=160))
+    bench.show_benchmark(result, Console(file=text, width=160))
     for row in result["rows"]:
         assert row["backend"] in text.getvalue()
     assert "cora (synthetic)" in text.getvalue()
@@ -61,7 +61,7 @@ def test_table_names_every_row_and_note(tiny, tmp_path):
 def test_a_note_is_shown_as_it_is():
     """Whatever a peer died of: brackets in it are no markup."""
     text, note = io.StringIO(), "dgl on cora: not installed (libdgl.so [/usr/lib] [int])"
-    bench.show({"device": "", "bandwidth": 1.0, "rows": [], "notes": [note]}, Console(file=text, width=160))
+    bench.show_benchmark({"device": "", "bandwidth": 1.0, "rows": [], "notes": [note]}, Console(file=text, width=160))
     assert f"note: {note}" in text.getvalue()
 
 

@@ -18,49 +18,49 @@ FAST = ["--set", "model.hidden_channels=8", "--set", "model.heads=2", "--set", "
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def clubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the example's graph, as `clubs` in an empty folder."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(OWN, tmp_path / "clubs")
     return tmp_path / "clubs"
 
 
-def test_a_folder_is_a_recipe(own: Path) -> None:
+def test_a_folder_is_a_recipe(clubs: Path) -> None:
     config = load_recipe("clubs")
-    assert (config.recipe, config.data.name) == ("clubs", str(own.resolve()))
+    assert (config.recipe, config.data.name) == ("clubs", str(clubs.resolve()))
     assert config.data.standardise_features and config.data.undirected and config.expected.seeds == 0
     with pytest.raises(ValueError, match="or a folder with your own data"):
         load_recipe("club")
 
 
-def test_a_dot_in_the_name_of_a_folder_is_part_of_it(own: Path) -> None:
-    own.rename(own.with_name("clubs.v2"))
+def test_a_dot_in_the_name_of_a_folder_is_part_of_it(clubs: Path) -> None:
+    clubs.rename(clubs.with_name("clubs.v2"))
     assert load_recipe("clubs.v2").recipe == "clubs.v2"
 
 
-def test_a_table_of_nodes_says_what_a_folder_is(own: Path) -> None:
+def test_a_table_of_nodes_says_what_a_folder_is(clubs: Path) -> None:
     for name in ("train.tsv", "train.txt.bak"):
-        (own / name).write_text("a\tr\tb\n")
-        assert load_recipe("clubs").task.name == "node_classification" and kind_of(own) == "graph"
+        (clubs / name).write_text("a\tr\tb\n")
+        assert load_recipe("clubs").task.name == "node_classification" and kind_of(clubs) == "graph"
 
 
 def test_your_own_graph_is_trained_and_scored_again(
-    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    clubs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_magna(monkeypatch, "train", "clubs", *FAST, "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["dataset"], result["recipe"]) == ("clubs", "clubs")
     assert result["runs"][0]["test"]["accuracy"] >= 0.5
     # From another folder too: the run knows where its data is.
-    monkeypatch.chdir(own.parent / "runs")
+    monkeypatch.chdir(clubs.parent / "runs")
     assert run_magna(monkeypatch, "evaluate", "clubs", "--json", "--device", "cpu") == 0
     assert json.loads(capsys.readouterr().out)["metrics"] == result["runs"][0]["test"]
 
 
 def test_a_public_name_comes_before_a_folder_of_your_own(
-    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    clubs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    triples = own.with_name("digits")
+    triples = clubs.with_name("digits")
     triples.mkdir()
     for split in ("train", "valid", "test"):
         (triples / f"{split}.tsv").write_text("a\tr\tb\n")
@@ -71,7 +71,7 @@ def test_a_public_name_comes_before_a_folder_of_your_own(
     # Where other data is given, it is given by its path.
     config = DataConfig("digits")
     assert from_anywhere(config) == config and from_anywhere(config, "digits").name == str(triples)
-    assert from_anywhere(DataConfig("clubs")).name == str(own) and from_anywhere(config, "cora").name == "cora"
+    assert from_anywhere(DataConfig("clubs")).name == str(clubs) and from_anywhere(config, "cora").name == "cora"
 
 
 @pytest.mark.parametrize(
@@ -82,20 +82,20 @@ def test_an_audit_takes_settings_of_the_data_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], setting: str
 ) -> None:
     assert run_magna(monkeypatch, "data", "audit", "digits", "--set", setting) == 2
-    assert "allowed: how a graph is read, data.split, " in capsys.readouterr().err
+    assert "allowed: the settings for reading a graph, data.split, " in capsys.readouterr().err
 
 
 def test_a_split_that_is_drawn_is_said(
-    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    clubs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = (own / "nodes.csv").read_text().splitlines()
-    (own / "nodes.csv").write_text("".join(f"{line.rsplit(',', 1)[0]}\n" for line in lines))
+    lines = (clubs / "nodes.csv").read_text().splitlines()
+    (clubs / "nodes.csv").write_text("".join(f"{line.rsplit(',', 1)[0]}\n" for line in lines))
     assert run_magna(monkeypatch, "train", "clubs", *FAST, "--set", "train.epochs=1", "--set", "data.split_seed=4") == 0
     assert "note: no split given: 60/20/20 drawn at random, seed 4" in capsys.readouterr().err
 
 
 def test_baselines_do_not_take_typed_edges(
-    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    clubs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = [
         *FAST,
@@ -108,11 +108,11 @@ def test_baselines_do_not_take_typed_edges(
     ]
     assert run_magna(monkeypatch, "train", "clubs", *settings) == 2
     assert "clubs has typed edges" in capsys.readouterr().err
-    assert not (own.parent / "runs").exists()
+    assert not (clubs.parent / "runs").exists()
 
 
 def test_audit_prints_a_page_or_one_json_object(
-    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    clubs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_magna(monkeypatch, "data", "audit", "clubs", "--json") == 0
     report = json.loads(capsys.readouterr().out)
@@ -192,7 +192,7 @@ def test_families_need_no_download(
 )
 @pytest.mark.parametrize("command", [["train"], ["data", "audit"]], ids=" ".join)
 def test_wrong_data_is_one_line_and_status_2(
-    own: Path,
+    clubs: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     command: list[str],
@@ -201,28 +201,28 @@ def test_wrong_data_is_one_line_and_status_2(
     words: str,
 ) -> None:
     if text is None:
-        (own / file).unlink()
+        (clubs / file).unlink()
     else:
-        (own / file).write_text(text)
+        (clubs / file).write_text(text)
     assert run_magna(monkeypatch, *command, "clubs") == 2
     out, err = capsys.readouterr()
     *progress, line = err.splitlines()
     assert line.startswith("magna: ") and words in line and out == ""
     assert all(text.startswith("recipe ") for text in progress)
-    assert not (own.parent / "runs").exists()
+    assert not (clubs.parent / "runs").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["train", "clubs", "--set", "data.split=public2"], "allowed: 'public', 'random'"),
-        (["data", "audit", "nowhere"], "allowed: digits, cora"),
+        (["data", "audit", "nowhere"], "allowed: 'digits', 'cora'"),
         (["data", "audit", "families", "--set", "data.undirected=false"], "families is a knowledge graph"),
         (["data", "audit", "ogbn-arxiv", "--data-dir", "empty"], "data.features=stand-in"),
     ],
 )
 def test_wrong_names_are_one_line_and_status_2(
-    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+    clubs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     assert run_magna(monkeypatch, *arguments) == 2
     assert words in capsys.readouterr().err.splitlines()[-1]

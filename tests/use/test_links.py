@@ -20,7 +20,7 @@ from magna import LinkPredictor
 from magna.cli import app, main
 from magna.cli.command import fail, finish
 from magna.cli.options import show_notes
-from magna.cli.use import _show_links, _show_predictions
+from magna.cli.predict import show_links, show_nodes
 from magna.config.schema import Config, load_recipe
 from magna.training import loop
 from magna.training import train as training
@@ -480,12 +480,12 @@ def test_labels_are_not_asked_of_a_link_predictor(run: Path) -> None:
 def test_a_terminal_is_shown_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     answer = {"entity": "b\x1b[2J", "score": 1.0, "probability": 0.5, "known": False}
     query = {"head": "a\x1b[2J", "relation": "r\x07", "tail": None, "answers": [answer]}
-    finish(lambda: {"dataset": "towns", "queries": [query]}, verbose=False, as_json=False, show=_show_links)
+    finish(lambda: {"dataset": "towns", "queries": [query]}, verbose=False, as_json=False, show=show_links)
     with pytest.raises(Exit):
         fail("entity is none; nearest: b\x1b[2J", 2, verbose=False)
     row = {"id": "n\x1b[2J", "label": "a", "probability": 0.5, "true_label": None}
     row["probabilities"] = {"a": 0.5, "b\x1b[2J": 0.5}
-    finish(lambda: {"dataset": "towns", "nodes": [row]}, verbose=False, as_json=False, show=_show_predictions)
+    finish(lambda: {"dataset": "towns", "nodes": [row]}, verbose=False, as_json=False, show=show_nodes)
     finish(lambda: {"notes": ["\x1b[2J is listed again"]}, verbose=False, as_json=False, show=show_notes)
     shown = capsys.readouterr()
     assert "\x1b" not in shown.out + shown.err and "\x07" not in shown.out

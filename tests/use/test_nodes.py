@@ -258,10 +258,12 @@ def test_files(own: tuple[Path, Path], tmp_path: Path) -> None:
     assert float(rows[0]["probability_dog"]) == float(found.probabilities[0, 1])
     found.write(tmp_path / "answers", "json")
     assert json.loads((tmp_path / "answers").read_text()) == found.to_dict()
+    found.write(tmp_path / "a.tsv")
+    assert (tmp_path / "a.tsv").read_text().replace("\t", ",") == (tmp_path / "a.csv").read_text()
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
     found.write(tmp_path / "a.parquet")
     assert parquet.ParquetFile(tmp_path / "a.parquet").read().to_pydict() == found.columns()
-    with pytest.raises(ValueError, match="allowed: csv, json, parquet"):
+    with pytest.raises(ValueError, match="allowed: csv, tsv, json, parquet"):
         found.write(tmp_path / "a.xls")
 
 

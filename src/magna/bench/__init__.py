@@ -104,7 +104,7 @@ def _digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def show(result: dict[str, Any], console: Console) -> None:
+def show_benchmark(result: dict[str, Any], console: Console) -> None:
     """Print a result of `run` as a table a person can read."""
     from rich import box
     from rich.table import Table

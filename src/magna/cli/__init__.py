@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
 from magna import __version__
-from magna.cli.command import STOPPED, InputError, catch_signals, tell
-from magna.cli.data import data_app
-from magna.cli.runs import run_app
-from magna.cli.studies import study_app
-from magna.cli.use import use_app
+from magna.cli.command import STOPPED, InputError, app, catch_signals, tell
+from magna.config.schema import Config, keys
 
-app = typer.Typer(
-    name="magna",
-    help="Multi-hop attention graph neural networks: train, evaluate, measure.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(run_app)
-app.add_typer(use_app)
-app.add_typer(study_app)
-app.add_typer(data_app, name="data")
+# Each module registers its command; the help lists them in this order.
+for _verb in ("train", "evaluate", "predict", "plan", "sweep", "reproduce", "bench", "data"):
+    import_module(f"magna.cli.{_verb}")
 
 
 @app.callback(invoke_without_command=True)
@@ -33,7 +23,7 @@ def start(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """Print the version, or the help where no command is named."""
+    """Print the version, or the help if no command is named."""
     if version:
         typer.echo(f"magna {__version__}")
         raise typer.Exit
@@ -50,8 +40,16 @@ def main() -> None:
     try:
         status = app(prog_name="magna", standalone_mode=False)
     except InputError as error:
-        command = getattr(getattr(error, "ctx", None), "command_path", "magna")
-        status = tell(f"{error.format_message().rstrip('.')}; try {command} --help", error.exit_code)
+        status = tell(_input_fault(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         status = tell(STOPPED, 1)
     sys.exit(status or 0)
+
+
+def _input_fault(error: Any) -> str:
+    """The message of an error in the arguments, with what to try: for an option such as --epochs, its setting."""
+    command = getattr(getattr(error, "ctx", None), "command_path", "magna")
+    option = getattr(error, "option_name", "").lstrip("-").replace("-", "_")
+    settings = [key for key in keys(Config()) if option and key.endswith(f".{option}")]
+    hint = f"--set {settings[0]}=VALUE or {command} --help" if settings else f"{command} --help"
+    return f"{error.format_message().rstrip('.')}; try {hint}"

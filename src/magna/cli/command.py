@@ -27,19 +27,33 @@ STOPPED = "stopped; a training run goes on with --resume, a search or a table wh
 _IMPATIENT_SECONDS = 1.0  # a second Ctrl-C within this time is the same request
 
 
+app = typer.Typer(
+    name="magna",
+    help="Multi-hop attention graph neural networks: train, evaluate, measure.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
 def command(
-    app: typer.Typer, example: str, show: Callable[[Result], None], *, name: str | None = None, trains: bool = False
+    example: str,
+    show: Callable[[Result], None],
+    *,
+    group: typer.Typer = app,
+    name: str | None = None,
+    trains: bool = False,
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Register a function as a command that prints its result.
 
-    The command gets the options `--json` and `--verbose` besides those of the function.
+    The command also gets the options `--json` and `--verbose`.
 
     Args:
-        app: the group of commands.
         example: the line at the end of `--help`.
         show: prints the result for people; `--json` prints the result itself.
+        group: the group of commands.
         name: the name of the command; None: that of the function.
-        trains: share the cores with other programs, which must be arranged before torch is imported.
+        trains: share the cores with other programs, before torch is imported.
     """
 
     def register(work: Callable[..., Result]) -> Callable[..., Result]:
@@ -60,7 +74,7 @@ def command(
         run.__signature__ = signature.replace(  # type: ignore[attr-defined]
             parameters=[*signature.parameters.values(), *extra], return_annotation=None
         )
-        app.command(name, epilog=f"Example: {example}")(run)
+        group.command(name, epilog=f"Example: {example}")(run)
         return work
 
     return register
@@ -81,7 +95,7 @@ def finish(
         else:
             show(printed(result))
     except BrokenPipeError:
-        raise  # the reader has closed the pipe: typer ends without a word
+        raise  # the reader has closed the pipe: typer ends silently
     except KeyboardInterrupt:
         fail(STOPPED, 1, verbose)
     except Exception as error:
@@ -92,7 +106,7 @@ def finish(
 
 
 def explained(error: Exception) -> tuple[str, int]:
-    """The line that tells an error, and its exit status: 2 for wrong input, 1 for a failure."""
+    """The line of an error, and its exit status: 2 for wrong input, 1 for a failure."""
     if isinstance(error, ValueError):
         return str(error), 2
     if isinstance(error, OSError):
@@ -100,10 +114,10 @@ def explained(error: Exception) -> tuple[str, int]:
         if error.errno == errno.ENAMETOOLONG:
             return f"{words}; try a shorter one", 2
         if isinstance(error, PermissionError) and error.filename:
-            return f"{words}; try a place that you may read and write, or see to that", 2
+            return f"{words}; try a file or folder that you may read and write", 2
         return words, 1
     words = f"{type(error).__name__}: {error}"
-    # Torch's own error on a GPU; on a CPU it is one of many, and Python has another.
+    # Torch has a class for it on a GPU alone.
     if isinstance(error, MemoryError) or "OutOfMemory" in words or "can't allocate memory" in words:
         return f"memory is not enough ({words}); magna plan says what a run needs and what would make it smaller", 1
     return words, 1
@@ -135,7 +149,7 @@ def with_flags(message: str, flags: Mapping[str, str]) -> str:
     'try --resume, or another --run-dir'
     """
     for name, flag in flags.items():
-        plain = rf"|{name}" if "_" in name else ""
+        plain = rf"|{name}" if "_" in name else rf"|(?<=another ){name}|(?<=more ){name}"
         message = re.sub(rf"(?<![\w./'\"-])(?:{name}=True{plain})(?![\w./'\"-])", flag, message)
     return message
 
@@ -144,7 +158,7 @@ def catch_signals() -> None:
     """Make Ctrl-C and SIGTERM raise KeyboardInterrupt, but not twice: the first one must come to its end."""
     last = -_IMPATIENT_SECONDS
 
-    def stop(number: int, frame: object) -> None:
+    def stop(_number: int, _frame: object) -> None:
         nonlocal last
         now, before = time.monotonic(), last
         last = now
@@ -157,21 +171,26 @@ def catch_signals() -> None:
 
 
 def share_cores() -> None:
-    """Make waiting threads leave the cores to other programs, if others are at work; call it before torch is imported.
+    """Let waiting threads sleep if other programs use the cores; call it before torch is imported.
 
-    Beside other programs, threads that spin make a small graph train several times slower. Alone, threads that do not
-    spin make it take up to twice as long. A thousand turns are a few microseconds.
+    While other programs run, threads that spin make a small graph train several times slower. On an idle machine,
+    threads that sleep make it take up to twice as long. A thousand turns are a few microseconds.
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys() and _others_at_work():
         os.environ |= {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
 
 
 def _others_at_work() -> bool:
-    """True if others use half of the cores or more for a tenth of a second; False where the system does not say."""
+    """True if others use half of the cores or more for a tenth of a second; False if the system does not tell."""
     with other_cores() as others:
         time.sleep(0.1)
         busy = others()
     return busy is not None and round(busy) >= (os.cpu_count() or 1) / 2
+
+
+def say(line: str) -> None:
+    """Print a line of progress on stderr."""
+    typer.echo(line, err=True)
 
 
 def fail(message: str, status: int, verbose: bool) -> NoReturn:

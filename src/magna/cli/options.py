@@ -15,63 +15,66 @@ if TYPE_CHECKING:
 
 
 class Device(StrEnum):
+    """Devices of `--device`."""
+
     auto = "auto"
     cpu = "cpu"
     cuda = "cuda"
 
 
 class Sampler(StrEnum):
+    """Samplers of `--sampler`."""
+
     random = "random"
     tpe = "tpe"
 
 
 class TableFormat(StrEnum):
+    """Formats of `--format`."""
+
     csv = "csv"
+    tsv = "tsv"
     json = "json"
     parquet = "parquet"
 
 
 class Split(StrEnum):
+    """Splits of `--split`."""
+
     valid = "valid"
     test = "test"
 
 
 DataDir = Annotated[
-    Path | None,
-    typer.Option(help="Data folder; else MAGNA_DATA_DIR, else the user's cache folder.", show_default=False),
+    Path | None, typer.Option(help="Data folder. Default: MAGNA_DATA_DIR, else the user's cache folder.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show the traceback of an error.")]
-OnDevice = Annotated[Device, typer.Option(help="auto: the GPU where there is one.")]
+OnDevice = Annotated[Device, typer.Option(help="auto: the GPU if there is one.")]
 Recipe = Annotated[
     str | None,
-    typer.Argument(
-        help=f"A recipe, a TOML file or a folder with your data; else {DEFAULT_RECIPE}.", show_default=False
-    ),
+    typer.Argument(help=f"A recipe, a TOML file or a folder with your data. Default: {DEFAULT_RECIPE}."),
 ]
 Assignments = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated.", show_default=False),
+    typer.Option("--set", metavar="KEY=VALUE", help="Set a setting, such as train.epochs=40; may be repeated."),
 ]
-RunPath = Annotated[Path, typer.Argument(help="A run folder.", show_default=False)]
+RunPath = Annotated[Path, typer.Argument(help="A run folder.")]
 NewGraph = Annotated[
     Path | None,
-    typer.Option(
-        help="Where the data is now, or a new graph with the same features, or triples with the same names.",
-        show_default=False,
-    ),
+    typer.Option(help="New place of the data, or a new graph with the same features, or triples with the same names."),
 ]
 
 
 def plain_console() -> Console:
-    """For tables of a user's names: [b] and :cat: are letters of a name here."""
+    """A console that prints [b] and :cat: letter by letter, for tables of a user's names."""
     from rich.console import Console
 
     return Console(markup=False, emoji=False, highlight=False)
 
 
 def printable(name: str) -> str:
-    r"""A user's name as a terminal may show it: control characters would be obeyed.
+    r"""A user's name with its control characters escaped.
 
     >>> printable("a\x1b[2Jb é")
     'a\\x1b[2Jb é'
@@ -89,6 +92,6 @@ def printed(result: Any) -> Any:
 
 
 def show_notes(result: dict[str, Any]) -> None:
-    """What one should know of the data; not on stdout, where the result is."""
+    """Print notes on the data on stderr."""
     for note in result.get("notes", ()):
         typer.echo(f"note: {note}", err=True)

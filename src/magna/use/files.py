@@ -1,4 +1,4 @@
-"""Answers as CSV, JSON or Parquet."""
+"""Answers as CSV, TSV, JSON or Parquet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from magna.config.atomic_files import write_whole
 from magna.errors import MissingExtra
 
-FORMATS = ("csv", "json", "parquet")
+FORMATS = ("csv", "tsv", "json", "parquet")
 
 
 def file_format(path: str | Path, form: str | None = None) -> str:
@@ -53,7 +53,7 @@ def write_answers(path: str | Path, form: str | None, columns: dict[str, list[An
         content = _parquet(columns)
     else:
         table = io.StringIO(newline="")
-        writer = csv.writer(table)
+        writer = csv.writer(table, delimiter="\t" if form == "tsv" else ",")
         writer.writerow(columns)
         writer.writerows(zip(*columns.values(), strict=True))
         content = table.getvalue().encode()

@@ -1,0 +1,77 @@
+"""The command plan: memory and time of a run before it starts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from magna.cli.command import Result, command, say
+from magna.cli.options import Assignments, DataDir, Device, OnDevice, Recipe, show_notes
+from magna.config.schema import load_recipe
+
+
+def _show(result: Result) -> None:
+    from magna.training.progress import duration
+
+    show_notes(result)
+    memory, when = result["memory"], result["time"]
+    fits = "fits" if memory["fits"] else "does not fit"
+    typer.echo(f"{result['dataset']}: {result['nodes']:,} nodes, {result['edges']:,} edges, on {result['device']}")
+    typer.echo(f"parameters: {result['parameters']:,} ({_size(memory['parameters'])})")
+    typer.echo(f"saved for the backward pass: {_size(memory['saved'])}")
+    typer.echo(f"peak memory: {_size(memory['peak'])}, {fits} into {_size(memory['device'])} (forecast)")
+    for line in result["advice"]:
+        typer.echo(f"  try {line}")
+    if when["seconds"] is None:
+        typer.echo("time: not measured")
+    else:
+        typer.echo(f"time: {duration(when['seconds'])} at most: {_work(when, result['together'])}")
+        typer.echo(f"measured: {_measured(when)}")
+
+
+def _work(when: Result, together: bool) -> str:
+    """Steps and evaluations of a run, and the time of each."""
+    steps = "" if when["steps"] == 1 else f" of {when['steps']} steps"
+    each = f"{when['epochs']} epochs{steps}, {_short(when['step_seconds'])} each"
+    if together:
+        batches = "" if when["turns"] == 1 else f" in {when['turns']} batches"
+        return f"{each}, for {when['seeds']} seeds together{batches}, evaluations included"
+    evaluation, seeds = when["evaluation_seconds"], "" if when["seeds"] == 1 else f", for each of {when['seeds']} seeds"
+    long = "counted like a step" if evaluation is None else f"{_short(evaluation)} each"
+    return f"{each}, and {when['evaluations']} evaluations, {long}{seeds}"
+
+
+def _measured(when: Result) -> str:
+    from magna.training.plan import MOST_SECONDS
+
+    if when["step_seconds"] >= MOST_SECONDS:
+        other = " and no evaluation" if when["evaluation_seconds"] is None else ""
+        return f"one step{other}, because that step took longer than the {MOST_SECONDS:.0f} s meant for several"
+    return f"the median of {when['measured']} steps"
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+@command("magna plan cora --set model.hidden_channels=512", _show, trains=True)
+def plan(
+    recipe: Recipe = None,
+    assignments: Assignments = None,
+    seeds: Annotated[int, typer.Option(help="Number of seeds to train.", min=1)] = 1,
+    measure: Annotated[
+        bool, typer.Option("--measure/--no-measure", help="Time a few steps, or only forecast memory.")
+    ] = True,
+    data_dir: DataDir = None,
+    device: OnDevice = Device.auto,
+) -> Result:
+    """Forecast the memory and the time of a run."""
+    config = load_recipe(recipe).with_values(assignments or [])
+    from magna.training.plan import plan
+
+    return plan(config, seeds=seeds, data_dir=data_dir, device=device.value, measure=measure, say=say)

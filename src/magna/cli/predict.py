@@ -1,0 +1,127 @@
+"""The command predict: labels of nodes, or answers of a link predictor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from magna.cli.command import Result, command
+from magna.cli.options import DataDir, Device, NewGraph, OnDevice, RunPath, TableFormat, plain_console, show_notes
+from magna.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from magna.use.links import Query
+
+_ROWS = 20
+
+
+def _show(result: Result) -> None:
+    show_notes(result)
+    if "file" in result:
+        unit = "answers" if "answers" in result else "nodes"
+        typer.echo(f"{result['dataset']}: {result[unit]:,} {unit} in {result['file']}")
+    elif "queries" in result:
+        show_links(result)
+    else:
+        show_nodes(result)
+
+
+def show_nodes(result: Result) -> None:
+    """Print the labels of the first nodes."""
+    from rich.table import Table
+
+    nodes = result["nodes"]
+    table = Table("id", "label", "probability", "next best", "true label", title=result["dataset"])
+    for row in nodes[:_ROWS]:
+        second = sorted(row["probabilities"].items(), key=lambda entry: -entry[1])[1:2]
+        then = ", ".join(f"{name} {100 * value:.1f} %" for name, value in second)
+        share = f"{100 * row['probability']:.1f} %"
+        table.add_row(row["id"], row["label"], share, then, row["true_label"] or "")
+    plain_console().print(table)
+    if len(nodes) > _ROWS:
+        typer.echo(f"the first {_ROWS} of {len(nodes):,} nodes; all with --out FILE or --json")
+
+
+def show_links(result: Result) -> None:
+    """Print the answers of each query."""
+    from rich.table import Table
+
+    for query in result["queries"]:
+        end = "tail" if query["tail"] is None else "head"
+        whole = " · ".join(query[part] or "?" for part in ("head", "relation", "tail"))
+        table = Table("rank", end, "probability", "score", "", title=f"{result['dataset']}: {whole}")
+        for rank, answer in enumerate(query["answers"], start=1):
+            share = f"{100 * answer['probability']:.1f} %"
+            known = "known" if answer["known"] else ""
+            table.add_row(str(rank), answer["entity"], share, f"{answer['score']:.2f}", known)
+        plain_console().print(table)
+
+
+@command("magna predict runs/digits --node 3 --node 17 --out answers.csv", _show)
+def predict(
+    run: RunPath,
+    node: Annotated[list[str] | None, typer.Option(help="Id of a node; may be repeated. Default: all nodes.")] = None,
+    nodes: Annotated[Path | None, typer.Option(help="File of ids, one a line, or a CSV with an id column.")] = None,
+    head: Annotated[str | None, typer.Option(help="Link prediction: the head; asks for tails.")] = None,
+    tail: Annotated[str | None, typer.Option(help="Link prediction: the tail; asks for heads.")] = None,
+    relation: Annotated[str | None, typer.Option(help="The relation of --head or --tail.")] = None,
+    queries: Annotated[
+        Path | None, typer.Option(help="File of queries: head, relation, tail, one end empty; TSV or CSV.")
+    ] = None,
+    top: Annotated[int | None, typer.Option(help="Link prediction: answers of each query. Default: 10.", min=1)] = None,
+    new_triples: Annotated[
+        Path | None, typer.Option(help="Link prediction: TSV of new triples of known entities; no training.")
+    ] = None,
+    data: NewGraph = None,
+    out: Annotated[Path | None, typer.Option(help="File of the answers: .csv, .tsv, .json or .parquet.")] = None,
+    form: Annotated[TableFormat | None, typer.Option("--format", help="Format, if the file's name has none.")] = None,
+    data_dir: DataDir = None,
+    device: OnDevice = Device.auto,
+) -> Result:
+    """Labels of nodes with probabilities, or the best tails of (head, relation) and heads of (relation, tail)."""
+    of_links = any(option is not None for option in (head, tail, relation, queries, new_triples))
+    _check_file(out, form)
+    if of_links and (node or nodes):
+        raise ValueError("nodes and links are asked for at once; allowed: --node and --nodes, or the others")
+    if top is not None and not of_links:
+        raise ArgumentError("--top", top, "with --head, --tail or --queries")
+    from magna.use import links
+    from magna.use import nodes as node_labels
+
+    if of_links:
+        asked = _queries(head, relation, tail, queries)
+        answers: links.LinkPredictions | node_labels.Predictions = links.predict_links(
+            run, asked, data, top=top or 10, new_triples=new_triples, data_dir=data_dir, device=device.value
+        )
+    else:
+        ids = [*(node or []), *(node_labels.read_ids(nodes) if nodes is not None else [])]
+        answers = node_labels.predict(run, ids if node or nodes else None, data, data_dir=data_dir, device=device.value)
+    if out is None:
+        return answers.to_dict()
+    answers.write(out, form)
+    rows = len(next(iter(answers.columns().values())))
+    unit = "answers" if of_links else "nodes"
+    return {"dataset": answers.dataset, unit: rows, "file": str(out), "notes": list(answers.notes)}
+
+
+def _check_file(out: Path | None, form: TableFormat | None) -> None:
+    from magna.use.files import file_format
+
+    if out is None:
+        if form is not None:
+            raise ArgumentError("--format", form.value, "with --out FILE")
+        return
+    file_format(out, form)
+    if not out.parent.is_dir() or (out.exists() and not out.is_file()):  # a device is not to be replaced
+        raise ArgumentError("--out", str(out), "a file in an existing folder")
+
+
+def _queries(head: str | None, relation: str | None, tail: str | None, file: Path | None) -> list[Query]:
+    from magna.use.links import Query, read_queries
+
+    if relation is None and (head is not None or tail is not None or file is None):
+        raise ValueError("--relation is missing; allowed: --head or --tail with --relation, or --queries FILE")
+    asked = [] if relation is None else [Query(head, relation, tail)]
+    return asked + (read_queries(file) if file is not None else [])

@@ -1,0 +1,120 @@
+"""The command train: a model and its run folder."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from magna.cli.command import Result, command
+from magna.cli.options import Assignments, DataDir, Device, OnDevice, Recipe, printable
+from magna.config.schema import Config, load_recipe
+from magna.errors import DataError
+
+
+def _show(result: Result) -> None:
+    from magna.tasks.metrics import headline
+
+    runs = result["runs"]
+    typer.echo(f"data: {result['dataset']}")
+    for run in runs:
+        typer.echo(
+            f"seed {run['seed']}: valid {headline(run['valid'])}, test {headline(run['test'])} after "
+            f"{run['epochs']} epoch{'s' * (run['epochs'] != 1)}, {run['seconds']:.1f} s"
+        )
+    if len(runs) > 1:
+        mean, std = result["mean"]["test"], result["std"]["test"]
+        if "accuracy" in mean:
+            typer.echo(f"mean of {len(runs)} seeds: test {100 * mean['accuracy']:.1f} ± {100 * std['accuracy']:.1f} %")
+        else:
+            typer.echo(f"mean of {len(runs)} seeds: test MRR {mean['mrr']:.3f} ± {std['mrr']:.3f}")
+    typer.echo(f"run folder: {runs[0]['run_dir'] if len(runs) == 1 else Path(runs[0]['run_dir']).parent}")
+    query = "" if result["task"] == "node_classification" else " --head NAME --relation NAME"
+    folder = shlex.quote(runs[0]["run_dir"])
+    typer.echo(f"its answers: magna predict {folder}{query}")
+    typer.echo(f"its score again: magna evaluate {folder}")
+
+
+@command("magna train digits --set train.epochs=40 --set model.alpha=0.2 --seeds 3", _show, trains=True)
+def train(
+    recipe: Recipe = None,
+    assignments: Assignments = None,
+    seeds: Annotated[int, typer.Option(help="Number of seeds to train.", min=1)] = 1,
+    data_dir: DataDir = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/RECIPE.")] = None,
+    device: OnDevice = Device.auto,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the run folder.")] = False,
+    together: Annotated[
+        bool | None,
+        typer.Option(
+            "--together/--one-by-one",
+            help="Train several seeds of node classification in one batch, or in turn. Default: together on a GPU.",
+        ),
+    ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard into the run folder.")
+    ] = False,
+) -> Result:
+    """Train a model and write a run folder. Without a recipe: handwritten digits, which need no download."""
+    from magna.training.progress import TrainingProgress
+
+    folder, config = _folder_and_config(recipe, assignments or [], run_dir, resume)
+    with TrainingProgress() as progress:
+        progress.say(f"recipe {config.recipe}: loading")
+        from magna.training import train as training
+
+        return training.train(
+            config,
+            run_dir=folder,
+            seeds=seeds,
+            data_dir=data_dir,
+            device=device.value,
+            resume=resume,
+            together=together,
+            tensorboard=tensorboard,
+            on_start=lambda task, where: progress.say(_describe(config, task, where)),
+            on_epoch=progress.epoch,
+        )
+
+
+def _folder_and_config(
+    recipe: str | None, assignments: list[str], run_dir: Path | None, resume: bool
+) -> tuple[Path, Config]:
+    """Run folder and config; a resumed run has its settings in its folder."""
+    if resume and run_dir is not None and recipe is None and not assignments:
+        files = [*run_dir.glob("config.toml"), *run_dir.glob("seed-*/config.toml")]
+        if not files:
+            raise DataError(run_dir, "holds no run to resume (no config.toml)", hint="a recipe, without --resume")
+        from magna.training.run_folder import RunFolder
+
+        configs = [RunFolder.open(file.parent).config for file in files]
+        return run_dir, min(configs, key=lambda config: config.train.seed)
+    config = load_recipe(recipe).with_values(assignments)
+    if run_dir is not None:
+        return run_dir, config
+    number, taken = 1, []
+    while (folder := Path("runs") / (config.recipe if number == 1 else f"{config.recipe}-{number}")).exists():
+        taken.append(folder)
+        number += 1
+    return (taken[-1] if resume and taken else folder), config
+
+
+def _describe(config: Config, task: Any, device: Any) -> str:
+    model = config.model
+    kind = {
+        "magna": f"MAGNA, {model.heads} heads, K={model.K}, alpha={model.alpha:g}",
+        "gat": f"GAT, {model.heads} heads",
+        "diff-gcn": f"Diff-GCN, alpha={model.alpha:g}, top_k={model.top_k}",
+    }[model.name]
+    if config.task.name == "link_prediction":
+        kind += f", {model.decoder}"
+        if model.skip_channels:
+            kind += f", {model.skip_channels} shallow channels"
+    if model.members > 1:
+        kind += f", an ensemble of {model.members}"
+    return (
+        f"{task.dataset}: {task.size} · {model.num_layers} × {model.hidden_channels} {kind} · {device.type}"
+        + "".join(f"\nnote: {printable(note)}" for note in task.notes)
+    )
