@@ -1,8 +1,8 @@
 import pytest
 import torch
+from tests.support.data import needs
 
 from magna.bench.graphs import SHAPES, load, shape_of, skewed_graph
-from magna.data import files_of, present
 
 
 def assert_shape(edge_index, shape):
@@ -30,8 +30,7 @@ def test_synthetic_graph_has_the_size_of_the_real_one(name, tmp_path):
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_real_graph_has_the_published_size(name):
-    if any(present(path) is None for path in files_of(name)):
-        pytest.skip(f"{name} is not in the data folder (MAGNA_DATA_DIR)")
+    needs(name)
     edge_index, synthetic = load(name)
     assert not synthetic
     assert_shape(edge_index, SHAPES[name])

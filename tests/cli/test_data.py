@@ -139,7 +139,7 @@ def test_a_knowledge_graph_is_audited_too(
     (tmp_path / "test.tsv").write_text("8\tr\t7\n8\tr\n")
     assert run_magna(monkeypatch, "data", "audit", str(tmp_path)) == 2
     out, err = capsys.readouterr()
-    assert out == "" and "test.tsv line 2 has 2 tab-separated columns" in err and len(err.splitlines()) == 1
+    assert out == "" and "test.tsv, line 2: it has 2 columns" in err and len(err.splitlines()) == 1
 
 
 def test_an_audit_shows_no_control_characters(
@@ -161,7 +161,7 @@ def test_a_missing_train_file_is_named(
         (tmp_path / "kin" / f"{split}.tsv").write_text("a\tr\tb\n")
     for command in (["train"], ["data", "audit"]):
         assert run_magna(monkeypatch, *command, "kin") == 2
-        assert "kin has no train file; allowed: one of train.txt, " in capsys.readouterr().err.splitlines()[-1]
+        assert "kin: it has no train file; allowed: one of train.txt, " in capsys.readouterr().err.splitlines()[-1]
     # Beside a saved graph a file of another split says nothing.
     (tmp_path / "kin" / "data.pt").touch()
     assert load_recipe("kin").task.name == "node_classification"
@@ -183,11 +183,11 @@ def test_families_need_no_download(
         ("nodes.csv", None, "none of nodes.csv and nodes.parquet"),
         ("nodes.csv", "id,x\n", "has no node"),
         ("nodes.csv", "name,x\n1,2\n", "no column 'id'"),
-        ("nodes.csv", "id,x\n001,tall\n", "line 2 column 'x' is 'tall', not a number"),
-        ("nodes.csv", "id,x\n001,inf\n", "line 2 column 'x' is inf; allowed: finite"),
+        ("nodes.csv", "id,x\n001,tall\n", "line 2: column 'x' is 'tall', not a number"),
+        ("nodes.csv", "id,x\n001,inf\n", "line 2: column 'x' is inf; allowed: finite"),
         ("nodes.csv", "id,x,label,split\n001,1,a,test\n", "no node with split 'train'"),
-        ("nodes.csv", "id,x,label,split\n001,1,a,train\n002,1,b,test\n", "line 3 has label 'b'"),
-        ("edges.csv", "source,target\n001,999\n", "line 2 has target '999'"),
+        ("nodes.csv", "id,x,label,split\n001,1,a,train\n002,1,b,test\n", "line 3: its label is 'b'"),
+        ("edges.csv", "source,target\n001,999\n", "line 2: its target is '999'"),
     ],
 )
 @pytest.mark.parametrize("command", [["train"], ["data", "audit"]], ids=" ".join)
@@ -240,5 +240,5 @@ def test_data_whose_name_no_run_folder_can_hold_is_refused(tmp_path: Path) -> No
         folder.mkdir()
     except OSError as error:
         pytest.skip(f"no such names on this file system: {error}")
-    with pytest.raises(ValueError, match="cannot be written down in a run folder: its name is not UTF-8 text; try to"):
+    with pytest.raises(ValueError, match="its name is not UTF-8 text, which a run folder needs; try to"):
         from_anywhere(DataConfig(str(folder)))

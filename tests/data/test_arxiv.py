@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.support.data import needs
 
 from magna.config.schema import DataConfig
-from magna.data import files_of, load_arxiv, load_node_data, present
+from magna.data import load_arxiv, load_node_data
 from magna.data.ogb import load_ogb
 from magna.tasks.metrics import accuracy
 
@@ -104,7 +105,7 @@ def test_the_ogb_package_reads_the_same(data_dir: Path) -> None:
         ("raw/edge", "0,a\n", "not gzipped CSV"),
         ("raw/edge", "0,1,2\n", "3 columns; allowed: 2"),
         ("raw/node-feat", "1,2\n", "has 1 lines; allowed: 30"),
-        ("raw/node-feat", "1,nan\n" * N, "nan in row 0, feature 1"),
+        ("raw/node-feat", "1,nan\n" * N, "row 0, feature 1 is nan"),
         ("raw/node-label", "1\n", "has 1 lines; allowed: 30"),
     ],
 )
@@ -116,19 +117,14 @@ def test_damaged_ogb_files_are_named(data_dir: Path, name: str, text: str, words
 
 def test_missing_ogb_files_are_named(data_dir: Path, tmp_path: Path) -> None:
     (data_dir / "ogbn_arxiv" / "split" / "time" / "valid.csv.gz").unlink()
-    with pytest.raises(ValueError, match=r"valid\.csv\.gz is missing"):
+    with pytest.raises(ValueError, match=r"valid\.csv\.gz: it is missing"):
         load_node_data("ogbn-arxiv", data_dir)
     with pytest.raises(ValueError, match=r"data\.features=stand-in"):
         load_node_data("ogbn-arxiv", tmp_path / "elsewhere")
 
 
-def _needs_public_files() -> None:
-    if any(present(path) is None for path in files_of("ogbn-arxiv")):
-        pytest.skip("ogbn-arxiv is not in the data folder (MAGNA_DATA_DIR)")
-
-
 def test_the_public_graph() -> None:
-    _needs_public_files()
+    needs("ogbn-arxiv")
     data = load_arxiv()
     assert (data.num_nodes, data.num_classes, data.edge_index.size(1)) == (169_343, 40, 2_315_598)
     assert (len(data.train), len(data.valid), len(data.test)) == (90_941, 29_799, 48_603)
@@ -139,7 +135,7 @@ def test_the_public_graph() -> None:
 
 
 def test_stand_in_features_are_called_so() -> None:
-    _needs_public_files()
+    needs("ogbn-arxiv")
     data = load_node_data(DataConfig("ogbn-arxiv", features="stand-in"))
     assert data.name == "ogbn-arxiv (stand-in features)"
     assert "not comparable" in data.notes[0]

@@ -6,15 +6,18 @@ import io
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.data import needs
 
-from magna.data import NodeData, files_of, load_digits, load_node_data, present, undirected
-from magna.data.audit import audit, show
+from magna.cli.audit import show_audit
+from magna.data import NodeData, load_digits, load_node_data, undirected
+from magna.data.audit import audit_nodes
 
 
 def graph(edges: list[tuple[int, int]], y: list[int], **more: object) -> NodeData:
@@ -35,7 +38,7 @@ def test_numbers_that_can_be_counted_by_hand() -> None:
         valid=torch.tensor([2, 1]),
         test=torch.tensor([3, 6, 6]),
     )
-    report = audit(data)
+    report = audit_nodes(data)
     assert report["size"] == {
         "nodes": 7,
         "edges": 9,
@@ -59,14 +62,14 @@ def test_numbers_that_can_be_counted_by_hand() -> None:
     assert leakage["listed_twice"] == {"train": 0, "valid": 0, "test": 1}
     # Node 3 looks like node 0; node 2, all zeros, says nothing.
     assert leakage["same_features_as_training"] == {"valid": 1, "test": 1}
-    twice, again = "test lists more than once: 1", "there more than once: 1"
+    twice, again = "test lists more than once: 1", "listed more than once: 1"
     for words in ("both train and valid: 1", twice, "no training node in class 1", again, "without an edge"):
         assert any(words in line for line in report["warnings"]), words
     assert json.loads(json.dumps(report)) == report
 
 
 def test_a_graph_without_edges_labels_or_features() -> None:
-    report = audit(graph([], [-1, -1, -1]))
+    report = audit_nodes(graph([], [-1, -1, -1]))
     assert report["homophily"] is None and report["distance"]["mean"] is None
     assert report["suggested_K"] == 1 and report["components"]["count"] == 3
     _print(report)
@@ -74,7 +77,7 @@ def test_a_graph_without_edges_labels_or_features() -> None:
 
 def test_duplicates_of_another_type_are_none() -> None:
     data = graph([(0, 1), (0, 1), (0, 1)], [0, 0], edge_type=torch.tensor([0, 1, 1]), num_relations=2)
-    assert audit(data)["edges"]["duplicates"] == 1
+    assert audit_nodes(data)["edges"]["duplicates"] == 1
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
@@ -84,7 +87,7 @@ def test_distances_are_those_of_scipy(edges: list[tuple[int, int]]) -> None:
     from scipy.sparse.csgraph import shortest_path
 
     data = graph(edges, [0] * 100)
-    report = audit(data)
+    report = audit_nodes(data)
     adjacency = coo_matrix((np.ones(len(edges)), data.edge_index.numpy()), shape=(100, 100))
     distance = shortest_path(adjacency, directed=False, unweighted=True)
     reachable = np.isfinite(distance)
@@ -100,12 +103,12 @@ def test_distances_are_those_of_scipy(edges: list[tuple[int, int]]) -> None:
 
 def test_a_large_component_is_sampled_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     digits = load_digits()
-    exact = audit(digits)["distance"]["mean"]
+    exact = audit_nodes(digits)["distance"]["mean"]
     monkeypatch.setattr("magna.data.audit.EXACT_NODES", 100)
-    sampled = audit(digits)["distance"]
+    sampled = audit_nodes(digits)["distance"]
     assert not sampled["exact"] and sampled["sources"] == 512
-    assert sampled["mean"] == pytest.approx(exact, rel=0.03) and sampled == audit(digits)["distance"]
-    assert "from 512 random nodes" in _print(audit(digits))
+    assert sampled["mean"] == pytest.approx(exact, rel=0.03) and sampled == audit_nodes(digits)["distance"]
+    assert "from 512 random nodes" in _print(audit_nodes(digits))
 
 
 @pytest.mark.parametrize(
@@ -113,9 +116,8 @@ def test_a_large_component_is_sampled_and_says_so(monkeypatch: pytest.MonkeyPatc
     [("cora", 6.31, 7, 78, 0, 0.81), ("citeseer", 9.33, 10, 438, 48, 0.74)],
 )
 def test_planetoid(name: str, distance: float, K: int, components: int, isolated: int, homophily: float) -> None:
-    if any(present(path) is None for path in files_of(name)):
-        pytest.skip(f"{name} is not in the data folder (MAGNA_DATA_DIR)")
-    report = audit(load_node_data(name))
+    needs(name)
+    report = audit_nodes(load_node_data(name))
     assert round(report["distance"]["mean"], 2) == distance and report["suggested_K"] == K
     assert (report["components"]["count"], report["degree"]["isolated"]) == (components, isolated)
     assert round(report["homophily"], 2) == homophily
@@ -134,22 +136,22 @@ def test_the_distance_that_the_paper_quotes() -> None:
     nothing = torch.zeros(0, dtype=torch.int64)
     y = torch.zeros(len(pointer) - 1, dtype=torch.int64)
     data = NodeData("cora-ml", undirected(source, target, len(y)), y, 1, nothing, nothing, nothing)
-    report = audit(data)
+    report = audit_nodes(data)
     assert report["components"]["largest"] == 2_810
     assert round(report["distance"]["mean"], 2) == 5.27 and report["suggested_K"] == 6
 
 
-def _print(report: dict) -> str:
+def _print(report: dict[str, Any]) -> str:
     from rich.console import Console
 
     out = io.StringIO()
-    show(report, Console(file=out, width=100))
+    show_audit(report, Console(file=out, width=100))
     return out.getvalue()
 
 
 def test_people_can_read_it() -> None:
-    text = _print(audit(load_digits()))
+    text = _print(audit_nodes(load_digits()))
     assert "96.9 % of edges join nodes of one class" in text and "suggested K  8" in text
     assert "nothing suspicious was found" in text
     assert all(len(line.rstrip()) <= 100 for line in text.splitlines())
-    assert "no edge joins two labelled nodes" in _print(audit(graph([(0, 2)], [0, 1, -1])))
+    assert "no edge joins two labelled nodes" in _print(audit_nodes(graph([(0, 2)], [0, 1, -1])))

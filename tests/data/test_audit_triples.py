@@ -7,9 +7,11 @@ import json
 from typing import Any
 
 import pytest
+from tests.support.data import needs
 
-from magna.data import KnowledgeGraph, files_of, load_knowledge_graph, present
-from magna.data.audit_triples import audit, reverse_rule, show
+from magna.cli.audit import show_audit
+from magna.data import KnowledgeGraph, load_knowledge_graph
+from magna.data.audit_triples import audit_triples, reverse_rule
 from magna.data.triples import Row, triples_from
 
 
@@ -23,7 +25,7 @@ def printed(report: dict[str, Any], width: int = 100) -> str:
     from rich.console import Console
 
     out = io.StringIO()
-    show(report, Console(file=out, width=width))
+    show_audit(report, Console(file=out, width=width))
     return out.getvalue()
 
 
@@ -36,7 +38,9 @@ def test_numbers_that_can_be_counted_by_hand() -> None:
         ("d", "next", "a"),
     ]
     train += [("a", "self", "a"), ("a", "next", "d")]
-    report = audit(graph(train, [("a", "parent", "b"), ("g", "next", "a")], [("h", "new", "a"), ("g", "next", "a")]))
+    report = audit_triples(
+        graph(train, [("a", "parent", "b"), ("g", "next", "a")], [("h", "new", "a"), ("g", "next", "a")])
+    )
     assert report["size"] == {"entities": 8, "relations": 5, "triples": 15, "queries": 18}
     assert report["splits"] == {"train": 11, "valid": 2, "test": 2}
     assert report["duplicates"] == {"train": 1, "valid": 0, "test": 0}
@@ -61,7 +65,7 @@ def test_numbers_that_can_be_counted_by_hand() -> None:
     ):
         assert any(words in line for line in report["warnings"]), words
     assert json.loads(json.dumps(report)) == report
-    assert "note: train lists 1 triples again" in printed(report)
+    assert "note: train repeats 1 triples" in printed(report)
 
 
 def test_the_reverse_rule_by_hand() -> None:
@@ -86,7 +90,7 @@ def test_inverse_relations_are_found_whatever_is_held_out() -> None:
     # c9 and p9, which are both there, and p0 and p1, who are no parent and child.
     train = [*parents[:7], children[0], *children[7:9]]
     test = [*children[3:7], parents[9], children[9], parents[7], parents[8], ("p0", "next_to", "p1")]
-    report = audit(graph(train, children[1:3], test))
+    report = audit_triples(graph(train, children[1:3], test))
     assert report["inverse_pairs"] == [{"relation": "child_of", "inverse": "parent_of", "share": 1.0}]
     assert report["leakage"]["inverse_in_train"] == {
         "valid": {"triples": 2, "share": 1.0},
@@ -100,46 +104,46 @@ def test_inverse_relations_are_found_whatever_is_held_out() -> None:
 def test_a_smaller_relation_may_be_told_by_a_larger_one_turned_round() -> None:
     parents = [(f"p{number}", "parent_of", f"c{number}") for number in range(10)]
     children = [(tail, "child_of", head) for head, _, tail in parents[:4]]
-    report = audit(graph(parents, test=[*children, ("p0", "next_to", "p1")]))
+    report = audit_triples(graph(parents, test=[*children, ("p0", "next_to", "p1")]))
     assert report["inverse_pairs"] == []  # most parents are nobody's known child
     assert report["leakage"]["inverse_in_train"] == {"test": {"triples": 4, "share": 0.8}}
     assert any("turned round, under an inverse relation: 4 (80.0 %)" in line for line in report["warnings"])
-    report = audit(graph(parents, test=[(tail, "child_of", head) for head, _, tail in parents[:9]]))
+    report = audit_triples(graph(parents, test=[(tail, "child_of", head) for head, _, tail in parents[:9]]))
     assert report["inverse_pairs"] == [{"relation": "child_of", "inverse": "parent_of", "share": 0.9}]
     # The other way a few of many: knowing who is a child tells little of who is a parent.
-    report = audit(graph(children, test=parents))
+    report = audit_triples(graph(children, test=parents))
     assert report["leakage"]["inverse_in_train"] == {"test": {"triples": 0, "share": 0.0}}
 
 
 def test_a_relation_of_its_own_inverse_is_left_to_the_reverse_rule() -> None:
-    report = audit(graph([("a", "r", "b"), ("b", "s", "c")], test=[("b", "r", "a")]))
+    report = audit_triples(graph([("a", "r", "b"), ("b", "s", "c")], test=[("b", "r", "a")]))
     assert report["symmetric"] == [{"relation": "r", "share": 1.0}]
     assert report["leakage"]["inverse_in_train"] == {"test": {"triples": 0, "share": 0.0}}
 
 
 def test_a_triple_in_two_splits_counts_once_for_its_relation() -> None:
     train: list[Row] = [("a", "one", "b"), ("c", "one", "d"), ("b", "other", "a")]
-    report = audit(graph(train, test=[("a", "one", "b"), ("b", "other", "a")]))
+    report = audit_triples(graph(train, test=[("a", "one", "b"), ("b", "other", "a")]))
     assert report["inverse_pairs"] == []  # one of two
 
 
 def test_ties_in_a_small_graph_are_no_leakage() -> None:
-    report = audit(graph([("a", "r", "b")], test=[("a", "r", "c")]))
+    report = audit_triples(graph([("a", "r", "b")], test=[("a", "r", "c")]))
     rule = report["leakage"]["reverse_rule"]["test"]
     assert rule["mrr"] > 0.1 and rule["answered"] == 0
     assert not any("reverse rule" in warning for warning in report["warnings"])
-    mirrored = audit(graph([("a", "r", "b")], test=[("b", "r", "a")]))
+    mirrored = audit_triples(graph([("a", "r", "b")], test=[("b", "r", "a")]))
     assert any("reverse rule" in warning for warning in mirrored["warnings"])
 
 
 def test_a_triple_in_three_splits_is_told_by_pairs() -> None:
     row: list[Row] = [("a", "r", "b")]
-    text = " ".join(printed(audit(graph(row, valid=row, test=row))).split())
+    text = " ".join(printed(audit_triples(graph(row, valid=row, test=row))).split())
     assert "1 in train and valid, 1 in train and test, 1 in valid and test" in text
 
 
 def test_empty_splits_are_told() -> None:
-    report = audit(graph([("a", "r", "b")]))
+    report = audit_triples(graph([("a", "r", "b")]))
     assert report["leakage"]["reverse_rule"] == report["leakage"]["inverse_in_train"] == {}
     assert "valid has no triple: nothing can be chosen on it" in report["warnings"]
     assert "test has no triple: nothing can be tested on it" in report["warnings"]
@@ -154,9 +158,8 @@ def test_empty_splits_are_told() -> None:
     ],
 )
 def test_public(name: str, rule: float, unseen: tuple[int, int], largest: int, inverses: list[str]) -> None:
-    if any(present(path) is None for path in files_of(name)):
-        pytest.skip(f"{name} is not in the data folder (MAGNA_DATA_DIR)")
-    report = audit(load_knowledge_graph(name))
+    needs(name)
+    report = audit_triples(load_knowledge_graph(name))
     assert round(report["leakage"]["reverse_rule"]["test"]["mrr"], 3) == rule
     assert (report["unseen"]["valid"]["triples"], report["unseen"]["test"]["triples"]) == unseen
     assert report["degree"]["largest"] == largest
@@ -170,7 +173,7 @@ def test_public(name: str, rule: float, unseen: tuple[int, int], largest: int, i
 
 
 def test_families_give_nothing_away() -> None:
-    report = audit(load_knowledge_graph("families"))
+    report = audit_triples(load_knowledge_graph("families"))
     assert report["warnings"] == [] and "nothing suspicious was found" in printed(report)
     assert report["leakage"]["reverse_rule"]["test"]["answered"] == 0
     assert report["leakage"]["inverse_in_train"]["test"] == {"triples": 0, "share": 0.0}

@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.support.data import needs
 
-from magna.data import NodeData, Schema, files_of, load_digits, load_node_data, present
+from magna.data import NodeData, Schema, load_digits, load_node_data
+from magna.data.planetoid import FILES
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +25,7 @@ def test_digits_counts(digits: NodeData) -> None:
     assert digits.edge_index.shape == (2, 15_044)
     assert (len(digits.train), len(digits.valid), len(digits.test)) == (100, 500, 1_197)
     assert torch.bincount(digits.y[digits.train]).tolist() == [10] * 10
-    assert torch.cat([digits.train, digits.valid, digits.test]).unique().numel() == 1_797
+    assert torch.unique(torch.cat([digits.train, digits.valid, digits.test])).numel() == 1_797
 
 
 def test_digits_are_the_same_on_every_machine(digits: NodeData) -> None:
@@ -93,11 +95,10 @@ def test_transforms_of_pyg_serve(digits: NodeData) -> None:
 
 
 def test_cora_is_that_of_pyg() -> None:
-    if any(present(path) is None for path in files_of("cora")):
-        pytest.skip("cora is not in the data folder (MAGNA_DATA_DIR)")
+    needs("cora")
     from torch_geometric.io import read_planetoid_data
 
-    folder = present("cora/ind.cora.x")
+    folder = FILES["cora/ind.cora.x"].present()
     assert folder is not None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # old names inside the published pickles
@@ -109,7 +110,7 @@ def test_cora_is_that_of_pyg() -> None:
 
 
 def test_a_schema_refuses_what_it_does_not_know() -> None:
-    with pytest.raises(ValueError, match="no 'colour'; allowed: feature_names"):
+    with pytest.raises(ValueError, match="schema is 'colour'; allowed: 'feature_names'"):
         Schema.from_dict({"colour": ["red"]})
 
 

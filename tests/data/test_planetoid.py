@@ -6,17 +6,14 @@ import collections
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from tests.support.data import needs
 
-from magna.data import files_of, load_planetoid, present
+from magna.data import load_planetoid
 from magna.data.planetoid import read_restricted
-
-
-def _needs(name: str) -> None:
-    if any(present(path) is None for path in files_of(name)):
-        pytest.skip(f"{name} is not in the data folder (MAGNA_DATA_DIR)")
 
 
 @pytest.mark.parametrize(
@@ -28,7 +25,7 @@ def _needs(name: str) -> None:
     ],
 )
 def test_counts(name: str, nodes: int, edges: int, features: int, classes: int, train: int) -> None:
-    _needs(name)
+    needs(name)
     data = load_planetoid(name)
     assert data.x is not None
     assert data.x.shape == (nodes, features)
@@ -49,7 +46,7 @@ def test_counts(name: str, nodes: int, edges: int, features: int, classes: int, 
 
 
 def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(ValueError, match="allowed: cora, citeseer, pubmed"):
+    with pytest.raises(ValueError, match="allowed: 'cora', 'citeseer', 'pubmed'"):
         load_planetoid("coral")
 
 
@@ -57,7 +54,7 @@ class _Hostile:
     def __init__(self, touched: Path):
         self.touched = touched
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return os.system, (f"touch {self.touched}",)
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import pytest
 import torch
+from tests.support.data import needs
 
 from magna.config.schema import DataConfig
-from magna.data import NodeData, files_of, load_node_data, present
-from magna.data.splits import REPORTED_SEEDS, with_random_split
+from magna.data import NodeData, load_node_data
+from magna.data.splits import with_random_split
+from magna.paper.experiments import NUM_SPLITS
 
 
 def fingerprint(data: NodeData) -> str:
@@ -19,13 +22,13 @@ def fingerprint(data: NodeData) -> str:
 
 def test_digits_split_is_the_same_on_every_machine() -> None:
     public = load_node_data("digits")
-    splits = [load_node_data(DataConfig(split="random", split_seed=seed)) for seed in REPORTED_SEEDS]
+    splits = [load_node_data(DataConfig(split="random", split_seed=seed)) for seed in range(NUM_SPLITS)]
     assert len({fingerprint(data) for data in [public, *splits]}) == 11
     assert fingerprint(splits[0]) == "f80b681768dcd238"
     for data in splits:
         assert (len(data.train), len(data.valid), len(data.test)) == (100, 500, 1_197)
         assert torch.bincount(data.y[data.train]).tolist() == [10] * 10
-        assert torch.cat([data.train, data.valid, data.test]).unique().numel() == 1_797
+        assert torch.unique(torch.cat([data.train, data.valid, data.test])).numel() == 1_797
     assert splits[3].notes == ("random split, seed 3",)
 
 
@@ -34,17 +37,16 @@ def test_digits_split_is_the_same_on_every_machine() -> None:
     [("cora", "0aa3310605edcf6f"), ("citeseer", "cbf6b899e2632988"), ("pubmed", "265cffd2d6a66be1")],
 )
 def test_planetoid_splits_have_the_standard_ratio(name: str, expected: str) -> None:
-    if any(present(path) is None for path in files_of(name)):
-        pytest.skip(f"{name} is not in the data folder (MAGNA_DATA_DIR)")
+    needs(name)
     public = load_node_data(name)
     prints = []
-    for seed in REPORTED_SEEDS:
+    for seed in range(NUM_SPLITS):
         data = with_random_split(public, seed)
         prints.append(fingerprint(data))
         assert torch.bincount(data.y[data.train]).tolist() == [20] * data.num_classes
         assert (len(data.valid), len(data.test)) == (500, 1_000)
         together = torch.cat([data.train, data.valid, data.test])
-        assert together.unique().numel() == together.numel()
+        assert torch.unique(together).numel() == together.numel()
         assert (data.y[together] >= 0).all()
     # All ten, so that a result of any of them can be repeated.
     assert hashlib.sha256("".join(prints).encode()).hexdigest()[:16] == expected
@@ -62,7 +64,7 @@ def test_a_split_of_a_split_does_not_depend_on_the_first() -> None:
         ({"standardise_features": True, "normalise_features": True}, "both true"),
     ],
 )
-def test_wrong_settings_are_refused(config: dict, words: str) -> None:
+def test_wrong_settings_are_refused(config: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         DataConfig(**config)
 
@@ -71,8 +73,8 @@ def test_wrong_settings_are_refused(config: dict, words: str) -> None:
     ("config", "words"),
     [
         (DataConfig("digits", undirected=False), "edges have no direction"),
-        (DataConfig("digits", split_seed=3), "split_seed is 3, but digits has a split of its own; try data.split"),
-        (DataConfig("digits", features="stand-in"), "ogbn-arxiv has stand-ins"),
+        (DataConfig("digits", split_seed=3), "split_seed is 3; allowed: 0, because digits has a split; try data.split"),
+        (DataConfig("digits", features="stand-in"), "allowed: published for digits"),
     ],
 )
 def test_settings_that_a_data_set_cannot_follow_are_refused(config: DataConfig, words: str) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from magna.data import store
-from magna.data.files import FILES, PublicFile
+from magna.data import DATASETS, store
+from magna.data.planetoid import FILES
+from magna.data.store import PublicFile
 
 TEXT = b"a\tr\tb\n"
 
@@ -48,12 +49,12 @@ def test_the_folder_is_the_argument_then_the_variable_then_the_cache(monkeypatch
 def test_a_missing_file_is_fetched_once(
     tmp_path: Path, published: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(FILES, "x/f", PublicFile(_sum(TEXT), "https://home/f"))
+    file = PublicFile("x/f", _sum(TEXT), "https://home/f")
     published["https://home/f"] = TEXT
-    assert store.present("x/f", tmp_path) is None
-    assert store.locate("x/f", tmp_path).read_bytes() == TEXT
+    assert file.present(tmp_path) is None
+    assert file.locate(tmp_path).read_bytes() == TEXT
     published.clear()
-    assert store.locate("x/f", tmp_path) == tmp_path / "x" / "f"
+    assert file.locate(tmp_path) == tmp_path / "x" / "f"
     assert [child.name for child in (tmp_path / "x").iterdir()] == ["f"]
 
 
@@ -66,20 +67,20 @@ def test_a_member_of_an_archive_is_stored_as_published(
         entry.size = len(TEXT)
         tar.addfile(entry, io.BytesIO(TEXT))
     zipped = gzip.compress(TEXT)
-    file = PublicFile(_sum(zipped), "https://home/a.tar.gz", text_sha256=_sum(TEXT), member="train.txt")
-    monkeypatch.setitem(FILES, "x/train.txt.gz", file)
+    home = "https://home/a.tar.gz"
+    file = PublicFile("x/train.txt.gz", _sum(zipped), home, text_sha256=_sum(TEXT), member="train.txt")
     published[file.url] = archive.getvalue()
-    assert store.locate("x/train.txt.gz", tmp_path) == tmp_path / "x" / "train.txt"
+    assert file.locate(tmp_path) == tmp_path / "x" / "train.txt"
 
     # A folder that holds the gzip is taken as it is.
     (tmp_path / "x" / "train.txt").unlink()
     (tmp_path / "x" / "train.txt.gz").write_bytes(zipped)
-    assert store.locate("x/train.txt.gz", tmp_path) == tmp_path / "x" / "train.txt.gz"
+    assert file.locate(tmp_path) == tmp_path / "x" / "train.txt.gz"
 
 
 def test_without_network_the_error_names_file_home_and_place(tmp_path: Path, published: dict[str, bytes]) -> None:
     with pytest.raises(ValueError, match="no network") as caught:
-        store.locate("cora/ind.cora.x", tmp_path)
+        FILES["cora/ind.cora.x"].locate(tmp_path)
     message = str(caught.value)
     assert str(tmp_path / "cora" / "ind.cora.x") in message
     assert FILES["cora/ind.cora.x"].url in message
@@ -89,34 +90,38 @@ def test_without_network_the_error_names_file_home_and_place(tmp_path: Path, pub
 def test_other_content_is_refused(tmp_path: Path, published: dict[str, bytes]) -> None:
     published[FILES["cora/ind.cora.x"].url] = b"something else"
     with pytest.raises(ValueError, match="nothing was stored"):
-        store.locate("cora/ind.cora.x", tmp_path)
+        FILES["cora/ind.cora.x"].locate(tmp_path)
     assert not (tmp_path / "cora").exists()
     (tmp_path / "cora").mkdir()
     (tmp_path / "cora" / "ind.cora.x").write_bytes(b"something else")
     with pytest.raises(ValueError, match="SHA-256"):
-        store.locate("cora/ind.cora.x", tmp_path)
+        FILES["cora/ind.cora.x"].locate(tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(
     tmp_path: Path, published: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(FILES, "x/f", PublicFile(_sum(TEXT), "https://home/f"))
+    file = PublicFile("x/f", _sum(TEXT), "https://home/f")
     published["https://home/f"] = TEXT
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(ValueError, match="cannot be written; put the file there or choose another folder"):
-        store.locate("x/f", tmp_path / "file")
+    with pytest.raises(ValueError, match="cannot be written; try to put the file there, or another data_dir"):
+        file.locate(tmp_path / "file")
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match=r"f could not be written \(No space .*make room, then the same command"):
-        store.locate("x/f", tmp_path)
+        file.locate(tmp_path)
     assert list((tmp_path / "x").iterdir()) == []
 
 
 def test_the_table_is_complete() -> None:
-    assert len(store.files_of("cora")) == len(store.files_of("citeseer")) == len(store.files_of("pubmed")) == 8
-    assert len(store.files_of("wn18rr")) == len(store.files_of("fb15k-237")) == 3
-    assert len(store.files_of("ogbn-arxiv")) == 5
-    assert store.files_of("digits") == []
+    numbers = {name: len(dataset.files) for name, dataset in DATASETS.items()}
+    assert numbers == {
+        **dict.fromkeys(("cora", "citeseer", "pubmed"), 8),
+        **dict.fromkeys(("wn18rr", "fb15k-237"), 3),
+        **dict.fromkeys(("digits", "families"), 0),
+        "ogbn-arxiv": 5,
+    }
+    assert not DATASETS["cora"].is_present("nowhere") and DATASETS["digits"].is_present("nowhere")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.support.data import needs
 
-from magna.data import Triples, files_of, load_triples, present
+from magna.data import Triples, load_triples
 from magna.data.triples import read_lines, triples_from, without_header
 
 
@@ -64,8 +65,8 @@ def test_duplicates_are_counted_and_kept_once_where_they_came_first(tmp_path: Pa
     assert _names(data, "train") == [("b", "r", "a"), ("a", "r", "b")]
     assert data.duplicates == {"train": 2, "valid": 0, "test": 1}
     assert data.notes == (
-        "train lists 2 triples again; each was kept once",
-        "test lists 1 triples again; each was kept once",
+        "train repeats 2 triples; each was kept once",
+        "test repeats 1 triples; each was kept once",
     )
 
 
@@ -82,7 +83,7 @@ def test_a_first_line_that_names_the_columns_is_no_triple(tmp_path: Path) -> Non
     )
     assert data.with_train_file(tmp_path / "valid.txt").train.tolist() == data.train.tolist()
     _write(tmp_path, train=other)
-    with pytest.raises(ValueError, match=r"train\.txt has no triple"):
+    with pytest.raises(ValueError, match=r"train\.txt: it has no triple"):
         load_triples(tmp_path)
 
 
@@ -106,13 +107,13 @@ def test_fingerprints_tell_triples_and_not_their_order() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a\tr\tb\na r b\n", r"train\.txt line 2 has 1 tab-separated columns; allowed: head, relation, tail"),
-        ("a\tr\tb\n\na\tr\tb\t1\n", r"train\.txt line 3 has 4 tab-separated columns"),
-        ("a\t\tb\n", r"train\.txt line 1 has an empty relation"),
-        ("a\tr\t\r\n", r"train\.txt line 1 has an empty tail"),
-        ("a\tr\tb\n   \tr\tb\n", r"train\.txt line 2 has an empty head"),
-        ("", r"train\.txt has no triple"),
-        ("\n\n", r"train\.txt has no triple"),
+        ("a\tr\tb\na r b\n", r"train\.txt, line 2: it has 1 columns; allowed: head, relation, tail"),
+        ("a\tr\tb\n\na\tr\tb\t1\n", r"train\.txt, line 3: it has 4 columns"),
+        ("a\t\tb\n", r"train\.txt, line 1: the relation is empty"),
+        ("a\tr\t\r\n", r"train\.txt, line 1: the tail is empty"),
+        ("a\tr\tb\n   \tr\tb\n", r"train\.txt, line 2: the head is empty"),
+        ("", r"train\.txt: it has no triple"),
+        ("\n\n", r"train\.txt: it has no triple"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, text: str, words: str) -> None:
@@ -124,14 +125,14 @@ def test_a_wrong_line_is_named(tmp_path: Path, text: str, words: str) -> None:
 def test_files_that_are_no_text(tmp_path: Path) -> None:
     _write(tmp_path, train="a\tr\tb\n", valid="")
     (tmp_path / "test.txt").write_bytes(b"a\tr\tb\nM\xfcller\tr\tb\n")
-    with pytest.raises(ValueError, match=r"nowhere\.tsv cannot be read \(No such file or directory\)"):
+    with pytest.raises(ValueError, match=r"nowhere\.tsv: it cannot be read \(No such file or directory\)"):
         read_lines(tmp_path / "nowhere.tsv")
-    with pytest.raises(ValueError, match=r"test\.txt line 2 is not UTF-8"):
+    with pytest.raises(ValueError, match=r"test\.txt, line 2: it is not UTF-8"):
         load_triples(tmp_path)
     (tmp_path / "test.txt").unlink()
     for content in (b"a\tr\tb\n", gzip.compress(b"a\tr\tb\n" * 99)[:-9]):
         (tmp_path / "test.txt.gz").write_bytes(content)
-        with pytest.raises(ValueError, match=r"test\.txt\.gz is not a whole gzip file"):
+        with pytest.raises(ValueError, match=r"test\.txt\.gz: it is not a whole gzip file"):
             load_triples(tmp_path)
 
 
@@ -153,7 +154,7 @@ def test_names_in_names_out() -> None:
         data.relation_id("aunt")
     with pytest.raises(ValueError, match="entity is '☃'; allowed: one of the 2 of kin, for example 'anna-12', 'ben-2'"):
         data.entity_id("☃")
-    with pytest.raises(ValueError, match="split is 'dev'; allowed: train, valid, test"):
+    with pytest.raises(ValueError, match="split is 'dev'; allowed: 'train', 'valid', 'test'"):
         data.split("dev")
 
 
@@ -164,7 +165,7 @@ def test_new_triples_of_known_names(tmp_path: Path) -> None:
     assert data.with_train_file(file).train.tolist() == [[0, 0, 1], [1, 0, 2], [2, 0, 0]]
     assert data.train.tolist() == [[0, 0, 1], [1, 0, 2]]
     file.write_text("c\tr\ta\n\nc\tr\taa\n")
-    words = r"more\.tsv line 3: entity is 'aa'; allowed: one of the 3 of kin, nearest: 'a'"
+    words = r"more\.tsv, line 3: entity is 'aa'; allowed: one of the 3 of kin, nearest: 'a'"
     with pytest.raises(ValueError, match=words):
         data.with_train_file(file)
 
@@ -177,9 +178,9 @@ def test_new_triples_of_a_file_come_with_its_notes(tmp_path: Path) -> None:
     more = data.with_train_file(file)
     assert more.train.tolist() == [[0, 0, 1], [1, 0, 2], [2, 0, 0]]
     assert more.notes == (
-        "train lists 1 triples again; each was kept once",
+        "train repeats 1 triples; each was kept once",
         "more.tsv begins with a header (Head, Relation, Tail), which was not read as a triple",
-        "more.tsv lists 2 triples again, its own or those of train; each was kept once",
+        "more.tsv repeats 2 triples, its own or those of train; each was kept once",
     )
     file.write_text("c\tr\ta\n")
     assert data.with_train_file(file).notes == data.notes
@@ -193,13 +194,12 @@ def test_new_triples_of_a_file_come_with_its_notes(tmp_path: Path) -> None:
     ],
 )
 def test_counts(name: str, entities: int, relations: int, sizes: tuple[int, ...], seen: int) -> None:
-    if any(present(path) is None for path in files_of(name)):
-        pytest.skip(f"{name} is not in the data folder (MAGNA_DATA_DIR)")
+    needs(name)
     start = time.process_time()
     data = load_triples(name)
     assert time.process_time() - start < 5  # below 1 s where nothing else runs
     assert (data.num_entities, data.num_relations) == (entities, relations)
     assert (len(data.train), len(data.valid), len(data.test)) == sizes
-    assert data.train[:, [0, 2]].unique().numel() == seen
+    assert torch.unique(data.train[:, [0, 2]]).numel() == seen
     assert not any("\r" in entity for entity in data.entities)
     assert set(data.duplicates.values()) == {0} and data.train.dtype == torch.int64

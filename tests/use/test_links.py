@@ -162,7 +162,7 @@ def test_other_data_needs_no_split_that_is_not_ranked(run: Path, folder: Path, t
     head, relation, _ = _train_row(folder)
     assert predict_links(run, [Query(head, relation, None)], other, device="cpu").answers[0]
     assert evaluate_links(run, "test", other, device="cpu")["metrics"]["mrr"] > 0
-    with pytest.raises(ValueError, match="has no valid triple; allowed: at least one in each split"):
+    with pytest.raises(ValueError, match="it has no valid triple; allowed: at least one in each split"):
         evaluate_links(run, "valid", other, device="cpu")
 
 
@@ -251,7 +251,7 @@ def test_new_triples_that_are_no_news_are_counted(run: Path, folder: Path, tmp_p
     (tmp_path / "new.tsv").write_text("head\trelation\ttail\n" + row)
     found = predict_links(run, [Query("town 05", "in", None)], new_triples=tmp_path / "new.tsv", device="cpu")
     header, again = found.notes
-    assert "begins with a header" in header and again.startswith("new.tsv lists 1 triples again")
+    assert "begins with a header" in header and again.startswith("new.tsv repeats 1 triples")
 
 
 def test_a_random_graph_is_told_nothing(config: Config, folder: Path, tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_data_from_elsewhere_comes_with_its_notes(run: Path, folder: Path, tmp_p
     text = (folder / "train.tsv").read_text()
     (again / "train.tsv").write_text(f"head\trelation\ttail\n{text}{text}")
     header, twice = evaluate_links(run, "test", again, device="cpu")["notes"]
-    assert header.startswith("train.tsv begins with a header") and twice.startswith("train lists 140 triples again")
+    assert header.startswith("train.tsv begins with a header") and twice.startswith("train repeats 140 triples")
     assert predict_links(run, [Query("town 05", "in", None)], again, device="cpu").notes == (header, twice)
     assert evaluate_links(run, "test", device="cpu")["notes"] == []
 
@@ -360,10 +360,10 @@ def test_queries_are_read_as_triples_are(tmp_path: Path) -> None:
     assert read_queries(tmp_path / "queries.csv.gz") == [Query("a, b", "r", None)]
     for name in ("queries.tsv.gz", "queries.csv.gz"):
         (tmp_path / name).write_bytes(text.encode())
-        with pytest.raises(ValueError, match=f"{name} is not a whole gzip file"):
+        with pytest.raises(ValueError, match=f"{name}: it is not a whole gzip file"):
             read_queries(tmp_path / name)
     (tmp_path / "queries.csv").write_text('a,"' + 200_000 * "r")
-    with pytest.raises(ValueError, match=r"queries\.csv line 1 is not CSV"):
+    with pytest.raises(ValueError, match=r"queries\.csv, line 1: it is not CSV"):
         read_queries(tmp_path / "queries.csv")
 
 
@@ -456,7 +456,7 @@ def test_training_needs_every_split(folder: Path, tmp_path: Path, split: str) ->
     shutil.copytree(folder, tmp_path / "towns")
     (tmp_path / "towns" / f"{split}.tsv").write_text("")
     config = load_recipe(str(tmp_path / "towns")).with_values(SETTINGS)
-    with pytest.raises(ValueError, match=f"towns has no {split} triple; allowed: at least one in each split; try"):
+    with pytest.raises(ValueError, match=f"towns: it has no {split} triple; allowed: at least one in each split; try"):
         training.train(config, run_dir=tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from magna.cli import app
 from magna.config.schema import Config, load_recipe
-from magna.data import load_digits, load_own, prepare
+from magna.data import load_digits, load_user_graph, prepare
 from magna.training import train as training
 from magna.training.run_folder import RunFolder
 from magna.use.links import Query, predict_links
@@ -101,14 +101,14 @@ def test_some_nodes_are_the_rows_of_all_nodes(own: tuple[Path, Path]) -> None:
     every, some = predict(own[0], device="cpu"), predict(own[0], ["animal-7", "animal-2"], device="cpu")
     assert some.ids == ["animal-7", "animal-2"]
     assert torch.equal(some.probabilities, every.probabilities[[7, 2]])
-    with pytest.raises(ValueError, match="node 'animal7' is not in animals; allowed: its ids, such as animal-7"):
+    with pytest.raises(ValueError, match="node is 'animal7'; allowed: an id of animals, such as 'animal-7'"):
         predict(own[0], ["animal7"], device="cpu")
     assert predict(own[0], [], device="cpu").columns()["probability"] == []
 
 
 def test_ids_of_built_in_data_are_numbers(digits: Path) -> None:
     assert predict(digits, [3, "17"], device="cpu").ids == ["3", "17"]
-    with pytest.raises(ValueError, match="node '17x' is not in digits; allowed: 0 to 1796"):
+    with pytest.raises(ValueError, match="node is '17x'; allowed: 0 to 1796"):
         predict(digits, ["17x"], device="cpu")
 
 
@@ -225,7 +225,7 @@ def test_a_graph_with_other_features_is_refused(own: tuple[Path, Path], digits: 
         predict(own[0], data=other, device="cpu")
     (tmp_path / "triples").mkdir()
     (tmp_path / "triples" / "train.tsv").write_text("a\tr\tb\n")
-    with pytest.raises(ValueError, match="triples holds triples; allowed: a graph as in training"):
+    with pytest.raises(ValueError, match="triples: it holds triples; allowed: a graph as in training"):
         predict(own[0], data=tmp_path / "triples", device="cpu")
     few = _write_graph(tmp_path / "few", range(40), typed=False, labels=False)
     with pytest.raises(ValueError, match="2 features; allowed: the 64 that the run was trained on"):
@@ -290,12 +290,12 @@ def test_ids_from_a_file_are_those_of_the_nodes(tmp_path: Path) -> None:
     rows = 'a , 1\n" b", 2\n"c, d",3\n e\x85f,4\n"g\nh",5\n'
     (tmp_path / "nodes.csv").write_text(" id ,x\n" + rows, encoding="utf-8")
     (tmp_path / "edges.csv").write_text("source,target\na,b\n")
-    ids = load_own(tmp_path).node_ids
+    ids = load_user_graph(tmp_path).node_ids
     assert ids == ("a", "b", "c, d", "e\x85f", "g\nh") == tuple(read_ids(tmp_path / "nodes.csv"))
     (tmp_path / "ids.txt").write_bytes("\ufeff a\r\nb \n\nc, d\re\x85f".encode())
     assert read_ids(tmp_path / "ids.txt") == list(ids[:4])
     (tmp_path / "open.csv").write_text('id\n"a\n')
-    with pytest.raises(ValueError, match=r"open\.csv line 2 is not CSV"):
+    with pytest.raises(ValueError, match=r"open\.csv, line 2: it is not CSV"):
         read_ids(tmp_path / "open.csv")
 
 

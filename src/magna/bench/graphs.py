@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from magna.data import files_of, load_arxiv, load_node_data, load_triples, present
+from magna.data import DATASETS, load_arxiv, load_node_data, load_triples
 from magna.graph import Graph
 
 
@@ -51,7 +51,7 @@ def load(name: str, data_dir: str | Path | None = None) -> tuple[Tensor, bool]:
     (torch.Size([2, 13264]), True)
     """
     shape = shape_of(name)
-    if any(present(path, data_dir) is None for path in files_of(name)):
+    if not DATASETS[name].is_present(data_dir):
         return synthetic_edges(shape), True
     if name in ("wn18rr", "fb15k-237"):
         entities, ends = torch.unique(load_triples(name, data_dir).train[:, [0, 2]].t(), return_inverse=True)

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from magna.cli.audit import show_audit
 from magna.cli.command import Result, app, command
-from magna.cli.options import Assignments, DataDir, plain_console
+from magna.cli.options import Assignments, DataDir
 from magna.config.path_kind import kind_of
 from magna.config.schema import Config, DataConfig, split_key
 from magna.errors import ArgumentError
@@ -29,18 +30,16 @@ def _show_list(result: Result) -> None:
     flag = "" if folder == str(data_folder(None)) else f" --data-dir {shlex.quote(folder)}"
     for row in result["datasets"]:
         state = "here" if row["here"] else f"not here; magna data get {row['name']}{flag}"
-        typer.echo(f"\n{row['name']}: {row['task']} ({state})\n  {row['size']}\n  {row['source']}; {row['licence']}")
+        task = row["task"].replace("_", " ")
+        typer.echo(f"\n{row['name']}: {task} ({state})\n  {row['size']}\n  {row['source']}; {row['licence']}")
 
 
 @command("magna data list", _show_list, group=data_app, name="list")
 def data_list(data_dir: DataDir = None) -> Result:
     """List the data sets, their sources, and if their files are here."""
-    from magna.data import DATASETS, data_folder, files_of, present
+    from magna.data import DATASETS, data_folder
 
-    rows = [
-        vars(dataset) | {"here": all(present(path, data_dir) for path in files_of(name))}
-        for name, dataset in DATASETS.items()
-    ]
+    rows = [dataset.to_dict(data_dir) for dataset in DATASETS.values()]
     return {"data_dir": str(data_folder(data_dir)), "datasets": rows}
 
 
@@ -54,21 +53,14 @@ def data_get(
     name: Annotated[str, typer.Argument(help="A name from magna data list.")], data_dir: DataDir = None
 ) -> Result:
     """Fetch a data set and check it."""
-    from magna.data import DATASETS, files_of, locate
+    from magna.data import DATASETS
 
     if name not in DATASETS:
         raise ArgumentError("data set", name, list(DATASETS))
-    return {"dataset": name, "files": [str(locate(path, data_dir)) for path in files_of(name)]}
+    return {"dataset": name, "files": [str(file.locate(data_dir)) for file in DATASETS[name].files]}
 
 
-def _show_audit(result: Result) -> None:
-    from magna.data import audit, audit_triples
-
-    report = audit_triples if result.get("task") == "link prediction" else audit
-    report.show(result, plain_console())
-
-
-@command("magna data audit cora", _show_audit, group=data_app, name="audit")
+@command("magna data audit cora", show_audit, group=data_app, name="audit")
 def data_audit(
     name: Annotated[str, typer.Argument(help="A data set, or a folder or .pt file of your own.")],
     assignments: Assignments = None,
@@ -78,19 +70,20 @@ def data_audit(
 
     For a graph, also the K that its distances suggest; for a knowledge graph, the score of reversed training triples.
     """
-    from magna.data import DATASETS, audit_triples, load_knowledge_graph, load_node_data
-    from magna.data import audit as audit_nodes
+    from magna.data import DATASETS, load_knowledge_graph, load_node_data
+    from magna.data.audit import audit_nodes
+    from magna.data.audit_triples import audit_triples
 
     if name not in DATASETS and not Path(name).exists():
         raise ArgumentError("data", name, list(DATASETS), "the path of your own data")
     # A public name comes before a folder of that name, as in a recipe.
-    triples = DATASETS[name].task == "link prediction" if name in DATASETS else kind_of(name) == "triples"
+    triples = DATASETS[name].task == "link_prediction" if name in DATASETS else kind_of(name) == "triples"
     if triples:
         if assignments:
             raise ArgumentError("--set", assignments[0], f"nothing, because {name} is a knowledge graph")
-        return audit_triples.audit(load_knowledge_graph(name, data_dir))
+        return audit_triples(load_knowledge_graph(name, data_dir))
     for assignment in assignments or []:
         if any(key not in _READ for key in split_key(assignment.partition("=")[0])):
             raise ArgumentError("--set", assignment, f"the settings for reading a graph, {', '.join(_READ)}")
     config = Config(data=DataConfig(name=name)).with_values(assignments or [])
-    return audit_nodes.audit(load_node_data(config.data, data_dir))
+    return audit_nodes(load_node_data(config.data, data_dir))

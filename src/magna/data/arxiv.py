@@ -14,10 +14,49 @@ from torch import Tensor
 
 from magna.data.node_data import NodeData, Schema
 from magna.data.ogb import category_names, load_ogb
-from magna.data.store import data_folder, locate
+from magna.data.store import PublicFile, data_folder
+from magna.errors import DataError
 
 OGB_FOLDER = "ogbn_arxiv"
 _OGB_HOME = "https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"
+_NETBENCHMARK = (
+    "https://raw.githubusercontent.com/DEEP-PolyU/NetBenchmark/06c884a9448433feadb6131e9e81f8b284685992/data/ogbn-arxiv"
+)
+_GNNGUARD = (
+    "https://raw.githubusercontent.com/mims-harvard/GNNGuard/3b04a988dc57983f72572fadd5d7d786147c663c"
+    "/Datasets/ogbn_arxiv"
+)
+_TAPE = "https://raw.githubusercontent.com/XiaoxinHe/TAPE/HEAD/gpt_preds"
+_FILES = [
+    PublicFile(
+        "ogbn-arxiv/adj_full.npz",
+        "920dae5bad3f63b07f5b8883493b298f026778d7358c14b955985bacbbd13771",
+        f"{_NETBENCHMARK}/adj_full.npz",
+    ),
+    PublicFile(
+        "ogbn-arxiv/role.json.gz",
+        "b1324be2486ed87efa47065f08f9dec00229a58fd4791cc850654f8e864ac588",
+        f"{_NETBENCHMARK}/role.json",
+        "ef30aec176315e5dd6b5f4bdc2a40741542723c55348b9141a70aeed2c00babb",
+    ),
+    PublicFile(
+        "ogbn-arxiv/node-label.csv.gz",
+        "b06e7cf75d909de66ce49bc4188a6dc525224f85dd6dcb36137de3d9321830d1",
+        f"{_GNNGUARD}/raw/node-label.csv.gz",
+    ),
+    PublicFile(
+        "ogbn-arxiv/labelidx2arxivcategeory.csv.gz",
+        "a516ecd32007acca5817296bdd82f5b5db7e21b0917b94311ef4571e29305577",
+        f"{_GNNGUARD}/mapping/labelidx2arxivcategeory.csv.gz",
+    ),
+    PublicFile(
+        "ogbn-arxiv/gpt_preds.csv.gz",
+        "92b6ab29a974a67a67f07e2e34b1e9024121de29a7ab8cb41b998d0fd4c4fc2d",
+        f"{_TAPE}/ogbn-arxiv.csv",
+        "bbf78fbae7803e35b7cf8deae816e745fb2ca2f6275a9b09c65c482ca4c2a2d3",
+    ),
+]
+FILES = {file.path: file for file in _FILES}
 _NUM_CLASSES = 40
 _STAND_IN = (
     "stand-in features, not OGB's: class guesses of a language model from title and abstract, and the degree; "
@@ -47,22 +86,21 @@ def load_arxiv(data_dir: str | Path | None = None, *, directed: bool = False, fe
 def _ogb_folder(data_dir: str | Path | None) -> Path:
     folder = data_folder(data_dir) / OGB_FOLDER
     if not folder.is_dir():
-        raise ValueError(
-            f"{folder} is missing: ogbn-arxiv's features come with OGB's own files; get {_OGB_HOME}, put its folder "
-            f"there as {OGB_FOLDER}, or try --set data.features=stand-in (numbers are then not comparable)"
-        )
+        fault = "it is missing; the features of ogbn-arxiv come with OGB's own files"
+        hint = f"to get {_OGB_HOME} and put its folder there, or data.features=stand-in (numbers not comparable)"
+        raise DataError(folder, fault, hint=hint)
     return folder
 
 
 def _public_graph(data_dir: str | Path | None) -> NodeData:
     """The arcs, labels and split as two public repositories have them; without features."""
-    with np.load(locate("ogbn-arxiv/adj_full.npz", data_dir)) as matrix:  # sparse rows, as scipy saves them
+    with np.load(FILES["ogbn-arxiv/adj_full.npz"].locate(data_dir)) as matrix:  # sparse rows, as scipy saves them
         citing = np.repeat(np.arange(len(matrix["indptr"]) - 1), np.diff(matrix["indptr"]))
         edge_index = torch.from_numpy(np.stack([citing, matrix["indices"]]).astype(np.int64))
     y = torch.tensor([int(line) for line in _lines("ogbn-arxiv/node-label.csv.gz", data_dir)])
     roles = json.loads("".join(_lines("ogbn-arxiv/role.json.gz", data_dir)))
     train, valid, test = (torch.tensor(sorted(roles[key])) for key in ("tr", "va", "te"))
-    names = category_names(locate("ogbn-arxiv/labelidx2arxivcategeory.csv.gz", data_dir))
+    names = category_names(FILES["ogbn-arxiv/labelidx2arxivcategeory.csv.gz"].locate(data_dir))
     return NodeData("ogbn-arxiv", edge_index, y, _NUM_CLASSES, train, valid, test, schema=Schema(class_names=names))
 
 
@@ -88,6 +126,6 @@ def _log_degrees(edge_index: Tensor, num_nodes: int) -> Tensor:
 
 
 def _lines(path: str, data_dir: str | Path | None) -> Iterable[str]:
-    file = locate(path, data_dir)
+    file = FILES[path].locate(data_dir)
     with gzip.open(file, "rt") if file.suffix == ".gz" else file.open() as lines:
         yield from lines

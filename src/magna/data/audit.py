@@ -1,4 +1,4 @@
-"""What one should know about a graph before training on it: size, shape, labels, leakage, and how far to look."""
+"""Audit of a graph before training: size, shape, labels, leakage, and a K that its distances suggest."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ _LARGEST_K = 10  # of the paper's search space
 _SPLITS = ("train", "valid", "test")
 
 
-def audit(data: NodeData) -> dict[str, Any]:
-    """A report of plain numbers and texts, ready for JSON.
+def audit_nodes(data: NodeData) -> dict[str, Any]:
+    """Report of numbers and texts, ready for JSON.
 
     >>> from magna.data.digits import load_digits
-    >>> report = audit(load_digits())
+    >>> report = audit_nodes(load_digits())
     >>> report["components"]["count"], report["warnings"]
     (2, [])
     """
     report: dict[str, Any] = {"dataset": data.name, "notes": list(data.notes)}
     report["size"] = _size(data)
-    report["edges"], report["degree"] = _edges(data.edge_index, data.edge_type, data.num_nodes), _degrees(data)
+    report["edges"] = _edges(data.edge_index, data.edge_type, data.num_nodes)
+    report["degree"] = _degrees(data)
     report["homophily"] = _homophily(data)
     report["components"], report["distance"] = _reach(data)
     report["classes"], report["splits"] = _classes(data), {split: len(data.split(split)) for split in _SPLITS}
@@ -37,56 +38,6 @@ def audit(data: NodeData) -> dict[str, Any]:
     report["suggested_K"] = _suggested_K(report["distance"]["mean"])
     report["warnings"] = _warnings(report)
     return report
-
-
-def show(report: dict[str, Any], console: Any) -> None:
-    """The report for people, on a rich console."""
-    from rich.table import Table
-
-    size, edges, degree = report["size"], report["edges"], report["degree"]
-    components, distance, splits = report["components"], report["distance"], report["splits"]
-    homophily = report["homophily"]
-    relations = f", {size['relations']:,} edge types" if size["relations"] else ""
-    how = "all pairs" if distance["exact"] else f"from {distance['sources']:,} random nodes"
-    facts = {
-        "nodes": f"{size['nodes']:,}, {size['labelled']:,} of them labelled; {degree['isolated']:,} without an edge",
-        "edges": f"{size['edges']:,}, {'each in both directions' if edges['undirected'] else 'directed'}{relations}; "
-        f"{edges['self_loops']:,} self-loops, {edges['duplicates']:,} duplicates",
-        "degree": f"mean {degree['mean_in']:.1f}, median {degree['median_in']:g}, largest {degree['largest_in']:,}",
-        "features": f"{size['features']:,}",
-        "homophily": "no edge joins two labelled nodes"
-        if homophily is None
-        else f"{100 * homophily:.1f} % of edges join nodes of one class",
-        "components": f"{components['count']:,}; the largest has {100 * components['share_of_largest']:.1f} % of nodes",
-        "distance": "no two nodes are joined"
-        if distance["mean"] is None
-        else f"{distance['mean']:.2f} on average in the largest component ({how})",
-        "suggested K": f"{report['suggested_K']}, to cross that distance",
-        "split": ", ".join(f"{splits[name]:,} {name}" for name in _SPLITS),
-    }
-    grid = Table.grid(padding=(0, 2))
-    for name, text in facts.items():
-        grid.add_row(f"  {name}", text)
-    console.print(report["dataset"], style="bold", markup=False, highlight=False)
-    console.print(grid, highlight=False)
-    if report["classes"]:
-        table = Table(box=None, padding=(0, 2), header_style="dim")
-        for name in report["classes"][0]:
-            table.add_column(name, justify="left" if name == "class" else "right")
-        for row in report["classes"]:
-            table.add_row(*(f"{value:,}" if isinstance(value, int) else value for value in row.values()))
-        console.print()
-        console.print(table, highlight=False)
-    show_findings(report, console)
-
-
-def show_findings(report: dict[str, Any], console: Any) -> None:
-    """The end of a report, of whatever data: its notes, and what to look at."""
-    console.print()
-    for line in [f"note: {note}" for note in report["notes"]] + [f"look at: {found}" for found in report["warnings"]]:
-        console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
-    if not report["warnings"]:
-        console.print("  nothing suspicious was found", highlight=False)
 
 
 def _size(data: NodeData) -> dict[str, Any]:
@@ -125,7 +76,7 @@ def _degrees(data: NodeData) -> dict[str, float]:
 
 
 def _homophily(data: NodeData) -> float | None:
-    """The share of edges that join two nodes of one class, of those that are no loops and have two labels."""
+    """Share of edges that join two nodes of one class, among edges between two labelled nodes."""
     source, target = data.y[data.edge_index[:, data.edge_index[0] != data.edge_index[1]]]
     known = (source >= 0) & (target >= 0)
     return float((source == target)[known].double().mean()) if known.any() else None
@@ -133,8 +84,9 @@ def _homophily(data: NodeData) -> float | None:
 
 def _reach(data: NodeData) -> tuple[dict[str, Any], dict[str, Any]]:
     """Connected components, and the average distance inside the largest one; edges are taken in both directions."""
-    edges = undirected(*data.edge_index, data.num_nodes)
-    labels, sizes = _components(edges, data.num_nodes).unique(return_inverse=True, return_counts=True)[1:]
+    source, target = data.edge_index
+    edges = undirected(source, target, data.num_nodes)
+    labels, sizes = torch.unique(_components(edges, data.num_nodes), return_inverse=True, return_counts=True)[1:]
     inside = (labels == sizes.argmax()).nonzero().squeeze(1)
     source, target = torch.searchsorted(inside, edges[:, torch.isin(edges[0], inside)]).numpy()
     starts = np.searchsorted(target, np.arange(len(inside)))  # edges are sorted by target
@@ -198,10 +150,10 @@ def _leakage(data: NodeData) -> dict[str, Any]:
     """Nodes in two splits, and held-out nodes whose features are, bit for bit, those of a training node."""
     pairs = [("train", "valid"), ("train", "test"), ("valid", "test")]
     shared = {f"{one}_{other}": int(torch.isin(data.split(one), data.split(other)).sum()) for one, other in pairs}
-    twice = {split: data.split(split).numel() - data.split(split).unique().numel() for split in _SPLITS}
+    twice = {split: data.split(split).numel() - torch.unique(data.split(split)).numel() for split in _SPLITS}
     report: dict[str, Any] = {"shared_nodes": shared, "listed_twice": twice}
     if data.x is not None:
-        # Rows of zeros say nothing, so they give nothing away.
+        # Rows of zeros have no information to leak.
         empty = bytes(data.x.element_size() * data.x.size(1))
         training = {row.tobytes() for row in data.x[data.train].numpy()} - {empty}
         report["same_features_as_training"] = {
@@ -217,26 +169,20 @@ def _suggested_K(distance: float | None) -> int:
 
 
 def _warnings(report: dict[str, Any]) -> list[str]:
-    """What a user should look at before trusting a number."""
-    found = []
-    for pair, count in report["leakage"]["shared_nodes"].items():
-        if count:
-            found.append(f"nodes in both {pair.replace('_', ' and ')}: {count:,}")
-    for split, count in report["leakage"]["listed_twice"].items():
-        if count:
-            found.append(f"nodes that {split} lists more than once: {count:,}")
-    for split, count in report["leakage"].get("same_features_as_training", {}).items():
-        if count:
-            found.append(f"{split} nodes with exactly the features of a training node: {count:,}")
+    """Faults to look at before a number is trusted."""
+    leakage, degree, homophily = report["leakage"], report["degree"], report["homophily"]
+    counts = {f"nodes in both {pair.replace('_', ' and ')}": n for pair, n in leakage["shared_nodes"].items()}
+    counts |= {f"nodes that {split} lists more than once": n for split, n in leakage["listed_twice"].items()}
+    same = leakage.get("same_features_as_training", {})
+    counts |= {f"{split} nodes with exactly the features of a training node": n for split, n in same.items()}
+    warnings = [f"{fault}: {count:,}" for fault, count in counts.items() if count]
     untrained = [row["class"] for row in report["classes"] if row["all"] and not row["train"]]
     if untrained and report["splits"]["train"]:
-        found.append(f"no training node in class {', '.join(untrained)}")
+        warnings.append(f"no training node in class {', '.join(untrained)}")
     if report["edges"]["duplicates"]:
-        found.append(f"edges that are there more than once: {report['edges']['duplicates']:,}")
-    if report["degree"]["isolated"]:
-        found.append(f"nodes without an edge, known by their own features alone: {report['degree']['isolated']:,}")
-    if report["homophily"] is not None and report["homophily"] < 0.3:
-        found.append(
-            f"edges seldom join nodes of one class (homophily {report['homophily']:.2f}): try a model without them"
-        )
-    return found
+        warnings.append(f"edges that are listed more than once: {report['edges']['duplicates']:,}")
+    if degree["isolated"]:
+        warnings.append(f"nodes without an edge, known by their own features alone: {degree['isolated']:,}")
+    if homophily is not None and homophily < 0.3:
+        warnings.append(f"edges seldom join nodes of one class (homophily {homophily:.2f}): try a model without them")
+    return warnings

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from magna.data import families
-from magna.data.triples import PUBLIC_NAMES, SPLITS, Triples, codes, load_triples
+from magna.data.triples import SPLITS, Triples, codes
+from magna.errors import ArgumentError, DataError
 
-NAMES = (families.NAME, *PUBLIC_NAMES)
-_DEALS = 100  # so often at most are the edges of a random graph that say something true dealt again
+_SHUFFLES = 100  # at most, of the edges of a random graph that are true triples
 
 
 class Answers(NamedTuple):
@@ -33,11 +31,11 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """What a split asks: for each of its T triples the tail, then for each the head.
+    """The questions of a split: for each of its T triples the tail, then for each the head.
 
     Rows 0 … T-1 of `query` and `target` ask (head, relation, ?), rows T … 2T-1 ask (tail, inverse relation, ?) of the
-    same triples in the same order. All true answers of any split are in `known`: a rank leaves them out, but for
-    the target.
+    same triples in the same order. `known` has the true answers of all splits: a rank leaves them out, except the
+    target.
     """
 
     split: str
@@ -54,7 +52,7 @@ class Ranking:
     def side(self, name: str) -> slice:
         """The rows that ask for "tail" or for "head"."""
         if name not in ("head", "tail"):
-            raise ValueError(f"side is {name!r}; allowed: head, tail")
+            raise ArgumentError("side", name, ["head", "tail"])
         return slice(None, self.num_triples) if name == "tail" else slice(self.num_triples, None)
 
     def to(self, device: torch.device | str) -> Ranking:
@@ -109,12 +107,12 @@ class KnowledgeGraph:
         )
 
     def ranking(self, split: str) -> Ranking:
-        """What `valid` or `test` asks, with the true answers of all three splits to leave out."""
+        """The questions of `valid` or `test`, with the true answers of all three splits to leave out."""
         triples = self.triples.split(split)
         if len(triples) == 0:
-            raise ValueError(
-                f"{self.triples.name} has no {split} triple; allowed: at least one in each split; try to move some "
-                f"lines of the train file to the {split} file"
+            hint = f"to move some lines of the train file to the {split} file"
+            raise DataError(
+                self.triples.name, f"it has no {split} triple", allowed="at least one in each split", hint=hint
             )
         head, relation, target = _both_ways(triples, self.num_relations).unbind(1)
         codes, query = torch.unique(_code(head, relation, self.num_relations), return_inverse=True)
@@ -122,14 +120,14 @@ class KnowledgeGraph:
         return Ranking(split, queries, self.answers_to(queries), query, target, rel_type=triples[:, 1].repeat(2))
 
     def answers_to(self, queries: Tensor, splits: Sequence[str] = SPLITS) -> Answers:
-        """The true answers that some splits hold to any queries [Q, 2], on the CPU, where the triples are."""
+        """The true answers in some splits to any queries [Q, 2], on the CPU, where the triples are."""
         code = _code(queries[:, 0], queries[:, 1], self.num_relations)
         asked, position = torch.unique(code, return_inverse=True)
         triples = torch.cat([self.triples.split(split) for split in splits])
         head, relation, tail = _both_ways(triples, self.num_relations).unbind(1)
         code = _code(head, relation, self.num_relations)
-        found = torch.isin(code, asked)
-        answers = _answers(torch.searchsorted(asked, code[found]), tail[found], len(asked), self.num_entities)
+        known = torch.isin(code, asked)
+        answers = _answers(torch.searchsorted(asked, code[known]), tail[known], len(asked), self.num_entities)
         # From the distinct queries to those that were asked, which may repeat.
         counts = answers.counts[position]
         ptr = _pointer(counts)
@@ -137,26 +135,27 @@ class KnowledgeGraph:
         return Answers(ptr, answers.index[start + torch.arange(len(start))])
 
     def at_random(self) -> KnowledgeGraph:
-        """The same queries on a graph that says nothing: the tails of training triples are dealt anew, the same on
-        every machine, so that degrees and types stay. No edge is a triple of any split or its mirror image, as far as
-        that can be had.
+        """The same queries on a graph without information: the tails of training triples are shuffled.
+
+        Degrees and types stay, and the shuffle is the same on every machine. No edge is a triple of any split or its
+        mirror image, as far as that is possible.
         """
         head, relation, tail = self.triples.train.unbind(1)
         size, sizes, chance = len(tail), (self.num_entities, self.num_relations), torch.Generator().manual_seed(0)
         true = torch.cat([self.triples.split(split) for split in SPLITS])
         known = codes(torch.cat([true, true.flip(1)]), *sizes)
         order = torch.randperm(size, generator=chance)
-        for _ in range(_DEALS):
-            dealt = torch.stack([head, relation, tail[order]], dim=1)
-            told = torch.isin(codes(dealt, *sizes), known).nonzero().squeeze(1)
-            if len(told) == 0:
+        for _ in range(_SHUFFLES):
+            shuffled = torch.stack([head, relation, tail[order]], dim=1)
+            leaks = torch.isin(codes(shuffled, *sizes), known).nonzero().squeeze(1)
+            if len(leaks) == 0:
                 break
-            # Again among these and as many others.
-            others = torch.randint(size, told.shape, generator=chance)
-            again = torch.cat([told, others]).unique()
+            # Shuffle these again, together with as many others.
+            others = torch.randint(size, leaks.shape, generator=chance)
+            again = torch.unique(torch.cat([leaks, others]))
             order[again] = order[again[torch.randperm(len(again), generator=chance)]]
         edges = torch.stack([torch.cat([head, tail[order]]), torch.cat([tail[order], head])])
-        # The query that an edge would answer; one that training never asks is none.
+        # The query that an edge would answer; -1 if training never asks it.
         asked = _code(self.queries[:, 0], self.queries[:, 1], self.num_relations)
         code = _code(edges[0], self.edge_type[: 2 * size], self.num_relations)
         place = torch.searchsorted(asked, code).clamp_(max=len(asked) - 1)
@@ -169,25 +168,9 @@ class KnowledgeGraph:
         )
 
     def to(self, device: torch.device | str) -> KnowledgeGraph:
-        """The same with its tensors on a device; the triples stay where they are."""
+        """The same with its tensors on a device; the triples stay on the CPU."""
         names = ("edge_index", "edge_type", "queries", "answers", "edge_query", "reverse_query")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
-
-
-def load_knowledge_graph(name_or_folder: str | Path, data_dir: str | Path | None = None) -> KnowledgeGraph:
-    """The embedded `families`, a public knowledge graph, or a folder of your own, ready for training.
-
-    >>> load_knowledge_graph("families").num_relations
-    16
-    """
-    name = str(name_or_folder)
-    if name == families.NAME:
-        return KnowledgeGraph.from_triples(families.load_families())
-    if name not in PUBLIC_NAMES and not Path(name).is_dir():
-        raise ValueError(
-            f"knowledge graph is {name!r}; allowed: {', '.join(NAMES)}, or a folder with train, valid and test as TSV"
-        )
-    return KnowledgeGraph.from_triples(load_triples(name_or_folder, data_dir))
 
 
 def _both_ways(triples: Tensor, num_relations: int) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -11,17 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from magna.errors import MissingExtra
+from magna.data.tables import nfc
+from magna.errors import ArgumentError, DataError, MissingExtra, UnknownName, listed, similar
 
 UNLABELLED = -1
 
 
 @dataclass(frozen=True)
 class Schema:
-    """What another graph must share with the one that a model was trained on. None: the data has no such names.
+    """Names that another graph shares with the one that a model was trained on; None: the data has no such names.
 
-    `relation_names` are the edge types as the data has them; inverse types and self-loops come after them. Where
-    features were standardised they are (raw - shift) · scale.
+    `relation_names` are the edge types as the data has them; inverse types and self-loops come after them.
+    Standardised features are (raw - shift) · scale.
 
     >>> Schema.from_dict(Schema(feature_names=("age",)).to_dict())
     Schema(feature_names=('age',), class_names=None, relation_names=None, feature_shift=None, feature_scale=None)
@@ -35,7 +35,7 @@ class Schema:
 
     @property
     def names(self) -> tuple[tuple[str, ...] | None, ...]:
-        """What the columns of a model stand for."""
+        """Names of the columns of a model."""
         return self.feature_names, self.class_names, self.relation_names
 
     def to_dict(self) -> dict[str, Any]:
@@ -43,9 +43,10 @@ class Schema:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Schema:
-        unknown = set(values) - {entry.name for entry in fields(Schema)}
-        if unknown:
-            raise ValueError(f"a schema has no {sorted(unknown)[0]!r}; allowed: {', '.join(Schema().to_dict())}")
+        names = [entry.name for entry in fields(Schema)]
+        for name in values:
+            if name not in names:
+                raise UnknownName("schema", name, names)
         return Schema(**{name: None if value is None else tuple(value) for name, value in values.items()})
 
 
@@ -53,8 +54,8 @@ class Schema:
 class NodeData:
     """A graph for node classification.
 
-    Shapes: edge_index [2, E], row 0 the source; x [N, C]; y [N], -1 where a node has no label; edge_type [E], None
-    where edges have no types; the three splits hold node indices. `notes` is what everything printed about it must say.
+    Shapes: edge_index [2, E], row 0 the source; x [N, C]; y [N], -1 for a node without a label; edge_type [E], None for
+    edges without types; the three splits hold node indices. `notes` are sentences for the user.
     """
 
     name: str
@@ -80,24 +81,24 @@ class NodeData:
         return {"train": self.train, "valid": self.valid, "test": self.test}[name]
 
     def fingerprint(self) -> str:
-        """What tells these nodes, labels and edges, in their order, from others; features and splits do not count."""
-        return _mark("\n".join(self.node_ids or ()), self.y, self.edge_index, self.edge_type)
+        """Hash of nodes, labels and edges, in their order; not of features and splits."""
+        return _hash("\n".join(self.node_ids or ()), self.y, self.edge_index, self.edge_type)
 
     def split_fingerprint(self) -> str:
-        """What tells these splits from others."""
+        """Hash of the splits."""
         sizes = f"{self.train.numel()} {self.valid.numel()} {self.test.numel()}"
-        return _mark(sizes, self.train, self.valid, self.test)
+        return _hash(sizes, self.train, self.valid, self.test)
 
     def feature_fingerprint(self) -> str | None:
-        """What tells these features from others; None where they are standardised, which their scale tells."""
-        return None if self.schema.feature_shift is not None else _mark("", self.x)
+        """Hash of the features; None for standardised ones, which the schema describes."""
+        return None if self.schema.feature_shift is not None else _hash("", self.x)
 
     def id_of(self, node: int) -> str:
-        """The user's id of a node; its number where nodes have no ids."""
+        """The user's id of a node, or its number."""
         return self.node_ids[node] if self.node_ids is not None else str(node)
 
     def class_name(self, label: int) -> str:
-        """The user's name of a class; its number where classes have no names."""
+        """The user's name of a class, or its number."""
         names = self.schema.class_names
         return names[label] if names is not None else str(label)
 
@@ -106,11 +107,12 @@ class NodeData:
         known = self.node_ids if self.node_ids is not None else map(str, range(self.num_nodes))
         at = {name: position for position, name in enumerate(known)}
         for name in ids:
-            if name not in at:
-                near = ", ".join(difflib.get_close_matches(name, at, n=3) or list(at)[:3])
-                allowed = f"0 to {self.num_nodes - 1}" if self.node_ids is None else f"its ids, such as {near}"
-                raise ValueError(f"node {name!r} is not in {self.name}; allowed: {allowed}")
-        return torch.tensor([at[name] for name in ids], dtype=torch.int64)
+            if nfc(name) not in at:
+                allowed = f"0 to {self.num_nodes - 1}"
+                if self.node_ids is not None:
+                    allowed = f"an id of {self.name}, such as {listed(similar(name, at) or self.node_ids[:3])}"
+                raise ArgumentError("node", name, allowed)
+        return torch.tensor([at[nfc(name)] for name in ids], dtype=torch.int64)
 
     def with_row_normalised_features(self) -> NodeData:
         """Each feature row divided by its sum; rows of zeros stay."""
@@ -133,11 +135,13 @@ class NodeData:
         )
         for part in (shift, scale):
             if part.numel() != self.x.size(1):
-                raise ValueError(f"{self.name} has {self.x.size(1)} features; allowed: {part.numel()}, as in training")
+                raise DataError(
+                    self.name, f"it has {self.x.size(1)} features", allowed=f"{part.numel()}, as in training"
+                )
         return replace(self, x=((self.x.double() - shift) * scale).float(), schema=schema)
 
     def with_self_loops(self) -> NodeData:
-        """One loop for every node, in place of those that are there; typed, they are a relation of their own."""
+        """One loop for every node, which replaces its loops; among typed edges, loops are a relation of their own."""
         proper = self.edge_index[0] != self.edge_index[1]
         loop = torch.arange(self.num_nodes)
         edges = torch.cat([self.edge_index[:, proper], torch.stack([loop, loop])], dim=1)
@@ -157,9 +161,9 @@ class NodeData:
         proper = source != target
         source, target, kind = source[proper], target[proper], self.edge_type[proper]
         relations = 2 * self.num_relations
-        there = (target * self.num_nodes + source) * relations + kind
-        back = (source * self.num_nodes + target) * relations + kind + self.num_relations
-        code = torch.unique(torch.cat([there, back]))
+        forward = (target * self.num_nodes + source) * relations + kind
+        backward = (source * self.num_nodes + target) * relations + kind + self.num_relations
+        code = torch.unique(torch.cat([forward, backward]))
         ends, kind = code // relations, code % relations
         edge_index = torch.stack([ends % self.num_nodes, ends // self.num_nodes])
         return replace(self, edge_index=edge_index, edge_type=kind, num_relations=relations)
@@ -182,31 +186,26 @@ class NodeData:
 
     @staticmethod
     def from_pyg(data: Any, name: str = "data") -> NodeData:
-        """A PyG `Data` with `edge_index`, and `x`, `y`, `edge_type` and the three masks where it has them."""
+        """A PyG `Data` with `edge_index`, and with its `x`, `y`, `edge_type` and three masks."""
         if data.edge_index is None:
-            raise ValueError(f"{name} has no edge_index; allowed: a PyG Data with edge_index, x and y")
+            raise DataError(name, "it has no edge_index", allowed="a PyG Data with edge_index, x and y")
         num_nodes = _count_nodes(data)
         if num_nodes == 0:
-            raise ValueError(f"{name} has no node; allowed: at least one")
+            raise DataError(name, "it has no node", allowed="at least one")
         edge_index = _whole_numbers(name, "edge_index", data.edge_index, (2, -1))
-        outside = edge_index[(edge_index < 0) | (edge_index >= num_nodes)]
-        if outside.numel():
-            raise ValueError(f"{name} has an edge to node {int(outside[0])}; allowed: 0 to {num_nodes - 1}")
+        _inside(name, "an edge to node", edge_index, 0, num_nodes)
         y = torch.full((num_nodes,), UNLABELLED)
         if getattr(data, "y", None) is not None:
             y = _whole_numbers(name, "y", data.y.squeeze(-1) if data.y.dim() == 2 else data.y, (num_nodes,))
-        if (y >= _MOST_KINDS).any():
-            raise ValueError(f"{name} has a label of {int(y.max())}; allowed: classes from 0 to {_MOST_KINDS - 1:,}")
+        _inside(name, "a label of", y, None, _MOST_KINDS)
         splits = {split: _masked(name, f"{key}_mask", data, num_nodes) for key, split in _PYG_SPLITS.items()}
         for split, nodes in splits.items():
             if (y[nodes] < 0).any():
-                raise ValueError(f"{name} has a {split} node without a label; allowed: y of 0 or more in the masks")
-        kind = getattr(data, "edge_type", None)
-        if kind is not None:
-            kind = _whole_numbers(name, "edge_type", kind, (edge_index.size(1),))
-            if (kind < 0).any() or (kind >= _MOST_KINDS).any():
-                wrong = kind[(kind < 0) | (kind >= _MOST_KINDS)][0]
-                raise ValueError(f"{name} has an edge of type {int(wrong)}; allowed: 0 to {_MOST_KINDS - 1:,}")
+                raise DataError(name, f"it has a {split} node without a label", allowed="y of 0 or more in the masks")
+        edge_type = getattr(data, "edge_type", None)
+        if edge_type is not None:
+            edge_type = _whole_numbers(name, "edge_type", edge_type, (edge_index.size(1),))
+            _inside(name, "an edge of type", edge_type, 0, _MOST_KINDS)
         return NodeData(
             name=name,
             edge_index=edge_index,
@@ -216,27 +215,27 @@ class NodeData:
             valid=splits["valid"],
             test=splits["test"],
             x=_features(name, getattr(data, "x", None), num_nodes),
-            edge_type=kind,
-            num_relations=None if kind is None else int(kind.max()) + 1 if kind.numel() else 1,
+            edge_type=edge_type,
+            num_relations=None if edge_type is None else int(edge_type.max()) + 1 if edge_type.numel() else 1,
             notes=tuple(f"its {part} is not used" for part in _UNUSED if getattr(data, part, None) is not None),
         )
 
 
-def _mark(text: str, *parts: Tensor | None) -> str:
-    mark = hashlib.sha256(text.encode())
+def _hash(text: str, *parts: Tensor | None) -> str:
+    content = hashlib.sha256(text.encode())
     for part in parts:
         if part is not None:
-            mark.update(part.contiguous().numpy().tobytes())
-    return mark.hexdigest()[:16]
+            content.update(part.contiguous().numpy().tobytes())
+    return content.hexdigest()[:16]
 
 
-_UNUSED = ("edge_attr", "edge_weight")  # of a PyG `Data`: edges have types, but no numbers
-_MOST_KINDS = 1 << 20  # classes, or types of edges: more are no numbers of such
+_UNUSED = ("edge_attr", "edge_weight")  # of a PyG `Data`
+_MOST_KINDS = 1 << 20  # a larger number is neither a class nor a type of edges
 _PYG_SPLITS = {"train": "train", "val": "valid", "test": "test"}
 
 
 def _count_nodes(data: Any) -> int:
-    """As the data says, or by its features or labels; the edges alone may leave nodes out."""
+    """Number of nodes as the data says, or of its features or labels; the edges alone may leave nodes out."""
     labels = getattr(data, "y", None)
     if data.x is None and isinstance(labels, Tensor) and labels.dim() and "num_nodes" not in data:
         return labels.size(0)
@@ -255,12 +254,13 @@ def undirected(source: Tensor, target: Tensor, num_nodes: int) -> Tensor:
     return torch.stack([code % num_nodes, code // num_nodes])
 
 
-def finite(name: str, x: Tensor) -> None:
-    """Refuse features that are not numbers a model can be fed with."""
+def check_finite(name: str, x: Tensor) -> None:
+    """Refuse features that are not finite."""
     bad = (~torch.isfinite(x)).nonzero()
     if bad.numel():
         row, column = bad[0].tolist()
-        raise ValueError(f"{name} has {float(x[row, column])} in row {row}, feature {column}; allowed: finite numbers")
+        fault = f"row {row}, feature {column} is {float(x[row, column])}"
+        raise DataError(name, fault, allowed="finite numbers")
 
 
 def _by_target(edge_index: Tensor) -> Tensor:
@@ -269,12 +269,18 @@ def _by_target(edge_index: Tensor) -> Tensor:
     return order[torch.argsort(edge_index[1][order], stable=True)]
 
 
+def _inside(name: str, part: str, values: Tensor, low: int | None, end: int) -> None:
+    outside = values[(values >= end) if low is None else (values < low) | (values >= end)]
+    if outside.numel():
+        raise DataError(name, f"it has {part} {int(outside[0])}", allowed=f"{low or 0} to {end - 1:,}")
+
+
 def _whole_numbers(name: str, part: str, values: Any, shape: tuple[int, ...]) -> Tensor:
     words = f"a tensor of whole numbers with shape {list(shape)}".replace("-1", "E")
     if not isinstance(values, Tensor) or values.is_floating_point() or values.dtype == torch.bool:
-        raise ValueError(f"{name} has no such {part}; allowed: {words}")
+        raise DataError(name, f"its {part} is of another kind", allowed=words)
     if values.dim() != len(shape) or any(want not in (-1, got) for got, want in zip(values.shape, shape, strict=True)):
-        raise ValueError(f"{name} has {part} of shape {list(values.shape)}; allowed: {words}")
+        raise DataError(name, f"its {part} has shape {list(values.shape)}", allowed=words)
     return values.long().contiguous()
 
 
@@ -283,7 +289,8 @@ def _masked(name: str, part: str, data: Any, num_nodes: int) -> Tensor:
     if mask is None:
         return torch.zeros(0, dtype=torch.int64)
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != (num_nodes,):
-        raise ValueError(f"{name} has another {part}; allowed: true or false for each of its {num_nodes} nodes")
+        words = f"true or false for each of its {num_nodes} nodes"
+        raise DataError(name, f"its {part} is of another kind", allowed=words)
     return mask.nonzero().squeeze(1)
 
 
@@ -291,8 +298,9 @@ def _features(name: str, x: Any, num_nodes: int) -> Tensor | None:
     if x is None:
         return None
     if not isinstance(x, Tensor) or x.dim() != 2 or x.size(0) != num_nodes or x.is_complex():
-        raise ValueError(f"{name} has another x; allowed: a matrix with a row for each of its {num_nodes} nodes")
+        words = f"a matrix with a row for each of its {num_nodes} nodes"
+        raise DataError(name, "its x is of another kind", allowed=words)
     x = x.detach()
     x = (x if x.layout == torch.strided else x.to_dense()).float()
-    finite(name, x)
+    check_finite(name, x)
     return x if x.size(1) else None

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from magna.data.node_data import UNLABELLED, NodeData, Schema, finite
+from magna.data.node_data import UNLABELLED, NodeData, Schema, check_finite
+from magna.errors import DataError
 
 
 def load_ogb(folder: Path, name: str) -> NodeData:
@@ -26,12 +27,13 @@ def load_ogb(folder: Path, name: str) -> NodeData:
     labels = _numbers(raw / "node-label.csv.gz", np.float64, columns=1)[:, 0]
     for part, values in (("node-feat", x), ("node-label", labels)):
         if len(values) != num_nodes:
-            raise ValueError(f"{raw / part}.csv.gz has {len(values)} lines; allowed: {num_nodes}, one for each node")
+            allowed = f"{num_nodes}, one for each node"
+            raise DataError(raw / f"{part}.csv.gz", f"it has {len(values)} lines", allowed=allowed)
     outside = edges[(edges < 0) | (edges >= num_nodes)]
     if outside.size:
-        raise ValueError(f"{raw / 'edge.csv.gz'} has an edge to node {outside[0]}; allowed: 0 to {num_nodes - 1}")
-    finite(name, torch.from_numpy(x))
-    # OGB writes nan where a node has no label.
+        raise DataError(raw / "edge.csv.gz", f"it has an edge to node {outside[0]}", allowed=f"0 to {num_nodes - 1}")
+    check_finite(name, torch.from_numpy(x))
+    # OGB writes nan for a node without a label.
     y = np.where(np.isnan(labels), UNLABELLED, labels).astype(np.int64)
     split = _only_split(folder)
     train, valid, test = (
@@ -69,21 +71,21 @@ def _class_names(mapping: Path) -> tuple[str, ...] | None:
 def _only_split(folder: Path) -> Path:
     splits = sorted(path for path in (folder / "split").glob("*") if path.is_dir())
     if len(splits) != 1:
-        raise ValueError(f"{folder / 'split'} has {len(splits)} folders; allowed: one, such as split/time")
+        raise DataError(folder / "split", f"it has {len(splits)} folders", allowed="one, such as split/time")
     return splits[0]
 
 
 def _numbers(file: Path, dtype: Any, columns: int | None = None) -> np.ndarray:
     try:
         with gzip.open(file, "rt") as lines, warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # an empty file is told below
+            warnings.simplefilter("ignore", UserWarning)  # of an empty file, which is reported below
             values = np.loadtxt(lines, delimiter=",", dtype=dtype, ndmin=2)
     except FileNotFoundError:
-        raise ValueError(f"{file} is missing; it is one of OGB's files") from None
+        raise DataError(file, "it is missing, and is one of OGB's files") from None
     except (OSError, EOFError, ValueError) as error:
-        raise ValueError(f"{file} is not gzipped CSV with numbers ({error})") from None
+        raise DataError(file, f"it is not gzipped CSV with numbers ({error})") from None
     if columns is not None and values.size == 0:
         return values.reshape(0, columns)
     if columns is not None and values.shape[1] != columns:
-        raise ValueError(f"{file} has {values.shape[1]} columns; allowed: {columns}")
+        raise DataError(file, f"it has {values.shape[1]} columns", allowed=f"{columns}")
     return values

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from magna.data.node_data import NodeData
 
-# The splits of the paper's random-split table: `data.split_seed` 0 to 9.
-REPORTED_SEEDS = range(10)
 _TRAIN_SHARE = 0.6
 
 
@@ -30,9 +28,9 @@ def with_random_split(data: NodeData, seed: int) -> NodeData:
 
 
 def with_drawn_split(data: NodeData, seed: int) -> NodeData:
-    """A split for data that brings none: 60 % of each class for training, the rest in halves.
+    """A split for data without one: 60 % of each class for training, the rest in halves.
 
-    Where labels are too few for that, there is still none, and a note says so.
+    With too few labels for that there is still none, and a note says so.
     """
     sizes = torch.bincount(data.y[data.y >= 0], minlength=data.num_classes)
     train, rest = _draw(data, torch.ceil(_TRAIN_SHARE * sizes).long().tolist(), seed)

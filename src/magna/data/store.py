@@ -1,4 +1,4 @@
-"""Where data files are: the data folder, else a download from their public home; always checked by SHA-256."""
+"""Files of public data sets: in the data folder, or downloaded from their home; always checked by SHA-256."""
 
 from __future__ import annotations
 
@@ -6,19 +6,89 @@ import hashlib
 import io
 import os
 import tarfile
-import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 
 from magna.config.atomic_files import write_whole
-from magna.data.files import FILES, PublicFile
+from magna.errors import DataError
 
 ENVIRONMENT_VARIABLE = "MAGNA_DATA_DIR"
 _TIMEOUT_SECONDS = 30
 
 
+@dataclass(frozen=True)
+class PublicFile:
+    """One file under the data folder.
+
+    Args:
+        path: its place there, such as `cora/ind.cora.x`.
+        sha256: its checksum.
+        url: its public home.
+        text_sha256: the checksum of the published text, if `path` is a gzip of it. A download stores the text, under
+            the same name without `.gz`.
+        member: its name inside a published archive.
+    """
+
+    path: str
+    sha256: str
+    url: str
+    text_sha256: str | None = None
+    member: str | None = None
+
+    def present(self, data_dir: str | Path | None = None) -> Path | None:
+        """The file in the data folder, or None."""
+        files = [data_folder(data_dir) / name for name in (self.path, self._stored)]
+        return next((file for file in files if file.is_file()), None)
+
+    def locate(self, data_dir: str | Path | None = None) -> Path:
+        """The checked file, downloaded if the data folder does not have it."""
+        file = self.present(data_dir) or self._download(data_folder(data_dir) / self._stored)
+        expected = self.sha256 if file.name == Path(self.path).name else self.text_sha256
+        actual = _checksum(file.read_bytes())
+        if actual != expected:
+            hint = "to delete the file: it is then downloaded again"
+            raise DataError(file, f"its SHA-256 is {actual[:12]}…", allowed=f"{expected}", hint=hint)
+        return file
+
+    @property
+    def _stored(self) -> str:
+        """The path under which a download is stored."""
+        return self.path.removesuffix(".gz") if self.text_sha256 else self.path
+
+    def _download(self, destination: Path) -> Path:
+        folders = f"another data_dir or {ENVIRONMENT_VARIABLE}"
+        try:
+            content = self._published()
+        except (OSError, tarfile.TarError) as error:
+            reason = getattr(error, "reason", None) or error
+            inside = f" ({self.member} inside)" if self.member else ""
+            hint = f"to get it from {self.url}{inside} and put it there, or {folders} that has {self.path}"
+            raise DataError(destination, f"it is missing, and the download failed ({reason})", hint=hint) from error
+        expected, actual = self.text_sha256 or self.sha256, _checksum(content)
+        if actual != expected:
+            raise DataError(self.url, f"its SHA-256 is {actual[:12]}…, so nothing was stored", allowed=expected)
+        try:
+            write_whole(destination, content, again="the same command")
+        except (PermissionError, FileExistsError, NotADirectoryError) as error:
+            fault = f"it is missing, and {destination.parent} cannot be written"
+            raise DataError(destination, fault, hint=f"to put the file there, or {folders}") from error
+        return destination
+
+    def _published(self) -> bytes:
+        with urllib.request.urlopen(self.url, timeout=_TIMEOUT_SECONDS) as answer:
+            content: bytes = answer.read()
+        if self.member is None:
+            return content
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            for member in archive:
+                if Path(member.name).name == self.member and (file := archive.extractfile(member)):
+                    return file.read()
+        raise tarfile.TarError(f"no {self.member} in {self.url}")
+
+
 def data_folder(data_dir: str | Path | None = None) -> Path:
-    """The folder given, else `MAGNA_DATA_DIR`, else the user's cache folder."""
+    """`data_dir`, else `MAGNA_DATA_DIR`, else the user's cache folder."""
     chosen = data_dir or os.environ.get(ENVIRONMENT_VARIABLE)
     if chosen:
         return Path(chosen).expanduser()
@@ -26,70 +96,5 @@ def data_folder(data_dir: str | Path | None = None) -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "magna"
 
 
-def present(path: str, data_dir: str | Path | None = None) -> Path | None:
-    """The file as it lies in the data folder (the published text counts for its gzip), or None."""
-    for name in _names(path):
-        candidate = data_folder(data_dir) / name
-        if candidate.is_file():
-            return candidate
-    return None
-
-
-def locate(path: str, data_dir: str | Path | None = None) -> Path:
-    """The checked file for a path such as `cora/ind.cora.x`, downloaded where the data folder does not hold it."""
-    found = present(path, data_dir) or _download(path, data_folder(data_dir))
-    expected = FILES[path].sha256 if found.name == Path(path).name else FILES[path].text_sha256
-    actual = hashlib.sha256(found.read_bytes()).hexdigest()
-    if actual != expected:
-        raise ValueError(
-            f"{found} has SHA-256 {actual[:12]}…; allowed: {expected}; delete the file and it is fetched again"
-        )
-    return found
-
-
-def files_of(dataset: str) -> list[str]:
-    """The paths that a public data set is made of."""
-    return [path for path in FILES if path.startswith(f"{dataset}/")]
-
-
-def _names(path: str) -> list[str]:
-    return [path, path.removesuffix(".gz")] if FILES[path].text_sha256 else [path]
-
-
-def _download(path: str, folder: Path) -> Path:
-    file, destination = FILES[path], folder / _names(path)[-1]
-    try:
-        content = _published(file)
-    except (OSError, tarfile.TarError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise ValueError(
-            f"{destination} is missing and could not be downloaded ({reason}); "
-            f"get it from {file.url}{f' ({file.member} inside)' if file.member else ''} and put it there, "
-            f"or point --data-dir or {ENVIRONMENT_VARIABLE} to a folder that holds {path}"
-        ) from error
-    expected = file.text_sha256 or file.sha256
-    actual = hashlib.sha256(content).hexdigest()
-    if actual != expected:
-        raise ValueError(f"{file.url} gave SHA-256 {actual[:12]}…; allowed: {expected}; nothing was stored")
-    try:
-        write_whole(destination, content, again="the same command")
-    except (PermissionError, FileExistsError, NotADirectoryError) as error:
-        raise ValueError(
-            f"{destination} is missing and {destination.parent} cannot be written; "
-            f"put the file there or choose another folder with --data-dir or {ENVIRONMENT_VARIABLE}"
-        ) from error
-    return destination
-
-
-def _published(file: PublicFile) -> bytes:
-    with urllib.request.urlopen(file.url, timeout=_TIMEOUT_SECONDS) as answer:
-        content: bytes = answer.read()
-    if file.member is None:
-        return content
-    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-        for member in archive:
-            if member.isfile() and Path(member.name).name == file.member:
-                extracted = archive.extractfile(member)
-                assert extracted is not None
-                return extracted.read()
-    raise tarfile.TarError(f"no {file.member} in {file.url}")
+def _checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,11 +1,12 @@
-"""One CSV or Parquet file → columns; whatever is wrong in it is named with its place."""
+"""CSV and Parquet files → columns; an error names the place of the fault."""
 
 from __future__ import annotations
 
 import csv
 import gzip
+import unicodedata
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +15,15 @@ from typing import Any, TextIO
 import numpy as np
 
 from magna.config.path_kind import TABLE_SUFFIXES
-from magna.errors import MissingExtra
+from magna.errors import DataError, MissingExtra, listed
 
-_BLOCK = 4096  # rows that are text at a time: a wide table takes the memory of its numbers, not of its digits
+_BLOCK = 4096  # rows that are text at a time: a wide table takes the memory of its numbers, not of its text
+_NUMBERS = "a number in every column but id, label, split"
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The columns asked for as text ("" where a cell is empty), and all others as numbers [rows, columns]."""
+    """Named columns as text, all others as numbers [rows, columns]; `lines` are the line numbers of the rows."""
 
     path: Path
     text: dict[str, list[str]]
@@ -29,18 +31,18 @@ class Table:
     numbers: np.ndarray
     lines: Sequence[int]
 
-    def place(self, row: int) -> str:
-        """Where a row is, for messages: `nodes.csv line 7`."""
-        return _place(self.path, self.lines[row])
+    def error(self, row: int, fault: str, allowed: str) -> DataError:
+        """The refusal of a row, with its line."""
+        return DataError(self.path, fault, self.lines[row], allowed=allowed)
 
 
 def find_table(folder: Path, stem: str) -> Path:
     """The one file of this name in a folder."""
-    found = [folder / f"{stem}{suffix}" for suffix in TABLE_SUFFIXES if (folder / f"{stem}{suffix}").is_file()]
-    if len(found) == 1:
-        return found[0]
-    problem = "both of" if found else "none of"
-    raise ValueError(f"{folder} has {problem} {stem}.csv and {stem}.parquet; allowed: one of them")
+    files = [folder / f"{stem}{suffix}" for suffix in TABLE_SUFFIXES if (folder / f"{stem}{suffix}").is_file()]
+    if len(files) == 1:
+        return files[0]
+    fault = f"it has {'both' if files else 'none'} of {stem}.csv and {stem}.parquet"
+    raise DataError(folder, fault, allowed="one of them")
 
 
 def read_table(path: Path, required: Sequence[str], optional: Sequence[str], *, numbers: bool) -> Table:
@@ -50,32 +52,43 @@ def read_table(path: Path, required: Sequence[str], optional: Sequence[str], *, 
 
 
 def is_csv(path: Path) -> bool:
-    """By its name, plain or .gz."""
+    """True for the name of a CSV file, plain or .gz."""
     return path.name.lower().removesuffix(".gz").endswith(".csv")
 
 
 @contextmanager
 def text_of(path: Path) -> Iterator[TextIO]:
-    """A file of UTF-8, unpacked where its name ends in .gz, with its line ends as they are; what is wrong with it as
-    text is said where it is found.
+    """An open file of UTF-8, unpacked if its name ends in .gz, with its line ends as they are.
+
+    Faults of the file as text become a `DataError`, also while it is read.
     """
     opener: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open
     try:
         with opener(path, "rt", newline="", encoding="utf-8-sig") as file:
             yield file
     except UnicodeDecodeError:
-        # How far a decoder came that reads block by block, it does not say.
+        # The decoder reads blocks, so the line is looked for again.
         with opener(path, "rb") as file:
             number = next(number for number, line in enumerate(file, start=1) if not _is_text(line))
-        raise ValueError(f"{_place(path, number)} is not UTF-8; allowed: text in UTF-8") from None
+        raise DataError(path, "it is not UTF-8", number, allowed="text in UTF-8") from None
     except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise ValueError(f"{path} is not a whole gzip file; pack it again, or give it without .gz") from None
+        raise DataError(path, "it is not a whole gzip file", hint="to pack it again, or without .gz") from None
     except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}); allowed: a text file, plain or .gz") from None
+        fault = f"it cannot be read ({error.strerror})"
+        raise DataError(path, fault, allowed="a text file, plain or .gz") from None
+
+
+def nfc(name: str) -> str:
+    """A name in Unicode's composed form, so that names that look the same are the same.
+
+    >>> nfc("L" + chr(0x6F) + chr(0x301)) == "Ló"
+    True
+    """
+    return unicodedata.normalize("NFC", name)
 
 
 def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The number of each line that is not empty, and its cells, still with the blanks behind them; plain or .gz."""
+    """Number and cells of each line that is not empty, plain or .gz; blanks after a cell stay."""
     with text_of(path) as file:
         rows = csv.reader(file, strict=True, skipinitialspace=True)
         try:
@@ -83,7 +96,7 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                 if row:
                     yield rows.line_num, row
         except csv.Error as error:
-            raise ValueError(f"{_place(path, rows.line_num)} is not CSV: {error}") from None
+            raise DataError(path, f"it is not CSV: {error}", rows.line_num) from None
 
 
 def _is_text(line: bytes) -> bool:
@@ -96,7 +109,7 @@ def _is_text(line: bytes) -> bool:
 
 def _read_csv(path: Path, required: Sequence[str], optional: Sequence[str], numbers: bool) -> Table:
     rows = csv_rows(path)
-    header = [name.strip() for name in next(rows, (1, []))[1]]
+    header = [nfc(name.strip()) for name in next(rows, (1, []))[1]]
     as_text = _text_columns(path, header, required, optional, numbers)
     as_numbers = tuple(name for name in header if name not in as_text)
     text_at, number_at = ([header.index(name) for name in names] for names in (as_text, as_numbers))
@@ -104,11 +117,10 @@ def _read_csv(path: Path, required: Sequence[str], optional: Sequence[str], numb
     blocks, lines, waiting = [], [], []
     for line, row in rows:
         if len(row) != len(header):
-            place = _place(path, line)
-            raise ValueError(f"{place} has {len(row)} cells; allowed: {len(header)}, as in its first line")
+            raise DataError(path, f"it has {len(row)} cells", line, allowed=f"{len(header)}, as the first line")
         lines.append(line)
         for column, position in zip(columns, text_at, strict=True):
-            column.append(row[position].strip())
+            column.append(nfc(row[position].strip()))
         if number_at:
             waiting.append([row[position] for position in number_at])
             if len(waiting) == _BLOCK:
@@ -125,10 +137,10 @@ def _read_parquet(path: Path, required: Sequence[str], optional: Sequence[str], 
     except ModuleNotFoundError:
         raise MissingExtra(f"the Parquet file {path}", "pyarrow", "parquet") from None
     try:
-        # A plain file is meant: names such as year=2020 in the path are no columns.
+        # As one file, not a partitioned data set: year=2020 in its path is not a column.
         table = pyarrow.parquet.ParquetFile(path).read()
     except (OSError, pyarrow.ArrowException) as error:
-        raise ValueError(f"{path} is not a Parquet file that can be read ({error})") from None
+        raise DataError(path, f"it is not a readable Parquet file ({error})") from None
     as_text = _text_columns(path, table.column_names, required, optional, numbers)
     as_numbers = tuple(name for name in table.column_names if name not in as_text)
     single = np.empty((table.num_rows, len(as_numbers)), dtype=np.float32)
@@ -137,10 +149,10 @@ def _read_parquet(path: Path, required: Sequence[str], optional: Sequence[str], 
         column = table[name]
         kind = column.type
         if not (pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind) or pyarrow.types.is_boolean(kind)):
-            raise ValueError(f"{path.name} column {name!r} is of type {kind}; {_allowed_numbers(as_text)}")
+            raise DataError(path, f"column {name!r} is of type {kind}", allowed=_NUMBERS)
         if column.null_count:
             row = column.is_null().to_pylist().index(True)
-            raise ValueError(f"{_place(path, lines[row])} column {name!r} is empty; {_allowed_numbers(as_text)}")
+            raise DataError(path, f"column {name!r} is empty", lines[row], allowed=_NUMBERS)
         single[:, position] = _single(path, [name], column.to_numpy()[:, None], lines)[:, 0]
     text = {name: _as_texts(path, name, table[name].to_pylist()) for name in as_text}
     return Table(path, text, as_numbers, single, lines)
@@ -151,16 +163,16 @@ def _text_columns(
 ) -> list[str]:
     """The text columns that a file has, after a look at all its columns."""
     known = [*required, *optional]
-    there = ", ".join(map(repr, header)) or "nothing"
     for name in required:
         if name not in header:
-            raise ValueError(f"{path} has no column {name!r}; it has {there}; allowed: {', '.join(known)}")
+            fault = f"it has no column {name!r} (it has {listed(header) or 'nothing'})"
+            raise DataError(path, fault, allowed=", ".join(known))
     for name in header:
         if header.count(name) > 1 or not name:
-            problem = f"two columns {name!r}" if name else "a column without a name"
-            raise ValueError(f"{path} has {problem}; allowed: each name once")
+            fault = f"it has two columns {name!r}" if name else "it has a column without a name"
+            raise DataError(path, fault, allowed="each name once")
         if not numbers and name not in known:
-            raise ValueError(f"{path} has a column {name!r}; allowed: {', '.join(known)}; leave the others out")
+            raise DataError(path, f"it has a column {name!r}", allowed=", ".join(known), hint="to leave it out")
     return [name for name in known if name in header]
 
 
@@ -173,23 +185,21 @@ def _parsed(path: Path, names: Sequence[str], rows: list[list[str]], lines: Sequ
         for row, line in zip(rows, lines, strict=True):
             for name, cell in zip(names, row, strict=True):
                 if not _is_number(cell):
-                    found = f"{cell!r}, not a number" if cell.strip() else "empty"
-                    raise ValueError(
-                        f"{_place(path, line)} column {name!r} is {found}; {_allowed_numbers(['id', 'label', 'split'])}"
-                    ) from None
+                    fault = f"is {cell!r}, not a number" if cell.strip() else "is empty"
+                    raise DataError(path, f"column {name!r} {fault}", line, allowed=_NUMBERS) from None
         raise
     return _single(path, names, values, lines)
 
 
 def _single(path: Path, names: Sequence[str], values: np.ndarray, lines: Sequence[int]) -> np.ndarray:
-    """The numbers in single precision; what is not finite there is refused."""
+    """The numbers in single precision; those that are not finite then are refused."""
     with np.errstate(over="ignore"):
         single = values.astype(np.float32, copy=False)
     bad = np.argwhere(~np.isfinite(single))
     if len(bad):
         row, column = bad[0]
-        place, number = _place(path, lines[row]), values[row, column]
-        raise ValueError(f"{place} column {names[column]!r} is {number}; allowed: finite numbers of single precision")
+        fault = f"column {names[column]!r} is {values[row, column]}"
+        raise DataError(path, fault, lines[row], allowed="finite numbers of single precision")
     return single
 
 
@@ -201,25 +211,17 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _allowed_numbers(text: Iterable[str]) -> str:
-    return f"allowed: a number in every column but {', '.join(text)}"
-
-
 def _as_texts(path: Path, name: str, cells: list[Any]) -> list[str]:
     try:
         return [_as_text(cell) for cell in cells]
     except UnicodeDecodeError:
-        raise ValueError(f"{path.name} column {name!r} holds bytes that are not UTF-8; try saving it as text") from None
+        raise DataError(path, f"column {name!r} has bytes that are not UTF-8", hint="to save it as text") from None
 
 
 def _as_text(cell: Any) -> str:
     if cell is None or cell != cell:
         return ""
-    if isinstance(cell, bytes):  # text that a program has saved without saying so
+    if isinstance(cell, bytes):  # text without the type of text
         cell = cell.decode()
-    # A column of whole numbers with gaps comes as floats out of many programs.
-    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip()
-
-
-def _place(path: Path, line: int) -> str:
-    return f"{path} {'row' if path.suffix == '.parquet' else 'line'} {line}"
+    # Many programs save whole numbers with gaps as floats.
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else nfc(str(cell).strip())

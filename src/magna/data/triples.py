@@ -11,12 +11,44 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from magna.config.path_kind import SPLITS, TRIPLE_SUFFIXES
-from magna.data.store import locate
-from magna.data.tables import text_of
-from magna.errors import similar
+from magna.config.path_kind import SPLITS as SPLITS
+from magna.config.path_kind import TRIPLE_SUFFIXES
+from magna.data.store import PublicFile
+from magna.data.tables import nfc, text_of
+from magna.errors import ArgumentError, DataError, listed, similar
 
 PUBLIC_NAMES = ("wn18rr", "fb15k-237")
+_HOME = "https://raw.githubusercontent.com/TimDettmers/ConvE/HEAD"
+_CHECKSUMS = {  # of the gzip in the data folder and of the text in the published archive
+    ("wn18rr/train.txt.gz", "WN18RR.tar.gz"): (
+        "71a13a12d4962865c308421ce5d11047b9dd4f40ba3df86228da8175b5f2c763",
+        "038612e783c215ee5f3ca9fbfca27b8d0739be1028fe4ee7c174aecf0b83d5df",
+    ),
+    ("wn18rr/valid.txt.gz", "WN18RR.tar.gz"): (
+        "9b296f2fdf573abbe2a733b369090c227ba0ba491d2572e4bb0c25860906a937",
+        "453ce7202afa58094a04d2b1560ee2b02660f1c260b32ce6651c8ccedd1028ab",
+    ),
+    ("wn18rr/test.txt.gz", "WN18RR.tar.gz"): (
+        "c7d73dcbb2dbbe81aa4f9745ed4ee50a15115eb54fabb25b1a3d383122da724b",
+        "0383bceaaa1096cf3c03ec021ed0048068e2355dbfc0239b292cefdac821cec5",
+    ),
+    ("fb15k-237/train.txt.gz", "FB15k-237.tar.gz"): (
+        "ed91d9e513e54397b5466d762324f1dfcfdb445a2280751d7a350e4db2e03152",
+        "6e4c2782169af21e9743f3b1d200886f5d595bf6bc504ec1351720949c5cdfae",
+    ),
+    ("fb15k-237/valid.txt.gz", "FB15k-237.tar.gz"): (
+        "e329dd2cabf99e33b468c029a73e5e94e0fa335ae7f50ba736e8aa67201b4f1e",
+        "cf6309010852f6a8d47a45df830a426415d1ee6f7a3970a8376ff1fb81db4a5c",
+    ),
+    ("fb15k-237/test.txt.gz", "FB15k-237.tar.gz"): (
+        "d53c041f24482fdd15c0a48f807151a0bef894a2407ef7404c8765661db2dcd2",
+        "5711cf41623ceb4eacc50eb6108a3ca6565c7492e3caaf82a3e355cc660d1574",
+    ),
+}
+FILES = {
+    path: PublicFile(path, packed, f"{_HOME}/{archive}", text, member=Path(path).stem)
+    for (path, archive), (packed, text) in _CHECKSUMS.items()
+}
 _COLUMNS = ("head", "relation", "tail")
 # A file of queries may lack the third column.
 _HEADERS = [names[:count] for names in (_COLUMNS, ("subject", "predicate", "object")) for count in (3, 2)]
@@ -30,7 +62,7 @@ NumberedRow = tuple[int, Row]  # a line's number and its triple
 class Triples:
     """A knowledge graph; each split is [T, 3]: head, relation, tail as positions in `entities` and `relations`.
 
-    A triple is in a split once; `duplicates` says how often one was listed again.
+    A split has each triple once; `duplicates` counts the repetitions in its file.
     """
 
     name: str
@@ -51,8 +83,9 @@ class Triples:
         return len(self.relations)
 
     def split(self, name: str) -> Tensor:
+        """The triples of `train`, `valid` or `test`."""
         if name not in SPLITS:
-            raise ValueError(f"split is {name!r}; allowed: {', '.join(SPLITS)}")
+            raise ArgumentError("split", name, SPLITS)
         chosen: Tensor = getattr(self, name)
         return chosen
 
@@ -65,7 +98,7 @@ class Triples:
         return _position(name, self._relation_at, "relation", self.name)
 
     def fingerprints(self) -> dict[str, str]:
-        """What tells the triples of each split from others, whatever their order, among the same names."""
+        """A hash of the triples of each split, whatever their order, for comparison among the same names."""
 
         def fingerprint(triples: Tensor) -> str:
             numbers = codes(triples, self.num_entities, self.num_relations).sort().values.numpy()
@@ -76,12 +109,12 @@ class Triples:
     def with_train_file(self, path: Path) -> Triples:
         """The same knowledge graph with the triples of a file, which has no other names, in training.
 
-        Triples that are there already count once; `notes` says how many, and of a header.
+        Triples that training has already count once; `notes` says how many, and of a header.
         """
-        more, notes = _known_rows(path, self)
-        train, again = _once(torch.cat([self.train, more]), self.num_entities, self.num_relations)
-        if again:
-            notes.append(f"{path.name} lists {again:,} triples again, its own or those of train; each was kept once")
+        added, notes = _known_rows(path, self)
+        train, repeated = _once(torch.cat([self.train, added]), self.num_entities, self.num_relations)
+        if repeated:
+            notes.append(f"{path.name} repeats {repeated:,} triples, its own or those of train; each was kept once")
         return replace(self, train=train, notes=(*self.notes, *notes))
 
     @cached_property
@@ -96,7 +129,7 @@ class Triples:
 def load_triples(name_or_folder: str | Path, data_dir: str | Path | None = None) -> Triples:
     """Read `wn18rr`, `fb15k-237`, or a folder of your own.
 
-    Names stay strings, and the vocabulary covers all three files, so that an entity that training never sees still
+    Names stay strings, and the vocabulary covers all three files, so that an entity without a training triple still
     takes its place in the ranking. A first line that names the columns is no triple, and a note says so. Valid and test
     may be empty here, though a model is not trained then; training must have a triple.
 
@@ -105,22 +138,22 @@ def load_triples(name_or_folder: str | Path, data_dir: str | Path | None = None)
         data_dir: the data folder, for public names.
     """
     if name_or_folder in PUBLIC_NAMES:
-        files = [locate(f"{name_or_folder}/{split}.txt.gz", data_dir) for split in SPLITS]
+        files = [FILES[f"{name_or_folder}/{split}.txt.gz"].locate(data_dir) for split in SPLITS]
     else:
         files = [_split_file(Path(name_or_folder), split) for split in SPLITS]
     rows: dict[str, list[Row]] = {}
     notes: list[str] = []
     for split, file in zip(SPLITS, files, strict=True):
-        numbered, found = _rows(file)
+        numbered, header_notes = _rows(file)
         rows[split] = [row for _, row in numbered]
-        notes += found
+        notes += header_notes
     if not rows["train"]:
-        raise ValueError(f"{files[0]} has no triple; allowed: lines with {', '.join(_COLUMNS)}, separated by tabs")
+        raise DataError(files[0], "it has no triple", allowed=f"lines with {', '.join(_COLUMNS)}, separated by tabs")
     return triples_from(Path(name_or_folder).resolve().name, rows, tuple(notes))
 
 
 def triples_from(name: str, rows: Mapping[str, Sequence[Row]], notes: tuple[str, ...] = ()) -> Triples:
-    """Named triples of each split as positions; names are sorted, a triple that is listed again is kept once.
+    """Named triples of each split as positions; names are sorted, and each triple of a split is kept once.
 
     >>> triples_from("two", {"train": [("b", "r", "a")], "valid": [], "test": [("a", "r", "c")]}).test.tolist()
     [[0, 0, 2]]
@@ -130,25 +163,25 @@ def triples_from(name: str, rows: Mapping[str, Sequence[Row]], notes: tuple[str,
     relations = tuple(sorted(set().union(*(names for _, names, _ in columns.values()))))
     entity_at = {entity: position for position, entity in enumerate(entities)}
     relation_at = {relation: position for position, relation in enumerate(relations)}
-    parts, duplicates, found = {}, {}, []
+    parts, duplicates, repetitions = {}, {}, []
     for split in SPLITS:
         places = zip(columns[split], (entity_at, relation_at, entity_at), strict=True)
-        listed = [torch.tensor([at[name] for name in names], dtype=torch.int64) for names, at in places]
-        parts[split], duplicates[split] = _once(torch.stack(listed, dim=1), len(entities), len(relations))
+        listed_rows = [torch.tensor([at[name] for name in names], dtype=torch.int64) for names, at in places]
+        parts[split], duplicates[split] = _once(torch.stack(listed_rows, dim=1), len(entities), len(relations))
         if duplicates[split]:
-            found.append(f"{split} lists {duplicates[split]:,} triples again; each was kept once")
-    return Triples(name, entities, relations, **parts, duplicates=duplicates, notes=(*notes, *found))
+            repetitions.append(f"{split} repeats {duplicates[split]:,} triples; each was kept once")
+    return Triples(name, entities, relations, **parts, duplicates=duplicates, notes=(*notes, *repetitions))
 
 
 def read_lines(path: Path) -> list[Line]:
-    """The tab-separated columns of each line; a CR at its end is no part of it, empty lines say nothing."""
+    """The tab-separated columns of each line that is not empty; a CR at its end is not part of it."""
     with text_of(path) as file:
-        lines = [line.rstrip("\r") for line in file.read().split("\n")]
+        lines = [line.rstrip("\r") for line in nfc(file.read()).split("\n")]
     return [(number, line.split("\t")) for number, line in enumerate(lines, start=1) if line]
 
 
 def without_header(lines: list[Line]) -> tuple[list[Line], list[str]]:
-    """The lines after a first one that names the columns, and that one's columns; none where it does not.
+    """The lines after a header that names the columns, and the columns of that header; [] without one.
 
     >>> without_header([(1, ["Subject", "Predicate", "Object"]), (2, ["a", "r", "b"])])
     ([(2, ['a', 'r', 'b'])], ['Subject', 'Predicate', 'Object'])
@@ -165,48 +198,46 @@ def codes(triples: Tensor, num_entities: int, num_relations: int) -> Tensor:
 
 
 def _rows(path: Path) -> tuple[list[NumberedRow], list[str]]:
-    """The triples of a file, and a note where it begins with a header."""
+    """The triples of a file, and a note if it begins with a header."""
     lines, header = without_header(read_lines(path))
     notes = [f"{path.name} begins with a header ({', '.join(header)}), which was not read as a triple"]
     return [(line[0], _row(path, line)) for line in lines], notes if header else []
 
 
 def _known_rows(path: Path, triples: Triples) -> tuple[Tensor, list[str]]:
-    """[T, 3]: the triples of a file, and notes; a name that `triples` does not know is an error."""
+    """[T, 3]: the triples of a file, and notes; a name that `triples` does not have is an error."""
     numbered, notes = _rows(path)
     rows = []
     for number, (head, relation, tail) in numbered:
         try:
             rows.append((triples.entity_id(head), triples.relation_id(relation), triples.entity_id(tail)))
-        except ValueError as error:
-            raise ValueError(f"{path} line {number}: {error}") from None
+        except ArgumentError as error:
+            raise DataError(path, str(error), number) from None
     return torch.tensor(rows, dtype=torch.int64).view(-1, 3), notes
 
 
 def _row(path: Path, line: Line) -> Row:
     number, columns = line
     if len(columns) != 3:
-        raise ValueError(
-            f"{path} line {number} has {len(columns)} tab-separated columns; allowed: {', '.join(_COLUMNS)}"
-        )
+        raise DataError(path, f"it has {len(columns)} columns", number, allowed=f"{', '.join(_COLUMNS)}, with tabs")
     empty = next((name for name, column in zip(_COLUMNS, columns, strict=True) if not column.strip()), None)
     if empty:
-        raise ValueError(f"{path} line {number} has an empty {empty}; allowed: a name in each column")
+        raise DataError(path, f"the {empty} is empty", number, allowed="a name in each column")
     head, relation, tail = columns
     return head, relation, tail
 
 
 def _position(name: str, at: Mapping[str, int], kind: str, dataset: str) -> int:
-    if name in at:
-        return at[name]
+    position = at.get(nfc(name))
+    if position is not None:
+        return position
     near = similar(name, at)
-    names = ", ".join(map(repr, near or list(at)[:3]))
-    hint = f"nearest: {names}" if near else f"for example {names}"
-    raise ValueError(f"{kind} is {name!r}; allowed: one of the {len(at):,} of {dataset}, {hint}")
+    words = f"nearest: {listed(near)}" if near else f"for example {listed(list(at)[:3])}"
+    raise ArgumentError(kind, name, f"one of the {len(at):,} of {dataset}, {words}")
 
 
 def _once(triples: Tensor, num_entities: int, num_relations: int) -> tuple[Tensor, int]:
-    """Each row once, where it came first, and how many rows went."""
+    """Each row once, at its first place, and the number of repetitions."""
     distinct, group = torch.unique(codes(triples, num_entities, num_relations), return_inverse=True)
     rows = torch.arange(len(triples))
     first = torch.full_like(distinct, len(triples)).scatter_reduce(0, group, rows, "amin").sort().values
@@ -215,11 +246,9 @@ def _once(triples: Tensor, num_entities: int, num_relations: int) -> tuple[Tenso
 
 def _split_file(folder: Path, split: str) -> Path:
     names = [f"{split}{suffix}" for suffix in TRIPLE_SUFFIXES]
-    found = [folder / name for name in names if (folder / name).is_file()]
-    if len(found) == 1:
-        return found[0]
-    problem = f"several {split} files ({', '.join(file.name for file in found)})" if found else f"no {split} file"
-    raise ValueError(
-        f"{folder} has {problem}; allowed: one of {', '.join(names)} in a folder, "
-        f"or a public name: {', '.join(PUBLIC_NAMES)}"
-    )
+    files = [folder / name for name in names if (folder / name).is_file()]
+    if len(files) == 1:
+        return files[0]
+    listing = ", ".join(file.name for file in files)
+    fault = f"it has several {split} files ({listing})" if files else f"it has no {split} file"
+    raise DataError(folder, fault, allowed=f"one of {', '.join(names)}, or a public name: {', '.join(PUBLIC_NAMES)}")

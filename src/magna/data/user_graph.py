@@ -1,4 +1,4 @@
-"""Your own graph: a folder with nodes and edges as CSV or Parquet, or a saved PyG `Data`."""
+"""Graphs of users: a folder with nodes and edges as CSV or Parquet, or a saved PyG `Data`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +16,13 @@ from torch import Tensor
 from magna.config.path_kind import PYG_FILE
 from magna.data.node_data import UNLABELLED, NodeData, Schema
 from magna.data.tables import Table, find_table, read_table
-from magna.errors import MissingExtra
+from magna.errors import DataError, MissingExtra, listed, shortened
 
 _SPLITS = {"train": "train", "valid": "valid", "val": "valid", "test": "test"}
 
 
-def load_own(path: str | Path, like: Schema | None = None) -> NodeData:
-    """Read a graph of your own as its files have it: no edge is added or left out, no split is drawn.
+def load_user_graph(path: str | Path, like: Schema | None = None) -> NodeData:
+    """Read a user's graph as its files have it: no edge is added or left out, no split is drawn.
 
     Args:
         path: a folder with `nodes.csv` (`id`, feature columns, optional `label` and `split`) and `edges.csv` (`source`,
@@ -35,13 +36,11 @@ def load_own(path: str | Path, like: Schema | None = None) -> NodeData:
     if (path / PYG_FILE).is_file():
         return _load_pyg(path / PYG_FILE, path.name, like)
     if not path.is_dir():
-        state = "is no folder" if path.exists() else "is not there"
-        raise ValueError(f"{path} {state}; allowed: a folder with nodes.csv and edges.csv, or triples, or a .pt file")
+        fault = "it is not a folder" if path.exists() else "it does not exist"
+        raise DataError(path, fault, allowed="a folder with nodes.csv and edges.csv, or triples, or a .pt file")
     if not any(path.glob("nodes.*")) and not any(path.glob("edges.*")):
-        raise ValueError(
-            f"{path} holds no data that is known; allowed: nodes.csv and edges.csv, or {PYG_FILE}, or triples as "
-            "train.tsv, valid.tsv and test.tsv"
-        )
+        allowed = f"nodes.csv and edges.csv, or {PYG_FILE}, or triples as train.tsv, valid.tsv and test.tsv"
+        raise DataError(path, "it has no data of a known form", allowed=allowed)
     return _load_tables(path, like)
 
 
@@ -50,7 +49,7 @@ def _load_tables(folder: Path, like: Schema | None) -> NodeData:
     edges = read_table(find_table(folder, "edges"), ["source", "target"], ["type"], numbers=False)
     ids = nodes.text["id"]
     if not ids:
-        raise ValueError(f"{nodes.path} has no node; allowed: at least one line after the first")
+        raise DataError(nodes.path, "it has no node", allowed="at least one line after the first")
     position = _positions(nodes)
     splits = _splits(nodes, check=like is None)
     y, class_names = _labels(nodes, splits, like)
@@ -76,11 +75,10 @@ def _positions(nodes: Table) -> dict[str, int]:
     position: dict[str, int] = {}
     for row, name in enumerate(nodes.text["id"]):
         if not name:
-            raise ValueError(f"{nodes.place(row)} has no id; allowed: a text of its own for each node")
+            raise nodes.error(row, "it has no id", "a different text for each node")
         if position.setdefault(name, row) != row:
-            raise ValueError(
-                f"{nodes.place(row)} has the id {name!r} of {nodes.place(position[name])}; allowed: each once"
-            )
+            fault = f"it has the id {name!r} of line {nodes.lines[position[name]]}"
+            raise nodes.error(row, fault, "each id once")
     return position
 
 
@@ -90,26 +88,24 @@ def _ends(edges: Table, column: str, position: dict[str, int]) -> Tensor:
     unknown = np.flatnonzero(ends < 0)
     if len(unknown):
         row = int(unknown[0])
-        raise ValueError(f"{edges.place(row)} has {column} {names[row]!r}; allowed: an id of the nodes file")
+        raise edges.error(row, f"its {column} is {shortened(names[row])}", "an id of the nodes file")
     return torch.from_numpy(ends)
 
 
 def _splits(nodes: Table, check: bool) -> dict[str, Tensor]:
-    """The nodes of each split; all empty where the file has no such column."""
+    """The nodes of each split; all empty without a column `split`."""
     members: dict[str, list[int]] = {"train": [], "valid": [], "test": []}
     labels = nodes.text.get("label", [""] * len(nodes.text["id"]))
     for row, word in enumerate(nodes.text.get("split", [])):
         if not word:
             continue
         if word not in _SPLITS:
-            raise ValueError(f"{nodes.place(row)} has split {word!r}; allowed: train, valid (or val), test, or nothing")
+            raise nodes.error(row, f"its split is {shortened(word)}", "train, valid (or val), test, or nothing")
         if not labels[row]:
-            raise ValueError(
-                f"{nodes.place(row)} is in the {word} split and has no label; allowed: a label, or no split"
-            )
+            raise nodes.error(row, f"it is in the {word} split and has no label", "a label, or no split")
         members[_SPLITS[word]].append(row)
     if check and "split" in nodes.text and not members["train"]:
-        raise ValueError(f"{nodes.path} has no node with split 'train'; allowed: at least one, or no column 'split'")
+        raise DataError(nodes.path, "it has no node with split 'train'", allowed="at least one, or no column 'split'")
     return {name: torch.tensor(rows, dtype=torch.int64) for name, rows in members.items()}
 
 
@@ -125,22 +121,20 @@ def _labels(nodes: Table, splits: dict[str, Tensor], like: Schema | None) -> tup
     at = {name: number for number, name in enumerate(known)} | {"": UNLABELLED}
     for row, label in enumerate(labels):
         if label not in at:
-            raise ValueError(f"{nodes.place(row)} has label {label!r}; allowed: the training nodes' {_some(known)}")
+            raise nodes.error(row, f"its label is {shortened(label)}", f"the training nodes' {listed(known)}")
     return torch.tensor([at[label] for label in labels], dtype=torch.int64), known
 
 
 def _features(nodes: Table, like: Schema | None) -> tuple[tuple[str, ...] | None, Tensor | None]:
     names, x = nodes.number_names, nodes.numbers
     if like is not None and like.feature_names is not None:
-        for wanted, there, problem in (
-            (like.feature_names, names, "has no column"),
-            (names, like.feature_names, "has one more column,"),
-        ):
-            for name in wanted:
-                if name not in there:
-                    raise ValueError(
-                        f"{nodes.path} {problem} {name!r}; allowed: the {len(like.feature_names)} of training"
-                    )
+        allowed = f"the {len(like.feature_names)} columns of training"
+        for name in like.feature_names:
+            if name not in names:
+                raise DataError(nodes.path, f"it has no column {shortened(name)}", allowed=allowed)
+        for name in names:
+            if name not in like.feature_names:
+                raise DataError(nodes.path, f"its column {shortened(name)} was not in training", allowed=allowed)
         x = x[:, [names.index(name) for name in like.feature_names]]
         names = like.feature_names
     return (names, torch.from_numpy(np.ascontiguousarray(x))) if names else (None, None)
@@ -149,33 +143,52 @@ def _features(nodes: Table, like: Schema | None) -> tuple[tuple[str, ...] | None
 def _types(edges: Table, like: Schema | None) -> tuple[Tensor | None, tuple[str, ...] | None]:
     kinds = edges.text.get("type")
     if like is not None and (like.relation_names is None) != (kinds is None):
-        problem = "has no column 'type'" if kinds is None else "has a column 'type'"
-        trained = "without it" if like.relation_names is None else f"with {_some(like.relation_names)}"
-        raise ValueError(f"{edges.path} {problem}; allowed: edges as in training, which was {trained}")
+        fault = "it has no column 'type'" if kinds is None else "it has a column 'type'"
+        trained = "without it" if like.relation_names is None else f"with {listed(like.relation_names)}"
+        raise DataError(edges.path, fault, allowed=f"edges as in training, which was {trained}")
     if kinds is None or (not kinds and like is None):  # a graph without edges has no types, whatever its columns
         return None, None
     known = like.relation_names if like is not None and like.relation_names is not None else _in_order(kinds)
     at = {name: number for number, name in enumerate(known)}
     for row, kind in enumerate(kinds):
         if kind not in at:
-            found = f"type {kind!r}" if kind else "no type"
-            raise ValueError(f"{edges.place(row)} has {found}; allowed: {_some(known) or 'a type for every edge'}")
+            fault = f"its type is {shortened(kind)}" if kind else "it has no type"
+            raise edges.error(row, fault, listed(known) or "a type for every edge")
     return torch.tensor([at[kind] for kind in kinds], dtype=torch.int64), known
 
 
 def _in_order(names: Sequence[str]) -> tuple[str, ...]:
-    """Each name once: as numbers where all are whole numbers, else by the alphabet."""
+    """Each name once: by number if all are whole numbers, else by the alphabet."""
     distinct = set(names) - {""}
     numeric = all(name.removeprefix("-").isdecimal() for name in distinct)
     return tuple(sorted(distinct, key=lambda name: (int(name) if numeric else 0, name)))
 
 
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:8])
-    return shown if len(names) <= 8 else f"{shown}, … ({len(names)} in all)"
-
-
 def _load_pyg(path: Path, name: str, like: Schema | None) -> NodeData:
+    stored = _stored_pyg(path)
+    try:
+        data = NodeData.from_pyg(stored, name)
+    except ValueError:
+        raise
+    except Exception as error:  # a damaged object fails in any way
+        raise DataError(path, f"it has a damaged Data ({error})", allowed="one with edge_index, x and y") from None
+    relations = None if data.num_relations is None else tuple(map(str, range(data.num_relations)))
+    if like is None:
+        if not data.train.numel() and any(f"{split}_mask" in stored for split in _SPLITS):
+            raise DataError(path, "it has no node in train_mask", allowed="at least one, or no masks")
+        return replace(data, schema=Schema(relation_names=relations))
+    typed = like.relation_names is not None
+    for part, count, known in (
+        ("edge types", len(relations or ()), like.relation_names),
+        ("classes", data.num_classes, like.class_names),
+    ):
+        if count > len(known or ()) or (part == "edge types" and (relations is not None) != typed):
+            raise DataError(path, f"it has {count} {part}", allowed=f"{len(known or ())}, as in training")
+    num_relations = len(like.relation_names or ()) if typed else None
+    return replace(data, num_relations=num_relations, num_classes=len(like.class_names or ()), schema=like)
+
+
+def _stored_pyg(path: Path) -> Any:
     """A saved PyG `Data`. Loading never executes code from the file: only tensors and PyG's own containers pass."""
     try:
         from torch_geometric.data import Data
@@ -185,37 +198,17 @@ def _load_pyg(path: Path, name: str, like: Schema | None) -> NodeData:
         raise MissingExtra(str(path), "torch-geometric", "pyg") from None
     containers = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
     if not path.is_file():
-        raise ValueError(f"{path} is not there; allowed: a PyG Data saved with torch.save")
+        raise DataError(path, "it does not exist", allowed="a PyG Data saved with torch.save")
     try:
         with warnings.catch_warnings(), torch.serialization.safe_globals(containers):
-            warnings.simplefilter("ignore")  # the one line below says it
+            warnings.simplefilter("ignore")  # the error below says it
             stored = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged bytes fail in any way
-        # Torch's own words advise to load the file unsafely; what it stumbled over is all that helps here.
-        asked = re.search(r"GLOBAL (\S+)", str(error))
-        reason = f"it asks for {asked[1]}" if asked else "it is damaged or something else"
-        raise ValueError(
-            f"{path} is not a saved PyG Data that can be read safely: {reason}; allowed: a torch_geometric.data.Data "
-            "saved with torch.save"
-        ) from None
+        # Torch's message advises to load the file unsafely; only the name that it refused helps.
+        refused = re.search(r"GLOBAL (\S+)", str(error))
+        reason = f"it asks for {refused[1]}" if refused else "it is damaged or something else"
+        fault = f"it is not a saved PyG Data that can be read safely: {reason}"
+        raise DataError(path, fault, allowed="a torch_geometric.data.Data saved with torch.save") from None
     if not isinstance(stored, Data):
-        raise ValueError(f"{path} holds {type(stored).__name__}; allowed: one torch_geometric.data.Data")
-    try:
-        data = NodeData.from_pyg(stored, name)
-    except ValueError:
-        raise
-    except Exception as error:  # a damaged object fails in any way as well
-        raise ValueError(f"{path} holds a damaged Data ({error}); allowed: one with edge_index, x and y") from None
-    relations = None if data.num_relations is None else tuple(map(str, range(data.num_relations)))
-    if like is None:
-        if not data.train.numel() and any(f"{split}_mask" in stored for split in _SPLITS):
-            raise ValueError(f"{path} has no node in train_mask; allowed: at least one, or no masks")
-        return replace(data, schema=Schema(relation_names=relations))
-    for what, count, known in (
-        ("edge types", len(relations or ()), like.relation_names),
-        ("classes", data.num_classes, like.class_names),
-    ):
-        if count > len(known or ()) or (what == "edge types" and (relations is None) != (known is None)):
-            raise ValueError(f"{path} has {count} {what}; allowed: {len(known or ())}, as in training")
-    num_relations = None if like.relation_names is None else len(like.relation_names)
-    return replace(data, num_relations=num_relations, num_classes=len(like.class_names or ()), schema=like)
+        raise DataError(path, f"it has {type(stored).__name__}", allowed="one torch_geometric.data.Data")
+    return stored

@@ -1,0 +1,131 @@
+"""Data sets by name or path: read, split and prepared for a model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from magna.config.path_kind import kind_of
+from magna.config.schema import DataConfig
+from magna.data.knowledge_graph import KnowledgeGraph
+from magna.data.node_data import NodeData, Schema
+from magna.data.registry import DATASETS, DataDir
+from magna.data.splits import with_drawn_split, with_random_split
+from magna.data.triples import Triples, load_triples
+from magna.data.user_graph import load_user_graph
+from magna.errors import ArgumentError, DataError, nearest
+
+
+def load_node_data(data: DataConfig | str, data_dir: DataDir = None, scaled_like: Schema | None = None) -> NodeData:
+    """The graph, features, labels and split that the settings name; a name or path alone stands for the defaults.
+
+    Args:
+        data: the settings.
+        data_dir: the data folder, for public names.
+        scaled_like: the schema of a training whose scale of features is taken.
+
+    >>> load_node_data("digits").num_nodes
+    1797
+    """
+    config = DataConfig(name=data) if isinstance(data, str) else data
+    loaded = _read(config, data_dir)
+    if loaded.schema.class_names is None:
+        numbered = tuple(map(str, range(loaded.num_classes)))
+        loaded = replace(loaded, schema=replace(loaded.schema, class_names=numbered))
+    if config.split == "random":
+        loaded = with_random_split(loaded, config.split_seed)
+    elif loaded.train.numel() == 0 and loaded.num_classes > 0:
+        loaded = with_drawn_split(loaded, config.split_seed)
+    elif loaded.train.numel() > 0 and config.split_seed != DataConfig.split_seed:
+        allowed = f"{DataConfig.split_seed}, because {loaded.name} has a split"
+        raise ArgumentError("data.split_seed", config.split_seed, allowed, "data.split=random")
+    if not config.standardise_features:
+        return loaded
+    if scaled_like is not None:
+        shift, scale = scaled_like.feature_shift, scaled_like.feature_scale
+        loaded = replace(loaded, schema=replace(loaded.schema, feature_shift=shift, feature_scale=scale))
+    return loaded.with_standardised_features()
+
+
+def load_new_graph(path: str | Path, config: DataConfig, schema: Schema) -> NodeData:
+    """Another graph for a model that was trained with `config` on data with this schema.
+
+    Features, classes and edge types are those of training, by name; a column too few or too many is an error. Without a
+    column `split`, all labelled nodes are the test split.
+    """
+    if kind_of(path) == "triples":
+        raise DataError(path, "it holds triples", allowed="a graph as in training, such as nodes.csv and edges.csv")
+    data = load_user_graph(path, like=schema)
+    if config.undirected:
+        data = data.with_both_directions()
+    if data.train.numel() + data.valid.numel() + data.test.numel() == 0:
+        data = replace(data, test=(data.y >= 0).nonzero().squeeze(1))
+    return data.with_standardised_features() if config.standardise_features else data
+
+
+def load_knowledge_graph(name_or_folder: str | Path, data_dir: DataDir = None) -> KnowledgeGraph:
+    """The embedded `families`, a public knowledge graph, or a folder of your own, ready for training.
+
+    >>> load_knowledge_graph("families").num_relations
+    16
+    """
+    name = str(name_or_folder)
+    if name in _names("link_prediction"):
+        loaded = DATASETS[name].load(data_dir, DataConfig(name))
+        assert isinstance(loaded, Triples)
+        return KnowledgeGraph.from_triples(loaded)
+    if not Path(name).is_dir():
+        _refuse(name, "link_prediction", "a folder with train, valid and test as TSV")
+    return KnowledgeGraph.from_triples(load_triples(name, data_dir))
+
+
+def from_anywhere(config: DataConfig, data: str | Path | None = None) -> DataConfig:
+    """The same data, or other `data` in its place, readable from any folder: a path of your own is made absolute.
+
+    Your own folder may have the name of a public data set. A name in the settings then means the public one; `data`,
+    which is a path, means the folder.
+    """
+    name = config.name if data is None else str(data)
+    if (data is None and name in DATASETS) or not Path(name).exists():
+        return replace(config, name=name)
+    path = str(Path(name).resolve())
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise DataError(path, "its name is not UTF-8 text, which a run folder needs", hint="to rename it") from None
+    return replace(config, name=path)
+
+
+def prepare(data: NodeData, config: DataConfig) -> NodeData:
+    """The input of a model: features normalised by row and self-loops, as the settings say."""
+    if config.normalise_features and data.x is not None:
+        data = data.with_row_normalised_features()
+    return data.with_self_loops() if config.self_loops else data
+
+
+def _read(config: DataConfig, data_dir: DataDir) -> NodeData:
+    name = config.name
+    dataset = DATASETS.get(name)
+    features = dataset.features if dataset else ("published",)
+    if config.features not in features:
+        raise ArgumentError("data.features", config.features, f"{', '.join(features)} for {name}")
+    if dataset is None or dataset.task != "node_classification":
+        if not Path(name).exists():
+            _refuse(name, "node_classification", "the path of a folder with nodes.csv and edges.csv, or of a .pt file")
+        graph = load_user_graph(name)
+        return graph.with_both_directions() if config.undirected else graph
+    if not (config.undirected or dataset.directed):
+        raise ArgumentError("data.undirected", False, f"true for {name}, whose edges have no direction")
+    loaded = dataset.load(data_dir, config)
+    assert isinstance(loaded, NodeData)
+    return loaded
+
+
+def _names(task: str) -> list[str]:
+    return [dataset.name for dataset in DATASETS.values() if dataset.task == task]
+
+
+def _refuse(name: str, task: str, path: str) -> None:
+    names = _names(task)
+    near = nearest(name, names)
+    raise ArgumentError("data.name", name, f"{', '.join(names)}, or {path}", repr(near) if near else "")

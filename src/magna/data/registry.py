@@ -1,0 +1,110 @@
+"""The public and the embedded data sets, one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from magna.config.schema import DataConfig
+from magna.data import arxiv, planetoid, triples
+from magna.data.digits import load_digits
+from magna.data.families import load_families
+from magna.data.node_data import NodeData
+from magna.data.store import PublicFile
+from magna.data.triples import Triples, load_triples
+
+DataDir = str | Path | None
+_PLANETOID = "github.com/kimiyoung/planetoid", "MIT (repository), none stated for the data"
+_CONVE = "github.com/TimDettmers/ConvE"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set by name.
+
+    Args:
+        name: the value of `data.name`.
+        task: the task that it is for.
+        size: its size in words.
+        source: its home.
+        licence: its licence.
+        load: reads it from a data folder, as the settings of the data say.
+        files: its files in the data folder.
+        directed: its edges have a direction, which `data.undirected` may keep.
+        features: the values of `data.features` that it has.
+    """
+
+    name: str
+    task: Literal["node_classification", "link_prediction"]
+    size: str
+    source: str
+    licence: str
+    load: Callable[[DataDir, DataConfig], NodeData | Triples]
+    files: tuple[PublicFile, ...] = ()
+    directed: bool = False
+    features: tuple[str, ...] = ("published",)
+
+    def is_present(self, data_dir: DataDir = None) -> bool:
+        """True if the data folder has all of its files."""
+        return all(file.present(data_dir) for file in self.files)
+
+    def to_dict(self, data_dir: DataDir = None) -> dict[str, Any]:
+        """Words for a listing, and `here`: true if the data folder has the files."""
+        words = {name: getattr(self, name) for name in ("name", "task", "size", "source", "licence")}
+        return words | {"here": self.is_present(data_dir)}
+
+
+def _planetoid(name: str, size: str) -> Dataset:
+    files = tuple(file for path, file in planetoid.FILES.items() if path.startswith(f"{name}/"))
+    load = partial(planetoid.load_planetoid, name)
+    return Dataset(name, "node_classification", size, *_PLANETOID, lambda data_dir, _: load(data_dir), files)
+
+
+def _conve(name: str, size: str, licence: str) -> Dataset:
+    files = tuple(file for path, file in triples.FILES.items() if path.startswith(f"{name}/"))
+    load = partial(load_triples, name)
+    return Dataset(name, "link_prediction", size, _CONVE, licence, lambda data_dir, _: load(data_dir), files)
+
+
+_ROWS = (
+    Dataset(
+        "digits",
+        "node_classification",
+        "1,797 nodes, 64 features, 10 classes",
+        "embedded: scikit-learn's digits as a k-NN graph",
+        "BSD-3-Clause (scikit-learn), CC BY 4.0 (UCI)",
+        lambda *_: load_digits(),
+    ),
+    _planetoid("cora", "2,708 nodes, 5,278 edges, 1,433 features, 7 classes"),
+    _planetoid("citeseer", "3,327 nodes, 4,552 edges, 3,703 features, 6 classes"),
+    _planetoid("pubmed", "19,717 nodes, 44,324 edges, 500 features, 3 classes"),
+    Dataset(
+        "ogbn-arxiv",
+        "node_classification",
+        "169,343 nodes, 1,166,243 arcs, 40 classes; stand-in features (OGB's own need its files, ogbn_arxiv/)",
+        "github.com/DEEP-PolyU/NetBenchmark, github.com/mims-harvard/GNNGuard, github.com/XiaoxinHe/TAPE",
+        "ODC-BY",
+        lambda data_dir, config: arxiv.load_arxiv(data_dir, directed=not config.undirected, features=config.features),
+        tuple(arxiv.FILES.values()),
+        directed=True,
+        features=("published", "stand-in"),
+    ),
+    Dataset(
+        "families",
+        "link_prediction",
+        "1,560 entities, 16 relations, 26,702 triples",
+        "embedded: generated relatives, whose kinship follows from births and marriages",
+        "MIT",
+        lambda *_: load_families(),
+    ),
+    _conve("wn18rr", "40,943 entities, 11 relations, 93,003 triples", "MIT (repository), WordNet 3.0 licence"),
+    _conve(
+        "fb15k-237",
+        "14,541 entities, 237 relations, 310,116 triples",
+        "MIT (repository), none stated for the data",
+    ),
+)
+DATASETS = {dataset.name: dataset for dataset in _ROWS}
