@@ -332,7 +332,7 @@ def test_parquet_says_the_same_as_csv(folder: Path, tmp_path: Path) -> None:
         else:
             assert load_user_graph(save()).schema.class_names == ("0", "1")
     (other / "nodes.parquet").write_text("no table")
-    with pytest.raises(ValueError, match="not a Parquet file"):
+    with pytest.raises(ValueError, match="it is not a Parquet file"):
         load_user_graph(other)
 
 

@@ -140,7 +140,7 @@ def _read_parquet(path: Path, required: Sequence[str], optional: Sequence[str], 
         # As one file, not a partitioned data set: year=2020 in its path is not a column.
         table = pyarrow.parquet.ParquetFile(path).read()
     except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(path, f"it is not a readable Parquet file ({error})") from None
+        raise DataError(path, f"it is not a Parquet file that can be read ({error})") from None
     as_text = _text_columns(path, table.column_names, required, optional, numbers)
     as_numbers = tuple(name for name in table.column_names if name not in as_text)
     single = np.empty((table.num_rows, len(as_numbers)), dtype=np.float32)
