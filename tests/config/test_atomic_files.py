@@ -1,4 +1,4 @@
-"""A file is there whole or not at all."""
+"""Files are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -9,31 +9,33 @@ from pathlib import Path
 import pytest
 
 from magna.config.atomic_files import forget_parts, make_folder, write_whole
+from magna.errors import ArgumentError
 
 
-def test_a_folder_that_cannot_be_made_names_the_option(tmp_path: Path) -> None:
-    assert make_folder(tmp_path / "a" / "b", "--out").is_dir()
+def test_a_folder_that_cannot_be_made_names_the_argument(tmp_path: Path) -> None:
+    assert make_folder(tmp_path / "a" / "b", "out").is_dir()
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for name, words in (
-        ("link", "it is a link to nowhere"),
-        ("n\udcff", "its name is not UTF-8 text"),
-        ("file", "there is a file of that name"),
-        ("file/below", "a part of it is a file"),
-        ("n" * 300, "its name is too long"),
-        ("a\0b", "its name has a NUL"),
+        ("link", "File exists"),
+        ("n\udcff", "'utf-8' codec can't encode"),
+        ("file", "File exists"),
+        ("file/below", "Not a directory"),
+        ("n" * 300, "File name too long"),
+        ("a\0b", "embedded null byte"),
     ):
-        with pytest.raises(ValueError, match=f"cannot be made: {words}; try another --out"):
-            make_folder(tmp_path / name, "--out")
+        with pytest.raises(ArgumentError, match=rf"allowed: a folder that can be made \({words}") as caught:
+            make_folder(tmp_path / name, "out")
+        assert caught.value.name == "out"
 
 
-def test_a_disk_that_is_full_is_no_wrong_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_not_a_wrong_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "mkdir", full)
     with pytest.raises(OSError, match="No space left"):
-        make_folder(tmp_path / "new", "--out")
+        make_folder(tmp_path / "new", "out")
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -50,7 +52,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert link.is_symlink() and target.read_bytes() == b"new"
 
 
-def test_what_was_there_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     write_whole(path, b"first")
 

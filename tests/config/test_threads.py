@@ -1,4 +1,4 @@
-"""What other programs take of the machine is what its cores do beside this one."""
+"""Cores that other programs use: busy time of the machine minus that of this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from magna.config import threads as cores
 
 
 @pytest.mark.parametrize(
-    ("machine", "own", "others"),
+    ("machine", "ours", "others"),
     [
         ((5.0, 5.8), (1.0, 1.2), 1.2),  # 0.8 s of work in half a second, 0.2 of them ours
         ((5.0, 5.1), (1.0, 1.2), 0.0),  # the machine counts in steps of its own
@@ -19,23 +19,23 @@ from magna.config import threads as cores
 )
 def test_cores_of_others(
     machine: tuple[float | None, float],
-    own: tuple[float, float],
+    ours: tuple[float, float],
     others: float | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for where, name, values in (
+    for module, name, values in (
         (cores, "_busy_seconds", machine),
-        (time, "process_time", own),
+        (time, "process_time", ours),
         (time, "perf_counter", (0.0, 0.5)),
     ):
-        monkeypatch.setattr(where, name, iter(values).__next__)
-    with cores.other_cores() as found:
-        said = found()
+        monkeypatch.setattr(module, name, iter(values).__next__)
+    with cores.other_cores() as others_busy:
+        busy = others_busy()
     monkeypatch.undo()
-    assert said == (None if others is None else pytest.approx(others))
+    assert busy == (None if others is None else pytest.approx(others))
 
 
-def test_the_time_of_all_cores_grows_where_the_system_tells_it() -> None:
+def test_busy_time_grows_with_work() -> None:
     before = cores._busy_seconds()
     if before is None:
         pytest.skip("there is no /proc/stat")

@@ -148,7 +148,7 @@ def test_its_files_hold_everything(tmp_path: Path, trainer: Trainer, task: None)
 def test_files_of_others_are_kept(tmp_path: Path, trainer: Trainer, task: None, name: str) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).write_text("mine")
-    with pytest.raises(ValueError, match=f"holds {name} but no study .*try another out"):
+    with pytest.raises(ValueError, match=f"it has {name} but no study .*try another out"):
         _sweep(tmp_path)
     assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["mine"]
 
@@ -520,7 +520,7 @@ def test_the_command(
             ["digits", "--trials", "1", "--storage", "sqlite:////nowhere/x.db"],
             "--storage is 'sqlite:////nowhere/x.db'; allowed: the URL of a database",
         ),
-        (["digits", "--trials", "1", "--out", "plain.toml"], "cannot be made"),
+        (["digits", "--trials", "1", "--out", "plain.toml"], "a folder that can be made"),
         (["digits", "--trials", "1", "--sampler", "grid"], "tpe"),
         (["digits", "--trials", "1", "--seeds-per-trial", "0"], "--seeds-per-trial is 0"),
         (["digits", "--trials", "1", "--set", "model.heads=7"], "model.heads is 7; allowed"),

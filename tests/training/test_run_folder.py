@@ -41,7 +41,7 @@ def test_files_of_others_are_not_taken_for_a_run_s_own(tmp_path: Path, name: str
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
     file.write_text('{"mine": 1}')
-    with pytest.raises(ValueError, match=rf"holds {name.split('/')[0]} but no run .*try another --run-dir"):
+    with pytest.raises(ValueError, match=rf"it has {name.split('/')[0]} but no run .*try another run_dir"):
         RunFolder.create(tmp_path, Config(), CPU)
     assert [path.read_text() for path in tmp_path.rglob("*") if path.is_file()] == ['{"mine": 1}']
 
@@ -53,13 +53,13 @@ def test_a_run_that_was_killed_before_it_was_one_begins_again(tmp_path: Path) ->
     # What comes later than that would be the start of another training.
     (tmp_path / "config.toml").unlink()
     (tmp_path / "checkpoint").mkdir()
-    with pytest.raises(ValueError, match="holds checkpoint but no run"):
+    with pytest.raises(ValueError, match="it has checkpoint but no run"):
         RunFolder.create(tmp_path, Config(), CPU)
 
 
 def test_a_place_where_no_folder_can_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="try another --run-dir"):
+    with pytest.raises(ValueError, match="run_dir is .*; allowed: a folder that can be made"):
         RunFolder.create(tmp_path / "file" / "run", Config(), CPU)
 
 

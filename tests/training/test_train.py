@@ -375,7 +375,7 @@ def test_a_full_disk_under_tensorboard_is_one_line(tmp_path: Path, monkeypatch: 
     told: list[object] = []
     monkeypatch.setattr(threading, "excepthook", told.append)
     config = Config.from_dict(SMALL).with_values(["train.epochs=200"])
-    with pytest.raises(OSError, match=r"tensorboard could not be written \(No space left on device\); .*--resume"):
+    with pytest.raises(OSError, match=r"tensorboard could not be written \(No space left on device\); .*resume=True"):
         training.train(config, run_dir=tmp_path / "run", device="cpu", tensorboard=True)
     assert told == [] and threading.excepthook == told.append
 

@@ -150,7 +150,7 @@ def with_flags(message: str, flags: Mapping[str, str]) -> str:
     """
     for name, flag in flags.items():
         plain = rf"|{name}" if "_" in name else rf"|(?<=another ){name}|(?<=more ){name}"
-        message = re.sub(rf"(?<![\w./'\"-])(?:{name}=True{plain})(?![\w./'\"-])", flag, message)
+        message = re.sub(rf"(?<![\w./'\"-])(?:{name}=(?:True|…){plain})(?![\w./'\"-])", flag, message)
     return message
 
 

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,58 +8,43 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# A disk, or one's share of it, that is full.
+from magna.errors import ArgumentError, DataError
+
+# A full disk, or a full share of it.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# Names that no folder can have here.
-_NO_FOLDER = {
-    errno.EEXIST: "there is a file of that name",
-    errno.ENOTDIR: "a part of it is a file",
-    errno.ENAMETOOLONG: "its name is too long",
-    errno.ELOOP: "its links lead in a circle",
-    errno.EACCES: "that is not permitted",
-    errno.EPERM: "that is not permitted",
-    errno.EROFS: "nothing can be written there",
-}
 
 
-def make_folder(path: str | Path, option: str) -> Path:
-    """The folder that an option names, made where it is new."""
+def make_folder(path: str | Path, argument: str) -> Path:
+    """Make the folder that an argument names, if it is new."""
     folder = Path(path)
-    if fault := name_fault(folder):
-        raise ValueError(f"{str(folder)!r} cannot be made: {fault}; try another {option}")
     try:
+        str(folder).encode()  # files of text name it
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if error.errno not in _NO_FOLDER:  # as of a disk that is full
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) in _FULL:
             raise
-        # What is there and is not there is a link.
-        nowhere = error.errno == errno.EEXIST and not folder.exists()
-        reason = "it is a link to nowhere" if nowhere else _NO_FOLDER[error.errno]
-        raise ValueError(f"{folder} cannot be made: {reason}; try another {option}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ArgumentError(argument, str(folder), f"a folder that can be made ({reason})") from error
     return folder
 
 
-def name_fault(path: Path) -> str | None:
-    """Why no file can be called so, or no text file can say so; None where all is well."""
-    try:
-        return "its name has a NUL" if b"\0" in str(path).encode() else None
-    except UnicodeEncodeError:
-        return "its name is not UTF-8 text"
+def check_free(folder: Path, names: Iterable[str], missing: str, argument: str) -> None:
+    """Refuse a folder with files of these names, which would be replaced; `missing` says what the folder lacks."""
+    if files := [name for name in names if (folder / name).exists()]:
+        allowed = "a new folder, or one without files of these names"
+        raise DataError(folder, f"it has {', '.join(files)} but {missing}", allowed=allowed, hint=f"another {argument}")
 
 
-def check_free(folder: Path, names: Iterable[str], missing: str, option: str) -> None:
-    """Refuse a folder with files of such names, which would be replaced; `missing` says whose they cannot be."""
-    if found := [name for name in names if (folder / name).exists()]:
-        raise ValueError(
-            f"{folder} holds {', '.join(found)} but {missing}; allowed: a new folder, or one without files of these "
-            f"names; try another {option}"
-        )
+def write_whole(path: Path, content: bytes, again: str = "resume=True") -> None:
+    """Write a file under another name and rename it; a link stays, and its target is written.
 
-
-def write_whole(path: Path, content: bytes, again: str = "--resume") -> None:
-    """Write beside and rename; `again` is how to go on after an error. A link stays one: its target is written."""
+    Args:
+        path: the file.
+        content: its bytes.
+        again: the way to continue after an error.
+    """
     target = path.resolve()
-    # Two processes may write the same file: each has a part of its own.
+    # The name has the process id, as two processes may write the same file.
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     with writing(path, again):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -75,15 +60,15 @@ def write_whole(path: Path, content: bytes, again: str = "--resume") -> None:
 
 
 def forget_parts(files: Iterable[Path]) -> None:
-    """Delete what a process that was killed had half written of these, where no other one writes."""
+    """Delete the half-written parts of these files, which killed processes have left; no other process may write."""
     for file in files:
         for part in file.parent.glob(f".{file.name}.*.part"):
             part.unlink()
 
 
 @contextmanager
-def writing(path: Path, again: str = "--resume") -> Iterator[None]:
-    """A disk that is full, or a folder that may not be written, says which file and what to do."""
+def writing(path: Path, again: str = "resume=True") -> Iterator[None]:
+    """Name the file, the cause and the cure in an error of the disk, such as a full one."""
     try:
         yield
     except OSError as error:

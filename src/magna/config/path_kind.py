@@ -1,4 +1,4 @@
-"""Kinds of data that a path may name."""
+"""Kind of data at a path, by the names of its files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PYG_FILE = "data.pt"
 
 
 def kind_of(path: str | Path) -> PathKind | None:
-    """Kind of a file or folder by its file names: a graph of nodes, triples, a run, or None.
+    """A graph of nodes, triples, a run, or None.
 
-    A folder with a table of nodes is a graph, whatever else it holds. A single split file is enough for triples, so
-    that reading them names the missing ones.
+    A folder with a table of nodes is a graph, whatever its other files. One file of a split is enough for triples, so
+    that the error of reading them names the missing ones.
     """
     path = Path(path)
     if path.suffix == ".pt" and path.is_file():

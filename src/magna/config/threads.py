@@ -1,4 +1,4 @@
-"""Who else is at work on the machine's cores; nothing here loads torch."""
+"""Load of the machine's cores by other programs; nothing in this module imports torch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def other_cores() -> Iterator[Callable[[], float | None]]:
-    """How many cores other programs (or other guests of the same host) kept busy meanwhile; None where not known."""
-    begin, busy, own = time.perf_counter(), _busy_seconds(), time.process_time()
+    """Number of cores that others kept busy since the start of the block, or None if the system does not say.
+
+    Others are other programs, and other guests of the same host.
+    """
+    start, busy, ours = time.perf_counter(), _busy_seconds(), time.process_time()
 
     def others() -> float | None:
         now = _busy_seconds()
         if busy is None or now is None:
             return None
-        return max(0.0, now - busy - (time.process_time() - own)) / (time.perf_counter() - begin)
+        return max(0.0, now - busy - (time.process_time() - ours)) / (time.perf_counter() - start)
 
     yield others
 

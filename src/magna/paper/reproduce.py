@@ -69,7 +69,7 @@ def reproduce(
     count = seeds if seeds is not None else QUICK_SEEDS if quick else experiment.seeds
     if not 1 <= count <= len(REPORT_SEEDS):
         raise ArgumentError("seeds", count, f"1 to {len(REPORT_SEEDS)}")
-    store = CellStore(make_folder(out, "--out"), None if results is None else Path(results))
+    store = CellStore(make_folder(out, "out"), None if results is None else Path(results))
     job = Job.start(store, count, data_dir, torch.device(pick_device(device)), say)
     missing = [cell for cell in chosen if len(store.runs(cell)) < count]
     figures = f"{len(chosen)} figure{'s' * (len(chosen) != 1)} of {count} seed{'s' * (count != 1)} each"

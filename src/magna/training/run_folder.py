@@ -92,14 +92,14 @@ class RunFolder:
             begun = "format" in (self._read("environment.json") or {})  # by a run that was killed before it was one
         except ValueError:
             begun = False
-        check_free(self.path, _LATER if begun else (*_BEGIN, *_LATER), "no run (no config.toml)", "--run-dir")
+        check_free(self.path, _LATER if begun else (*_BEGIN, *_LATER), "no run (no config.toml)", "run_dir")
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Train in this folder, made where it is new, while no other process does; the lock goes with the process,
         however it ends.
         """
-        make_folder(self.path, "--run-dir")
+        make_folder(self.path, "run_dir")
         try:
             import fcntl
         except ImportError:  # not on Windows

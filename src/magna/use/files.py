@@ -10,25 +10,25 @@ from pathlib import Path
 from typing import Any
 
 from magna.config.atomic_files import write_whole
-from magna.errors import MissingExtra
+from magna.errors import ArgumentError, MissingExtra
 
 FORMATS = ("csv", "tsv", "json", "parquet")
 
 
 def file_format(path: str | Path, form: str | None = None) -> str:
-    """`form`, else the ending of a file's name.
+    """`form`, or the ending of a file's name.
 
     >>> file_format("answers.csv")
     'csv'
     """
     form = form or Path(path).suffix.removeprefix(".").lower()
     if form not in FORMATS:
-        raise ValueError(f"{path} has format {form or 'none'!r}; allowed: {', '.join(FORMATS)}, by name or --format")
+        raise ArgumentError("form", form, FORMATS, f"a name with such an ending instead of {Path(path).name}")
     return form
 
 
 def to_json(value: Any) -> str:
-    """A line of JSON, which has no NaN and no infinity: null stands there.
+    """A line of JSON, with null for NaN and infinity, which JSON does not have.
 
     >>> to_json({"score": float("nan"), "ranks": [1, 2.5]})
     '{"score": null, "ranks": [1, 2.5]}'
@@ -45,7 +45,7 @@ def _finite(value: Any) -> Any:
 
 
 def write_answers(path: str | Path, form: str | None, columns: dict[str, list[Any]], whole: dict[str, Any]) -> None:
-    """Columns as a table, or everything as JSON; the ending of the name says which where `form` does not."""
+    """Write columns as a table, or everything as JSON, in the format `form` or that of the name's ending."""
     form = file_format(path, form)
     if form == "json":
         content = (to_json(whole) + "\n").encode()
