@@ -165,7 +165,7 @@ def allowed(options: dict[str, Any]) -> dict[str, Any]:
     if options["top_k"] is None:
         drop.append("top_k_shared")
     if options["edge_dropout"] == 0:
-        drop.append("edge_pairs")
+        drop += ["edge_pairs", "edge_dropout_shared"]
     if options["num_relations"] is None:
         drop += ["relation_channels", "relation_norm"]
     if options.get("residual") is False:

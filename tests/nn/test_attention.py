@@ -5,17 +5,23 @@ import torch
 from torch.nn.functional import leaky_relu
 
 from magna import EdgeAttention, Graph
+from magna.nn.attention import graph_at_door
 from tests.support.graphs import integers, random_graph, uniform
 from tests.support.measuring import saved_tensors
 
 N, E, R, C = 6, 15, 3, 5
 
 
+def scores(module: EdgeAttention, x, edges, edge_type=None, relation=None):
+    graph = graph_at_door(x, edges, edge_type, module.source.in_features, module.num_relations)
+    return module(*module.project(x), graph, relation)
+
+
 def by_the_paper(module: EdgeAttention, x, edge_index, edge_type=None, relation=None):
     """Eq. 1 as it is written: a product with a concatenation for each edge and head."""
     target = module.source if module.target is None else module.target
-    squash = torch.tanh if module.tanh else (lambda value: value)
-    scores = []
+    squash = torch.tanh if module.options.tanh else (lambda value: value)
+    rows = []
     for e, (i, j) in enumerate(edge_index.t().tolist()):
         row = []
         for head in range(module.heads):
@@ -26,8 +32,8 @@ def by_the_paper(module: EdgeAttention, x, edge_index, edge_type=None, relation=
                 pieces.append(module.relation.weight[part] @ module.relation_norm(relation[edge_type[e]]))
                 vectors.append(module.relation_vector[head])
             row.append(leaky_relu(torch.cat(vectors) @ squash(torch.cat(pieces)), float(module.negative_slope)))
-        scores.append(torch.stack(row))
-    return torch.stack(scores)
+        rows.append(torch.stack(row))
+    return torch.stack(rows)
 
 
 @pytest.mark.parametrize("projection", ["separate", "shared"])
@@ -35,14 +41,14 @@ def by_the_paper(module: EdgeAttention, x, edge_index, edge_type=None, relation=
 def test_scores_are_eq_1(projection, tanh):
     edges, x = random_graph(N, E).edge_index, uniform(N, C, seed=1)
     module = EdgeAttention(C, 4, heads=2, projection=projection, tanh=tanh, negative_slope=0.3).double()
-    torch.testing.assert_close(module(x, edges), by_the_paper(module, x, edges))
+    torch.testing.assert_close(scores(module, x, edges), by_the_paper(module, x, edges))
 
 
 def test_the_scale_is_a_factor_on_the_scores():
     edges, x, types = random_graph(N, E).edge_index, uniform(N, C, seed=1), integers(R, E, seed=2)
     module, scaled = (EdgeAttention(C, 4, heads=2, num_relations=R, score_scale=scale).double() for scale in (1.0, 0.1))
     scaled.load_state_dict(module.state_dict())
-    torch.testing.assert_close(scaled(x, edges, types), 0.1 * module(x, edges, types))
+    torch.testing.assert_close(scores(scaled, x, edges, types), 0.1 * scores(module, x, edges, types))
 
 
 @pytest.mark.parametrize("relation_norm", ["none", "layer", "unbiased"])
@@ -59,17 +65,17 @@ def test_typed_scores_are_eq_1(relation_norm, external):
         relation_norm=relation_norm,
     ).double()
     relation = uniform(R, 7, seed=3) if external else module.relation_table
-    found = module(x, edges, types, relation if external else None)
+    found = scores(module, x, edges, types, relation if external else None)
     torch.testing.assert_close(found, by_the_paper(module, x, edges, types, relation))
     typed = Graph.from_edge_index(edges, N, types, R)
-    torch.testing.assert_close(module(x, typed, relation=relation), found)
+    torch.testing.assert_close(scores(module, x, typed, relation=relation), found)
 
 
 def test_no_matrix_per_edge_is_kept():
     edges = random_graph(10, 5000).edge_index
     module = EdgeAttention(16, 64, heads=2, num_relations=4)
     graph = Graph.from_edge_index(edges, 10, integers(4, 5000, seed=0), 4)
-    kept = saved_tensors(lambda: module(torch.randn(10, 16), graph))
+    kept = saved_tensors(lambda: scores(module, torch.randn(10, 16), graph))
     assert max(tensor.numel() for tensor in kept if tensor.is_floating_point()) <= 5000 * 2
 
 
@@ -77,7 +83,7 @@ def test_bfloat16_features_give_float32_scores():
     module = EdgeAttention(C, 4, heads=2).bfloat16()
     x, edges = torch.zeros(N, C, dtype=torch.bfloat16), random_graph(N, E).edge_index
     try:
-        assert module(x, edges).dtype == torch.float32
+        assert scores(module, x, edges).dtype == torch.float32
     except RuntimeError as error:
         pytest.skip(f"no bfloat16 product on this processor: {error}")
 
@@ -112,25 +118,25 @@ def test_bfloat16_features_give_float32_scores():
 )
 def test_bad_types_at_the_door(options, call, message):
     with pytest.raises(ValueError, match=message):
-        EdgeAttention(C, 4, **options)(torch.zeros(N, C), random_graph(N, E).edge_index, **call)
+        scores(EdgeAttention(C, 4, **options), torch.zeros(N, C), random_graph(N, E).edge_index, **call)
 
 
 def test_a_graph_of_other_relations_is_refused():
     graph = Graph.from_edge_index(torch.tensor([[0], [1]]), N, torch.tensor([0]), num_relations=1)
     with pytest.raises(ValueError, match="the graph has num_relations=1; allowed: 3"):
-        EdgeAttention(C, 4, num_relations=R)(torch.zeros(N, C), graph)
+        scores(EdgeAttention(C, 4, num_relations=R), torch.zeros(N, C), graph)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"heads": 0}, "heads is 0; allowed: an int, 1 and above"),
+        ({"heads": 0}, "heads is 0; allowed: a whole number from 1 to 4096"),
         ({"num_relations": 0}, "num_relations is 0; allowed"),
         ({"projection": "both"}, "projection is 'both'; allowed: 'separate', 'shared'"),
-        ({"negative_slope": -0.1}, "negative_slope is -0.1; allowed: 0 and above"),
+        ({"negative_slope": -0.1}, "negative_slope is -0.1; allowed: 0 or more"),
         ({"score_scale": 0.0}, "score_scale is 0.0; allowed: above 0"),
         ({"init": "zeros"}, "init is 'zeros'; allowed"),
-        ({"backend": "gpu"}, "backend is 'gpu'; allowed"),
+        ({"backend": "gpu"}, "backend is 'gpu'; did you mean 'cpu'\\? allowed"),
     ],
 )
 def test_bad_options(options, message):

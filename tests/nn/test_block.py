@@ -11,6 +11,7 @@ from torch_geometric.nn import GATConv
 
 from magna import Graph, MAGNABlock
 from magna.nn import BatchNorm, UnbiasedLayerNorm
+from magna.nn.block import Zero
 from tests.support.graphs import random_graph, uniform
 from tests.support.running import device_of
 
@@ -42,8 +43,8 @@ def test_the_block_is_eq_6_and_7(graph, width, norm):
     x, block = uniform(N, C, seed=1), make(C, width, H, norm=norm)
     assert isinstance(block.norm, nn.LayerNorm if norm == "layer" else UnbiasedLayerNorm)
     h = block.conv(block.norm(x), graph) + (x if width == C else x @ block.residual.weight.t())
-    first, second = block.ffn[0], block.ffn[3]
-    inner = (block.ffn_norm(h) @ first.weight.t() + first.bias).relu()
+    first, second = block.feed_forward.layers[0], block.feed_forward.layers[2]
+    inner = (block.feed_forward.norm(h) @ first.weight.t() + first.bias).relu()
     torch.testing.assert_close(block(x, graph), inner @ second.weight.t() + second.bias + h)
 
 
@@ -81,22 +82,22 @@ def test_without_its_three_parts_the_block_is_gat(graph):
 
 def test_without_residual_the_attention_is_alone(graph):
     x, bare = uniform(N, C, seed=1), make(C, 2 * C, H, norm="batch", residual=False, feed_forward=False)
-    assert bare.residual is None and isinstance(bare.norm, BatchNorm)
+    assert isinstance(bare.residual, Zero) and isinstance(bare.norm, BatchNorm)
     torch.testing.assert_close(bare(x, graph), elu(bare.conv(bare.norm(x), graph)))
     # The feed-forward network keeps its own.
     block = make(C, 2 * C, H, residual=False)
     attended = block.conv(block.norm(x), graph)
-    torch.testing.assert_close(block(x, graph), block.ffn(block.ffn_norm(attended)) + attended)
-    with pytest.raises(ValueError, match=r"residual_dropout is 0\.5; allowed: 0 for a block without residual"):
+    torch.testing.assert_close(block(x, graph), block.feed_forward(attended))
+    with pytest.raises(ValueError, match=r"residual_dropout is 0\.5; allowed: only with residual"):
         make(C, C, H, residual=False, residual_dropout=0.5)
 
 
 def test_the_switches_remove_what_they_name(graph):
     assert isinstance(make(C, C, H, norm="none").norm, nn.Identity)
-    assert not any("ffn" in name for name, _ in make(C, C, H, feed_forward=False).named_parameters())
-    conv = make(C, C, H, diffusion=False, K=9, alpha=0.3, hop_weights="theta").conv
-    assert (conv.hops.K, conv.hops.alpha, conv.hops.hop_weights) == (1, 0.0, "fixed")
-    assert make(C, C, H, ffn_multiplier=3).ffn[0].out_features == 3 * C
+    assert not any("feed_forward" in name for name, _ in make(C, C, H, feed_forward=False).named_parameters())
+    conv = make(C, C, H, diffusion=False).conv
+    assert (conv.hops.K, conv.hops.alpha) == (1, 0.0)
+    assert make(C, C, H, ffn_multiplier=3).feed_forward.layers[0].out_features == 3 * C
     assert make(C, C, H, norm_eps=1e-12).norm.eps == 1e-12
 
 
@@ -131,11 +132,12 @@ def test_each_dropout_is_in_its_place(graph, place):
 
     block.conv.register_forward_pre_hook(zeros("input_dropout"))
     block.residual.register_forward_pre_hook(zeros("residual_dropout"))
-    block.ffn[3].register_forward_pre_hook(zeros("ffn_dropout"))
-    for name, module in (("output_dropout", block.output_dropout), ("ffn_output_dropout", block.ffn[4])):
+    layers = block.feed_forward.layers
+    layers[2].register_forward_pre_hook(zeros("ffn_dropout"))
+    for name, module in (("output_dropout", block.output_dropout), ("ffn_output_dropout", layers[3])):
         module.register_forward_hook(lambda m, a, out, name=name: zeros(name)(m, (out,)))
     relu: dict[str, float] = {}
-    block.ffn[1].register_forward_hook(lambda m, a, out: relu.__setitem__("zeros", float((out == 0).double().mean())))
+    layers[0].register_forward_hook(lambda m, a, out: relu.__setitem__("zeros", float((out == 0).double().mean())))
     trained = block(x, graph)
     seen["ffn_dropout"] -= relu["zeros"]  # ReLU makes zeros of its own
     assert seen[place] > 0.1
@@ -144,19 +146,9 @@ def test_each_dropout_is_in_its_place(graph, place):
     torch.testing.assert_close(block.eval()(x, graph), make(C, 2 * C, H)(x, graph))
 
 
-def test_dropout_in_passing_changes_no_bit(graph):
-    """Every place at once: of modules that are watched, each does its own pass."""
-    options = dict.fromkeys(PLACES, 0.3)
-    block, x, results = make(C, 2 * C, H, **options), uniform(N, C, seed=1), []
-    for watched in (False, True):
-        if watched:
-            for module in (block.output_dropout, block.ffn, block.norm, block.ffn_norm):
-                module.register_forward_hook(lambda *_: None)
-        torch.manual_seed(3)
-        out = block(x, graph)
-        results.append([out, *torch.autograd.grad(out.square().sum(), list(block.parameters()))])
-    for found, expected in zip(*results, strict=True):
-        assert torch.equal(found, expected)
+def test_without_residual_no_bit_changes_not_even_the_sign_of_zero():
+    x = torch.tensor([0.0, -0.0, 1.5, -2.0])
+    assert torch.equal((x + Zero()(x)).signbit(), x.signbit()) and torch.equal(x + Zero()(x), x)
 
 
 def test_two_dropouts_of_a_block_draw_different_masks():
@@ -178,13 +170,16 @@ def test_renaming_nodes_commutes_with_the_block(graph, norm):
     [
         ({"norm": "group"}, "norm is 'group'; allowed"),
         ({"ffn_multiplier": 0}, "ffn_multiplier is 0; allowed"),
-        ({"residual_dropout": 1.5}, "residual_dropout is 1.5; allowed"),
+        ({"residual_dropout": 1.5}, r"residual_dropout is 1\.5; allowed: 0 or more and below 1"),
         ({"alpha": -1.0}, "alpha is -1.0; allowed"),
+        ({"diffusion": False, "K": 9}, "K is 9; allowed: only with mode 'truncated'"),
+        ({"feed_forward": False, "ffn_dropout": 0.1}, "ffn_dropout is 0.1; allowed: only with feed_forward"),
+        ({"heads": 4, "head_from": "full"}, "option is 'head_from'; did you mean 'head_form'"),
     ],
 )
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
-        MAGNABlock(C, C, H, **options)
+        MAGNABlock(C, C, **{"heads": H} | options)
 
 
 def test_wrong_width_is_named_before_the_norm_sees_it(graph):

@@ -59,12 +59,12 @@ def test_one_hop_without_teleport_is_gat(x, loops, bias):
 
 def formula(conv: MAGNAConv, x: Tensor, graph: Graph) -> Tensor:
     """Eq. 2 to 6 with dense matrices, from the scores of Eq. 1 (which have their own test)."""
-    scores = conv.attention(x, graph)
+    scores = conv.attention(*conv.attention.project(x), graph)
     logits = scores.new_full((conv.heads, graph.num_nodes, graph.num_nodes), -torch.inf)
     logits[:, graph.target, graph.source] = scores.t()  # the graph below has no duplicate edges
     attention = logits.softmax(-1)
     theta = geometric_weights(torch.full((conv.heads,), float(conv.hops.alpha), dtype=x.dtype), conv.hops.K)
-    if conv.head_form == "full":
+    if conv.options.head_form == "full":
         values = x.expand(conv.heads, -1, -1)
     else:
         weight = conv.attention.source.weight if conv.value is None else conv.value.weight
@@ -74,7 +74,7 @@ def formula(conv: MAGNAConv, x: Tensor, graph: Graph) -> Tensor:
         z = z + theta[:, k, None, None] * (power @ values)
         power = attention @ power
     z = z.transpose(0, 1).flatten(1)
-    return z if conv.out is None else z @ conv.out.weight.t()
+    return z @ conv.out.weight.t()
 
 
 @pytest.mark.parametrize("head_form", ["split", "full"])
@@ -221,17 +221,20 @@ def test_small_and_empty_graphs(edges):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"heads": 5}, "out_channels is 12, heads is 5; allowed: heads that divide out_channels"),
+        ({"heads": 5}, "out_channels is 12; allowed: a multiple of heads, 5"),
         ({"heads": 0}, "heads is 0; allowed"),
-        ({"K": -1}, "K is -1; allowed: an int, 0 and above"),
+        ({"K": -1}, "K is -1; allowed: 0 to 4096"),
         ({"K": 1.5}, "K is 1.5; allowed"),
         ({"alpha": -0.1}, "alpha is -0.1; allowed: 0 to 1"),
         ({"alpha": 1.1}, "alpha is 1.1; allowed: 0 to 1"),
         ({"alpha": 0.0, "mode": "exact"}, "alpha is 0.0; allowed: above 0"),
-        ({"alpha": 0.0, "hop_weights": "alpha"}, "alpha is 0.0; allowed with hop_weights='alpha'"),
-        ({"hop_weights": "theta", "mode": "exact"}, "hop_weights is 'theta'; allowed with mode='exact'"),
-        ({"feature_dropout": 0.5, "mode": "exact"}, "feature_dropout 0.5; allowed with mode='exact': 0"),
-        ({"edge_dropout": 1.0}, "edge_dropout is 1.0; allowed: 0 up to"),
+        ({"alpha": 0.0, "hop_weights": "alpha"}, "alpha is 0.0; allowed: above 0 and below 1 with hop_weights 'alpha'"),
+        (
+            {"hop_weights": "theta", "mode": "exact"},
+            "hop_weights is 'theta'; allowed: 'fixed', 'alpha'; try mode 'truncated'",
+        ),
+        ({"feature_dropout": 0.5, "mode": "exact"}, "feature_dropout is 0.5; allowed: 0 with mode 'exact'"),
+        ({"edge_dropout": 1.0}, "edge_dropout is 1.0; allowed: 0 or more and below 1"),
         ({"top_k": 0}, "top_k is 0; allowed"),
         ({"tolerance": 0.0, "mode": "exact"}, "tolerance is 0.0; allowed"),
         ({"mode": "whole"}, "mode is 'whole'; allowed: 'truncated', 'exact'"),
@@ -239,6 +242,13 @@ def test_small_and_empty_graphs(edges):
         ({"head_form": "wide"}, "head_form is 'wide'; allowed"),
         ({"head_form": "full", "out_projection": False, "heads": 3}, r"out_channels is 12; allowed: 18"),
         ({"num_relations": -1}, "num_relations is -1; allowed"),
+        ({"alpha": float("nan")}, "alpha is nan; allowed: a finite number"),
+        ({"mode": "exact", "K": 3}, "K is 3; allowed: only with mode 'truncated'"),
+        ({"top_k_shared": True}, "top_k_shared is True; allowed: only with top_k"),
+        ({"attention_dropout": 0.5}, "option is 'attention_dropout'; allowed: dropout, its new name"),
+        ({"feature_droput": 0.5}, "option is 'feature_droput'; did you mean 'feature_dropout'"),
+        ({"concat": False}, "concat is False; allowed: no such option: W_o joins the heads"),
+        ({"heads": 10**9}, "heads is 1000000000; allowed: a whole number from 1 to 4096"),
     ],
 )
 def test_bad_options(options, message):
@@ -251,7 +261,11 @@ def test_bad_options(options, message):
     [
         (torch.zeros(N, C + 1), None, r"x has shape \[9, 7\]; allowed: \[num_nodes, 6\]"),
         (torch.zeros(C), None, r"x has shape \[6\]; allowed"),
-        ((torch.zeros(N, C), torch.zeros(N, C)), None, r"x is a tuple; allowed: .*to_homogeneous\(\)"),
+        (
+            (torch.zeros(N, C), torch.zeros(N, C)),
+            None,
+            r"x is <class 'tuple'>; allowed: .*one set of nodes.*to_homogeneous\(\)",
+        ),
         (torch.zeros(N, C, dtype=torch.float64), None, "x has dtype torch.float64; allowed: torch.float32, as the w"),
         (torch.zeros(N, C, dtype=torch.int64), None, "x has dtype torch.int64; allowed"),
         (torch.zeros(N, C, device="meta"), None, "x is on meta, the edges on cpu; move one"),

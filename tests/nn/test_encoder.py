@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from magna import MAGNA, Graph
+from magna.config.layers import EncoderOptions, MAGNAOptions
 from tests.nn.test_block import ABLATIONS
 from tests.support.graphs import integers, random_graph, uniform
 
@@ -216,7 +217,6 @@ EVERY_OPTION: dict[str, Any] = DROPOUTS | {
     "negative_slope": 0.6,
     "score_scale": 0.5,
     "hop_weights": "alpha",
-    "tolerance": 1e-3,
     "memory": "recompute",
     "edge_pairs": False,
     "edge_dropout_shared": True,
@@ -243,7 +243,7 @@ def test_files_give_the_same_model_back(tmp_path, capsys, x, graph, options):
     assert {"config.json", "model.safetensors"} <= {path.name for path in tmp_path.iterdir()}
     config = json.loads((tmp_path / "config.json").read_text())
     assert config == model.config
-    assert config.keys() == {"in_channels", "hidden_channels", "num_layers", "out_channels", *MAGNA.defaults()}
+    assert config.keys() >= {"in_channels", "hidden_channels", "num_layers", "out_channels", "K", "alpha"}
     assert all(config[name] == value for name, value in options.items())
     loaded = MAGNA.from_pretrained(tmp_path)
     assert capsys.readouterr().out == ""
@@ -270,23 +270,22 @@ def test_a_file_with_other_weights_is_refused(tmp_path):
 
 
 def test_every_option_of_the_files_test_differs_from_its_default():
-    defaults = MAGNA.defaults()
-    unchanged = {name for name, value in EVERY_OPTION.items() if defaults[name] == value}
+    unchanged = {name for name, value in EVERY_OPTION.items() if getattr(MAGNAOptions, name, None) == value}
     # The rest would change the model into one that cannot have the others.
-    rest = {"heads", "mode", "diffusion", "feed_forward", "out_projection", "residual"}
-    assert defaults.keys() - EVERY_OPTION.keys() == rest
+    rest = {"mode", "tolerance", "diffusion", "feed_forward", "out_projection", "residual"}
+    assert EncoderOptions.options().keys() - EVERY_OPTION.keys() == rest
     assert not unchanged
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_layers": 0}, "num_layers is 0; allowed: an int, 1 and above"),
+        ({"num_layers": 0}, "num_layers is 0; allowed: a whole number from 1 to 4096"),
         ({"out_channels": 0}, "out_channels is 0; allowed"),
         ({"input_projection": -3}, "input_projection is -3; allowed"),
         ({"final_norm": True}, "final_norm is True; allowed: 'layer', 'unbiased', 'batch', 'none'"),
-        ({"embed_dropout": 2}, "embed_dropout is 2; allowed"),
-        ({"heads": 3}, "out_channels is 16, heads is 3; allowed: heads that divide out_channels"),
+        ({"embed_dropout": 2}, "embed_dropout is 2.0; allowed"),
+        ({"heads": 3}, "out_channels is 16; allowed: a multiple of heads, 3"),
     ],
 )
 def test_bad_options(options, message):

@@ -41,7 +41,7 @@ def test_official_typed_layer_has_the_gain_of_the_knowledge_graph_code():
 def test_official_feed_forward_residual_and_classifier():
     model: Any = MAGNA(WIDE // 2, WIDE, 1, 50, heads=2, input_projection=False, init="official")
     block = model.blocks[0]
-    assert spread(block.ffn[0].weight) == pytest.approx(xavier(WIDE, 4 * WIDE, math.sqrt(2)), rel=0.05)
+    assert spread(block.feed_forward.layers[0].weight) == pytest.approx(xavier(WIDE, 4 * WIDE, math.sqrt(2)), rel=0.05)
     assert spread(block.residual.weight) == pytest.approx(xavier(WIDE // 2, WIDE, 5 / 3), rel=0.05)
     assert spread(model.classifier.weight) == pytest.approx(xavier(WIDE, 50), rel=0.05)
 

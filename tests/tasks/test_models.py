@@ -65,7 +65,7 @@ def test_members_that_are_sure_of_other_classes_leave_no_infinite_loss() -> None
 
 
 def test_members_are_one_or_more_and_classify_nodes() -> None:
-    with pytest.raises(ValueError, match=r"^model.members is 0; allowed: an int, 1 and above$"):
+    with pytest.raises(ValueError, match=r"^model.members is 0; allowed: a whole number from 1"):
         make_model(ModelConfig(members=0), 5, 3)
     with pytest.raises(ValueError, match=r"^model.members is 2, but a link predictor has no such setting; allowed: "):
         make_link_predictor(ModelConfig(members=2), 5, 3)
@@ -129,7 +129,7 @@ def test_what_a_layer_refuses_is_named_as_in_a_recipe(settings: dict[str, Any], 
 
 
 def test_a_link_predictor_has_no_classifier_to_drop_from() -> None:
-    with pytest.raises(ValueError, match=r"^model.classifier_dropout is 0.5; allowed: 0 for a model without output"):
+    with pytest.raises(ValueError, match=r"^model.classifier_dropout is 0.5; allowed: 0 without out_channels"):
         make_link_predictor(ModelConfig(classifier_dropout=0.5), 5, 3)
 
 

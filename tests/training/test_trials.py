@@ -18,6 +18,7 @@ from tests.support.running import node_task
 from torch import nn
 
 from magna import MAGNAConv
+from magna.config.layers import ConvSettings
 from magna.config.schema import Config, ModelConfig, TaskConfig, TrainConfig, keys, load_recipe
 from magna.errors import Diverged
 from magna.tasks import NodeClassification
@@ -145,7 +146,7 @@ def test_feature_dropout_meets_no_trial_before_its_first_hop(task: NodeClassific
 @pytest.mark.parametrize("hops", range(4))
 def test_feature_dropout_follows_every_hop_of_a_trial(hops: int) -> None:
     conv = MAGNAConv(4, 4, heads=2)
-    conv.hops = TrialHops(2, 3, alpha=0.1, feature_dropout=0.999999)
+    conv.hops = TrialHops(2, ConvSettings(K=3, feature_dropout=0.999999))
     conv.hops.K, conv.hops.most, conv.hops.heads = torch.tensor(hops), 3, 2  # one trial of a batch
     out = conv(torch.ones(5, 4), torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]]))
     assert bool((out == 0).all()) == (hops > 0)

@@ -26,16 +26,14 @@ class PyGConv(MessagePassing):
     def __init__(self, conv: MAGNAConv):
         super().__init__(aggr="add", node_dim=0)
         self.conv, self.in_channels, self.num_relations = conv, conv.in_channels, None
-        assert (
-            not conv.edge_dropout and conv.top_k is None and conv.hops.hop_weights == "fixed" and not conv.num_relations
-        )
-        assert conv.hops.mode == "truncated" and conv.attention.tanh and conv.bias is None
+        assert not conv.edge_dropout and conv.bias is None and not conv.num_relations
+        assert conv.options.top_k is None and conv.options.hop_weights == "fixed"
+        assert conv.options.mode == "truncated" and conv.options.tanh
 
     def forward(self, x: Tensor, graph: Graph, **_: Any) -> Tensor:
         conv, alpha, edge_index = self.conv, float(self.conv.hops.alpha), graph.edge_index
         slope = float(conv.attention.negative_slope)
-        ends, first = conv._project(x)
-        source, target = (ends, ends) if conv.attention.target is None else ends.split(conv.heads, 1)
+        source, target, first = conv.project(x)
         left = (source.tanh() * conv.attention.source_vector).sum(-1)  # [N, H]
         right = (target.tanh() * conv.attention.target_vector).sum(-1)
         scores = nn.functional.leaky_relu(left[edge_index[0]] + right[edge_index[1]], slope)
@@ -45,8 +43,7 @@ class PyGConv(MessagePassing):
             dropped = nn.functional.dropout(attention, float(conv.dropout), self.training)
             z = (1 - alpha) * self.propagate(edge_index, x=z, attention=dropped) + alpha * first
             z = nn.functional.dropout(z, float(conv.hops.feature_dropout), self.training)
-        z = z.flatten(1)
-        return z if conv.out is None else conv.out(z)
+        return conv.out(z.flatten(1))
 
     def message(self, x_j: Tensor, attention: Tensor) -> Tensor:
         return attention.unsqueeze(-1) * x_j

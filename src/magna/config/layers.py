@@ -5,7 +5,9 @@ Each class adds its own options to those of the layer below: convolution, block,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 from magna.config.options import Needs, Options, option
 from magna.errors import ArgumentError
@@ -35,7 +37,37 @@ _HUGE = 1 << 24  # more channels, heads, hops or layers than anyone can mean
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionOptions(Options):
+class LayerOptions(Options):
+    """Base of the options of layers, which take them as one object, flat as keywords, or both."""
+
+    @classmethod
+    def of(cls, options: Options | None, flat: Mapping[str, Any]) -> Self:
+        """The options, with flat ones in their place; a changed value that would do nothing is refused.
+
+        >>> EncoderOptions.of(BlockOptions(K=3), {"alpha": 0.2}).K
+        3
+        >>> EncoderOptions.of(None, {"mode": "exact", "K": 3})
+        Traceback (most recent call last):
+        magna.errors.ArgumentError: K is 3; allowed: only with mode 'truncated'
+        """
+        if options is not None and not issubclass(cls, type(options)):
+            raise ArgumentError("options", options, f"{cls.__name__}, or a class that it extends")
+        for name in flat:
+            cls.check_name(name)
+        settings = cls(**{**({} if options is None else vars(options)), **flat})
+        for name in cls.options():
+            if getattr(settings, name) != getattr(cls, name):
+                settings.check_need(name)
+        return settings
+
+    def flat(self) -> dict[str, Any]:
+        """The values of all options that do something beside the others."""
+        needs = {name: info.needs for name, info in self.options().items()}
+        return {name: getattr(self, name) for name, need in needs.items() if need is None or need.holds(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionOptions(LayerOptions):
     """How edges are scored and normalised (Eqs. 1 and 2)."""
 
     projection: Projection = option(
@@ -59,10 +91,12 @@ class AttentionOptions(Options):
         True, "Own an embedding for each relation; false: it comes with each call.", in_recipes=False
     )
     relation_norm: Norm = option("none", "Norm on the relation embeddings.")
+    init: Init = option("glorot", "Starting values: plain Glorot, or those of the authors' code.")
+    backend: Backend = option("auto", "Kernels: auto takes the fastest for the device.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffusionOptions(Options):
+class DiffusionOptions(LayerOptions):
     """How attention spreads over several hops (Eqs. 3 to 5)."""
 
     hop_weights: HopWeights = option(
@@ -78,7 +112,7 @@ class DiffusionOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DropoutOptions(Options):
+class DropoutOptions(LayerOptions):
     """Dropout inside the convolution."""
 
     feature_dropout: float = option(0.0, "Dropout on the features after each hop.", low=0, below=1, per_trial=True)
@@ -102,12 +136,10 @@ class ConvOptions(AttentionOptions, DiffusionOptions, DropoutOptions):
         "input without a value matrix.",
     )
     out_projection: bool = option(True, "Multiply the joined heads by W_o (Eq. 6).")
-    init: Init = option("glorot", "Starting values: plain Glorot, or those of the authors' code.")
-    backend: Backend = option("auto", "Kernels: auto takes the fastest for the device.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class NamedOptions(Options):
+class NamedOptions(LayerOptions):
     """The options that the signature of :class:`magna.MAGNAConv` names one by one."""
 
     K: int = option(

@@ -1,19 +1,24 @@
-"""Edge attention: the score of each edge (Eq. 1), from products per node and per relation."""
+"""`EdgeAttention`: the score of each edge (Eq. 1), from products per node and per relation."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from magna.config.layers import AttentionOptions
+from magna.errors import ArgumentError
 from magna.graph import Graph, as_graph
 from magna.nn.init import attention_gain, fill_linear, fill_matrix, fill_vector
-from magna.nn.linear import Linear
+from magna.nn.linear import LazyLinear, Linear
 from magna.nn.norm import make_norm
-from magna.nn.plain import is_plain
 from magna.nn.sparse import SparseRows
-from magna.ops import edge_scores, head_scores, linears
-from magna.ops.reference import joined
-from magna.typing import Backend, Init, Norm, Projection, one_of
+from magna.ops import edge_scores, head_scores
+
+HUGE = 1 << 24  # more channels than anyone can mean
+LAZY = -1  # in place of `in_channels`: the width of the first features
+_ONE_SET = "every hop starts where the last one ended, so source and target are one set of nodes"
 
 
 def graph_at_door(
@@ -22,15 +27,19 @@ def graph_at_door(
     edge_type: Tensor | None,
     in_channels: int,
     num_relations: int | None,
+    size: tuple[int, int] | None = None,
 ) -> Graph:
-    """What every module asks of its input, checked once; edges in PyG's words become a `Graph`."""
+    """The graph of a module's input, after its checks."""
     if not isinstance(x, Tensor | SparseRows):
-        hint = " (every hop starts where the last one ended: try data.to_homogeneous())" if type(x) is tuple else ""
-        raise ValueError(f"x is a {type(x).__name__}; allowed: a torch.Tensor of all nodes{hint}")
-    if x.dim() != 2 or x.size(1) != in_channels:
-        raise ValueError(f"x has shape {list(x.shape)}; allowed: [num_nodes, {in_channels}] (in_channels)")
+        hint = f" ({_ONE_SET}; try data.to_homogeneous())" if isinstance(x, tuple) else ""
+        raise ArgumentError("x", type(x), f"a torch.Tensor of all nodes{hint}")
+    if x.dim() != 2 or x.size(1) != in_channels != LAZY:
+        width = "in_channels" if in_channels == LAZY else f"{in_channels}"
+        raise ValueError(f"x has shape {list(x.shape)}; allowed: [num_nodes, {width}] (in_channels)")
     if not x.is_floating_point():
         raise ValueError(f"x has dtype {x.dtype}; allowed: a floating type (try .float())")
+    if size is not None and tuple(size) != (x.size(0), x.size(0)):
+        raise ArgumentError("size", tuple(size), f"({x.size(0)}, {x.size(0)}), as {_ONE_SET}")
     if isinstance(edges, Tensor | Graph) and edges.device != x.device:
         raise ValueError(f"x is on {x.device}, the edges on {edges.device}; move one with .to(device)")
     typed = edge_type is not None or (isinstance(edges, Graph) and edges.edge_type is not None)
@@ -47,9 +56,13 @@ def graph_at_door(
     return graph
 
 
-def check_size(name: str, value: int | None) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} is {value!r}; allowed: an int, 1 and above")
+def check_size(name: str, value: Any, most: float | None = None) -> None:
+    """Refuse a size that is no count, or one that nobody can mean."""
+    if isinstance(value, tuple):
+        raise ArgumentError(name, value, f"one width, as {_ONE_SET}")
+    most = HUGE if most is None else most
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise ArgumentError(name, value, f"a whole number from 1 to {most}")
 
 
 class EdgeAttention(nn.Module):
@@ -57,28 +70,22 @@ class EdgeAttention(nn.Module):
 
     .. math:: s_{i,k,j} = \mathrm{LeakyReLU}\left(v_a \tanh(W_h h_i \,\Vert\, W_t h_j \,\Vert\, W_r r_k)\right)
 
-    The product with a concatenation is a sum of three products, so each is computed once per node or per relation and
-    only the sums are formed per edge.
+    The product with a concatenation is a sum of three products. Each is computed once per node or per relation; only
+    the sums are formed per edge.
 
     Args:
         in_channels: width of the node features.
         head_channels: width of a head's projection.
         heads: number of heads, each with its own parameters.
         num_relations: number of edge types; None for a graph without types.
-        relation_channels: width d_r of a relation's embedding; None: `in_channels`.
-        relation_embedding: own an embedding per relation. False: it comes with each call as `relation`.
-        relation_norm: norm on the relation embedding before W_r.
-        projection: "separate": W_h and W_t as in the paper; "shared": one matrix for both.
-        tanh: False leaves the tanh out, as GAT does.
-        negative_slope: slope of LeakyReLU below zero.
-        score_scale: factor on the scores. Below 1 the attention starts nearer to even weights and, where Adam moves all
-            weights at one rate, learns that much more slowly than the rest.
-        init: starting values, "glorot" or "official".
+        options: the options of the scores, such as `tanh`; each may also be given flat.
+        flat: single options.
 
-    Shapes: x [N, in_channels], relation [R, relation_channels] → [E, H], in the caller's edge order.
+    Shapes: source and target [N, H, head_channels], relation [R, relation_channels] → [E, H], in the caller's order.
 
-    >>> score = EdgeAttention(4, head_channels=8, heads=2)
-    >>> score(torch.randn(3, 4), torch.tensor([[0, 1], [1, 2]])).shape
+    >>> attention = EdgeAttention(4, head_channels=8, heads=2, tanh=False)
+    >>> source, target = attention.project(torch.randn(3, 4))
+    >>> attention(source, target, Graph.from_edge_index(torch.tensor([[0, 1], [1, 2]]), num_nodes=3)).shape
     torch.Size([2, 2])
     """
 
@@ -91,107 +98,74 @@ class EdgeAttention(nn.Module):
         heads: int = 1,
         *,
         num_relations: int | None = None,
-        relation_channels: int | None = None,
-        relation_embedding: bool = True,
-        relation_norm: Norm = "none",
-        projection: Projection = "separate",
-        tanh: bool = True,
-        negative_slope: float = 0.2,
-        score_scale: float = 1.0,
-        init: Init = "glorot",
-        backend: Backend = "auto",
+        options: AttentionOptions | None = None,
+        **flat: Any,
     ) -> None:
         super().__init__()
-        for name, size in (("in_channels", in_channels), ("head_channels", head_channels), ("heads", heads)):
-            check_size(name, size)
-        one_of("projection", projection, Projection)
-        one_of("relation_norm", relation_norm, Norm)
-        one_of("init", init, Init)
-        one_of("backend", backend, Backend)
-        if not negative_slope >= 0:
-            raise ValueError(f"negative_slope is {negative_slope}; allowed: 0 and above")
-        if not score_scale > 0:
-            raise ValueError(f"score_scale is {score_scale}; allowed: above 0")
-        self.in_channels, self.head_channels, self.heads = in_channels, head_channels, heads
+        options = AttentionOptions.of(options, flat)
+        if in_channels != LAZY:
+            check_size("in_channels", in_channels)
+        check_size("head_channels", head_channels)
+        check_size("heads", heads, 4096)
+        self.options, self.heads, self.head_channels = options, heads, head_channels
         self.num_relations = num_relations
-        self.projection: Projection = projection
-        self.tanh = tanh
-        self.negative_slope: float | Tensor = negative_slope
-        self.score_scale: float | Tensor = score_scale
-        self.init: Init = init
-        self.backend: Backend = backend
+        self.negative_slope: float | Tensor = options.negative_slope
+        self.score_scale: float | Tensor = options.score_scale
 
-        width = heads * head_channels
-        self.source = Linear(in_channels, width, bias=False, backend=backend)
+        width, kind = heads * head_channels, LazyLinear if in_channels == LAZY else Linear
+        self.source = kind(in_channels, width, bias=False, backend=options.backend)
         self.target = None
-        if projection == "separate":
-            self.target = Linear(in_channels, width, bias=False, backend=backend)
+        if options.projection == "separate":
+            self.target = kind(in_channels, width, bias=False, backend=options.backend)
         self.source_vector = nn.Parameter(torch.empty(heads, head_channels))
         self.target_vector = nn.Parameter(torch.empty(heads, head_channels))
         self.relation_table: nn.Parameter | None = None
         if num_relations is not None:
-            check_size("num_relations", num_relations)
-            self.relation_channels = in_channels if relation_channels is None else relation_channels
-            check_size("relation_channels", self.relation_channels)
-            if relation_embedding:
-                self.relation_table = nn.Parameter(torch.empty(num_relations, self.relation_channels))
-            self.relation_norm = make_norm(relation_norm, self.relation_channels, backend=backend)
-            self.relation = Linear(self.relation_channels, width, bias=False, backend=backend)
-            self.relation_vector = nn.Parameter(torch.empty(heads, head_channels))
+            self._add_relations(num_relations, options.relation_channels or in_channels, width)
         self.reset_parameters()
 
+    def _add_relations(self, num_relations: int, channels: int, width: int) -> None:
+        check_size("num_relations", num_relations, 1 << 40)
+        check_size("relation_channels", channels)
+        self.relation_channels = channels
+        if self.options.relation_embedding:
+            self.relation_table = nn.Parameter(torch.empty(num_relations, channels))
+        self.relation_norm = make_norm(self.options.relation_norm, channels, backend=self.options.backend)
+        self.relation = Linear(channels, width, bias=False, backend=self.options.backend)
+        self.relation_vector = nn.Parameter(torch.empty(self.source_vector.shape))
+
     def reset_parameters(self) -> None:
-        gain = attention_gain(self.num_relations is not None)
-        fill_linear(self.source, self.init, gain)
+        init, gain = self.options.init, attention_gain(self.num_relations is not None)
+        fill_linear(self.source, init, gain)
         if self.target is not None:
-            fill_linear(self.target, self.init, gain)
-        fill_vector(self.source_vector, self.init, gain)
-        fill_vector(self.target_vector, self.init, gain)
+            fill_linear(self.target, init, gain)
+        fill_vector(self.source_vector, init, gain)
+        fill_vector(self.target_vector, init, gain)
         if self.num_relations is not None:
-            fill_linear(self.relation, self.init, gain)
-            fill_vector(self.relation_vector, self.init, gain)
+            fill_linear(self.relation, init, gain)
+            fill_vector(self.relation_vector, init, gain)
         if self.relation_table is not None:
-            fill_matrix(self.relation_table, self.init)
+            fill_matrix(self.relation_table, init)
 
-    def forward(
-        self,
-        x: Tensor | SparseRows,
-        edge_index: Tensor | Graph,
-        edge_type: Tensor | None = None,
-        relation: Tensor | None = None,
-    ) -> Tensor:
-        graph = graph_at_door(x, edge_index, edge_type, self.in_channels, self.num_relations)
-        (ends,) = self.project(x)
-        return self.scores(ends, graph, relation)
+    def project(self, x: Tensor | SparseRows) -> tuple[Tensor, Tensor]:
+        """W_h x and W_t x, [N, H, head_channels] each."""
+        source: Tensor = self.source(x).unflatten(-1, (self.heads, -1))
+        return source, source if self.target is None else self.target(x).unflatten(-1, (self.heads, -1))
 
-    def project(self, x: Tensor | SparseRows, *further: Linear) -> list[Tensor]:
-        """W_h x and W_t x side by side, [N, 2H, head_channels], or [N, H, head_channels] where they share one matrix;
-        and V x [N, H, ...] of further layers. All share one gradient of x.
-        """
-        ends = [self.source] if self.target is None else [self.source, self.target]
-        groups = [ends, *([layer] for layer in further)]
-        if isinstance(x, Tensor) and all(is_plain(layer, Linear) for group in groups for layer in group):
-            outs = linears(x, [[layer.weight for layer in group] for group in groups], backend=self.backend)
-        else:
-            outs = [joined([layer(x) for layer in group], -1) for group in groups]
-        heads = [self.heads * len(group) for group in groups]
-        return [out.unflatten(-1, (number, -1)) for out, number in zip(outs, heads, strict=True)]
+    def forward(self, source: Tensor, target: Tensor, graph: Graph, relation: Tensor | None = None) -> Tensor:
+        """Scores of the edges; see :meth:`project`."""
+        return self.scores(source if self.target is None else torch.cat([source, target], 1), graph, relation)
 
     def scores(self, ends: Tensor, graph: Graph, relation: Tensor | None = None) -> Tensor:
-        """The scores of the edges from the nodes as `project` gives them."""
+        """Scores of the edges from W_h x and W_t x side by side, [N, 2H, head_channels], or [N, H, …] of one matrix."""
         vectors = self.source_vector, self.target_vector
         if self.target is None:
             source, target = (self._dot(ends, vector) for vector in vectors)
         else:
-            source, target = self._dot(ends, torch.cat(vectors)).split(self.heads, 1)
-        return edge_scores(
-            source,
-            target,
-            graph,
-            self._relation_scores(relation),
-            negative_slope=self.negative_slope,
-            backend=self.backend,
-        )
+            source, target = self._dot(ends, torch.cat(vectors)).chunk(2, 1)
+        relations = self._relation_scores(relation)
+        slope, backend = self.negative_slope, self.options.backend
+        return edge_scores(source, target, graph, relations, negative_slope=slope, backend=backend)
 
     def _relation_scores(self, relation: Tensor | None) -> Tensor | None:
         if self.num_relations is None:
@@ -203,21 +177,19 @@ class EdgeAttention(nn.Module):
         if relation is None:
             raise ValueError("relation is missing; allowed: [R, relation_channels], as relation_embedding is False")
         if relation.shape != (self.num_relations, self.relation_channels):
-            raise ValueError(
-                f"relation has shape {list(relation.shape)}; allowed: {[self.num_relations, self.relation_channels]}"
-            )
-        if relation.device != self.relation_vector.device:
-            here = self.relation_vector.device
-            raise ValueError(f"relation is on {relation.device}, the layer on {here}; move one with .to(device)")
+            allowed = [self.num_relations, self.relation_channels]
+            raise ValueError(f"relation has shape {list(relation.shape)}; allowed: {allowed}")
+        if relation.device != (device := self.relation_vector.device):
+            raise ValueError(f"relation is on {relation.device}, the layer on {device}; move one with .to(device)")
         projected = self.relation(self.relation_norm(relation)).unflatten(-1, (self.heads, -1))
         return self._dot(projected, self.relation_vector)
 
     def _dot(self, projected: Tensor, vector: Tensor) -> Tensor:
-        # LeakyReLU behind the sum takes a positive factor through, so it may stand here, on the fewest numbers.
+        # LeakyReLU after the sum passes a positive factor through, so it is applied here, to the fewest numbers.
         if isinstance(self.score_scale, Tensor) or self.score_scale != 1:
             vector = vector * self.score_scale
-        return head_scores(projected, vector, tanh=self.tanh, backend=self.backend)
+        return head_scores(projected, vector, tanh=self.options.tanh, backend=self.options.backend)
 
     def extra_repr(self) -> str:
         typed = "" if self.num_relations is None else f", num_relations={self.num_relations}"
-        return f"{self.in_channels}, {self.head_channels}, heads={self.heads}{typed}"
+        return f"{self.source.in_features}, {self.head_channels}, heads={self.heads}{typed}"

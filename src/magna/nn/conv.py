@@ -1,24 +1,25 @@
-"""`MAGNAConv`: attention, diffusion over several hops, heads, output projection (Eq. 1 to 6)."""
+"""`MAGNAConv`: attention, diffusion over several hops, heads, output projection (Eqs. 1 to 6)."""
 
 from __future__ import annotations
 
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from magna.config.layers import AttentionOptions, ConvOptions, ConvSettings, NamedOptions
+from magna.errors import ArgumentError
 from magna.graph import Graph, durable
-from magna.nn.attention import EdgeAttention, check_size, graph_at_door
+from magna.nn.attention import LAZY, EdgeAttention, check_size, graph_at_door
 from magna.nn.dropout import draw_seed, is_zero
 from magna.nn.hops import Hops
 from magna.nn.init import attention_gain, fill_linear
-from magna.nn.linear import Linear
-from magna.nn.plain import is_plain
+from magna.nn.linear import LazyLinear, Linear
 from magna.nn.sparse import SparseRows, as_dense
 from magna.ops import attention_diffusion, checks, edge_softmax
 from magna.ops.checks import Rate
 from magna.ops.gpu.linear import as_multiplied
-from magna.typing import Backend, HeadForm, HopWeights, Init, Memory, Mode, Norm, Projection, one_of
 
 _LOOPED: WeakKeyDictionary[Graph, Graph] = WeakKeyDictionary()
 
@@ -49,55 +50,35 @@ def _with_loops(graph: Graph) -> Graph:
 
 
 class MAGNAConv(nn.Module):
-    r"""The multi-head graph attention diffusion layer (Eq. 1 to 6).
+    r"""Multi-hop attention layer (Eqs. 1 to 6), a drop-in for `GATConv`.
 
-    .. math:: \mathrm{head}_m = \mathcal{A}_m V_m, \quad \mathcal{A}_m = \sum_{k=0}^{K} \theta_k A_m^k, \quad
-              \mathrm{out} = \left(\Vert_m \mathrm{head}_m\right) W_o
+    .. math:: \mathrm{out} = W_o \Vert_m \sum_{k=0}^{K} \theta_k A_m^k H W_v^{(m)}, \quad
+              \theta_k = \alpha (1 - \alpha)^k, \quad \theta_K = (1 - \alpha)^K
 
-    with A the softmax of the edge scores (:class:`EdgeAttention`) over the in-edges of each node. The graph is taken as
-    it is. With K=1, alpha=0, tanh=False, projection="shared" and out_projection=False it is `GATConv`.
+    A_m is the softmax of the edge scores (:class:`EdgeAttention`) over the in-edges of each node. The graph is taken as
+    it is. With K=1, alpha=0, tanh=False, projection="shared" and out_projection=False the layer is `GATConv`.
 
-    Every hop starts where the last one ended, so that all nodes are of one kind: PyG's `HeteroConv` takes the layer for
-    edges between nodes of one type, `to_hetero` does not know it; types that meet are `data.to_homogeneous()` with
-    `num_relations`.
+    Every hop starts where the last one ended, so all nodes are one set: PyG's `HeteroConv` takes the layer for edges
+    between nodes of one type. For several types, use `data.to_homogeneous()` and `num_relations`.
 
     Args:
-        in_channels: width of the node features.
+        in_channels: width of the node features; -1 takes that of the first features.
         out_channels: width of the output, all heads together.
         heads: number of attention heads.
-        K: number of hops of truncated mode; 0 passes the values through.
-        alpha: teleport probability; where it is learnt, the value it starts from.
-        num_relations: number of edge types; None for a graph without types.
-        relation_channels: width of a relation's embedding; None: `in_channels`.
-        relation_embedding: own an embedding per relation. False: it comes with each call as `relation`.
-        relation_norm: norm on the relation embedding, "none", "layer", "unbiased" or "batch".
-        head_form: "split": heads of width out_channels / heads on a value projection; "full": the paper's heads, each
-            the whole input without a value matrix.
-        projection: "separate" matrices for source, target and value, or one "shared" by all.
-        tanh: tanh inside the score (Eq. 1); GAT has none.
-        negative_slope: slope of LeakyReLU below zero.
-        score_scale: factor on the scores. Below 1 the attention starts nearer to even weights and, where Adam moves all
-            weights at one rate, learns that much more slowly than the rest.
-        hop_weights: "fixed": geometric with `alpha`; "alpha": geometric with a learnt alpha per head; "theta": free
-            weights per head (Eq. 3), a softmax that starts from the geometric ones.
-        mode: "truncated" (Eq. 5) or "exact", the whole series: another model, see `truncation_error`.
-        tolerance: of the exact mode.
-        memory: "save", "recompute" or "auto": what the backward pass keeps of the hops.
-        dropout: on the attention, drawn anew for each hop.
-        feature_dropout: on the features after each hop.
-        edge_dropout: probability of leaving an edge out of the softmax; self-loops stay.
-        edge_pairs: edges between the same two nodes are left out together.
-        top_k: only the k best in-edges of each node get attention; None: all.
-        top_k_shared: choose them by the mean score of all heads.
+        K: number of hops; 0 passes the values through.
+        alpha: teleport probability; where it is learnt, its starting value.
+        dropout: dropout on the attention, drawn anew for each hop.
         add_self_loops: add a loop to each node that has none, as an extra relation where edges are typed.
-        out_projection: W_o. False: the heads as they are.
+        num_relations: number of edge types; None for a graph without types.
         bias: add a bias to the output.
-        init: starting values, "glorot" or "official".
-        backend: "auto", "reference", "cpu" or "triton".
+        options: all other options, see :class:`magna.config.layers.ConvOptions`.
+        flat: single ones of these options, such as `top_k=8`.
 
     Shapes: x [N, in_channels], edge_index [2, E], edge_type [E] → [N, out_channels].
 
-    >>> conv = MAGNAConv(16, 32, heads=4, K=6, alpha=0.1)
+    >>> conv = MAGNAConv(16, 32, heads=4, K=6, alpha=0.1, top_k=8)
+    >>> conv
+    MAGNAConv(16, 32, heads=4)
     >>> conv(torch.randn(3, 16), torch.tensor([[0, 1, 2], [1, 2, 0]])).shape
     torch.Size([3, 32])
     """
@@ -110,105 +91,53 @@ class MAGNAConv(nn.Module):
         out_channels: int,
         heads: int = 1,
         *,
-        K: int = 6,
-        alpha: float = 0.1,
+        K: int = NamedOptions.K,
+        alpha: float = NamedOptions.alpha,
+        dropout: float = NamedOptions.dropout,
+        add_self_loops: bool = NamedOptions.add_self_loops,
         num_relations: int | None = None,
-        relation_channels: int | None = None,
-        relation_embedding: bool = True,
-        relation_norm: Norm = "none",
-        head_form: HeadForm = "split",
-        projection: Projection = "separate",
-        tanh: bool = True,
-        negative_slope: float = 0.2,
-        score_scale: float = 1.0,
-        hop_weights: HopWeights = "fixed",
-        mode: Mode = "truncated",
-        tolerance: float = 1e-6,
-        memory: Memory = "auto",
-        dropout: float = 0.0,
-        feature_dropout: float = 0.0,
-        edge_dropout: float = 0.0,
-        edge_pairs: bool = True,
-        top_k: int | None = None,
-        top_k_shared: bool = False,
-        add_self_loops: bool = False,
-        out_projection: bool = True,
-        bias: bool = False,
-        init: Init = "glorot",
-        backend: Backend = "auto",
+        bias: bool = NamedOptions.bias,
+        options: ConvOptions | None = None,
+        **flat: Any,
     ) -> None:
         super().__init__()
-        for name, size in (("in_channels", in_channels), ("out_channels", out_channels), ("heads", heads)):
-            check_size(name, size)
-        one_of("head_form", head_form, HeadForm)
-        one_of("memory", memory, Memory)
-        if head_form == "split" and out_channels % heads:
-            raise ValueError(
-                f"out_channels is {out_channels}, heads is {heads}; allowed: heads that divide out_channels"
-            )
-        if head_form == "full" and not out_projection and out_channels != heads * in_channels:
-            raise ValueError(
-                f"out_channels is {out_channels}; allowed: {heads * in_channels} (heads * in_channels), as head_form "
-                "is 'full' and out_projection False"
-            )
-        for name, rate in (
-            ("dropout", dropout),
-            ("feature_dropout", feature_dropout),
-            ("edge_dropout", edge_dropout),
-        ):
-            checks.active(name, rate, 1)
-        if top_k is not None:
-            checks.top_k(top_k)
-        checks.hops(K)
-        checks.tolerance(tolerance)
-        if num_relations is not None:
-            check_size("num_relations", num_relations)
-        _check_hop_weights(hop_weights, mode, alpha, dropout, feature_dropout)
+        named = {"K": K, "alpha": alpha, "dropout": dropout, "add_self_loops": add_self_loops, "bias": bias}
+        flat |= {name: value for name, value in named.items() if value != getattr(NamedOptions, name)}
+        _check_concat(flat)
+        settings = ConvSettings.of(options, flat)
+        _check_sizes(in_channels, out_channels, heads, num_relations, settings)
         self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
-        self.num_relations = num_relations
-        self.head_form: HeadForm = head_form
-        self.memory: Memory = memory
-        self.dropout: Rate = dropout
-        self.edge_dropout: Rate = edge_dropout
-        self.edge_pairs = edge_pairs
-        self.top_k, self.top_k_shared = top_k, top_k_shared
-        self.add_self_loops = add_self_loops
-        self.init: Init = init
-        self.backend: Backend = backend
+        self.num_relations, self.options = num_relations, settings
+        self.dropout: Rate = settings.dropout
+        self.edge_dropout: Rate = settings.edge_dropout
+        self.hops = Hops(heads, settings)
 
-        width = out_channels // heads if head_form == "split" else in_channels
-        self.hops = Hops(heads, K, alpha, hop_weights, mode, tolerance, feature_dropout)
-        self.attention = EdgeAttention(
-            in_channels,
-            width,
-            heads,
-            num_relations=None if num_relations is None else num_relations + add_self_loops,
-            relation_channels=relation_channels,
-            relation_embedding=relation_embedding,
-            relation_norm=relation_norm,
-            projection=projection,
-            tanh=tanh,
-            negative_slope=negative_slope,
-            score_scale=score_scale,
-            init=init,
-            backend=backend,
-        )
-        separate_value = head_form == "split" and projection == "separate"
-        self.value = Linear(in_channels, out_channels, bias=False, backend=backend) if separate_value else None
-        self.out = Linear(heads * width, out_channels, bias=False, backend=backend) if out_projection else None
-        self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
+        # Torch's generator is drawn from in this order: source, target, relation, value, out, as torch fills them;
+        # then `reset_parameters` of the attention, and that of the layer, which fill them again.
+        split, separate = settings.head_form == "split", settings.projection == "separate"
+        width, backend = out_channels // heads if split else in_channels, settings.backend
+        relations = None if num_relations is None else num_relations + settings.add_self_loops
+        scores = settings.part(AttentionOptions)
+        self.attention = EdgeAttention(in_channels, width, heads, num_relations=relations, options=scores)
+        self.value: Linear | None = None
+        if split and separate:
+            kind = LazyLinear if in_channels == LAZY else Linear
+            self.value = kind(in_channels, out_channels, bias=False, backend=backend)
+        joined = Linear(heads * width, out_channels, bias=False, backend=backend) if settings.out_projection else None
+        self.out: nn.Module = joined or nn.Identity()
+        self.bias = nn.Parameter(torch.empty(out_channels)) if settings.bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        gain = attention_gain(self.num_relations is not None)
+        init, gain = self.options.init, attention_gain(self.num_relations is not None)
         self.attention.reset_parameters()
         if self.value is not None:
-            fill_linear(self.value, self.init, gain)
-        if self.out is not None:
-            if self.init == "official" and self.attention.projection == "shared":
-                self.out.reset_parameters()  # the authors' code leaves this one at torch's own values
+            fill_linear(self.value, init, gain)
+        if isinstance(self.out, Linear):
+            if init == "official" and self.options.projection == "shared":
+                self.out.reset_parameters()  # the authors' code leaves this one at torch's values
             else:
-                fill_linear(self.out, self.init, gain)
+                fill_linear(self.out, init, gain)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
         self.hops.reset_parameters()
@@ -222,96 +151,129 @@ class MAGNAConv(nn.Module):
         *,
         edge_mask: Tensor | None = None,
         edge_seed: Tensor | None = None,
+        size: tuple[int, int] | None = None,
         return_attention_weights: bool = False,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
         """The new features of each node.
 
         Args:
             x: node features.
-            edge_index: int64 [2, E], row 0 the source; a PyG `EdgeIndex`; or a `Graph`, which is sorted already. The
-                same tensor is sorted once, and anew where torch changed it in place.
+            edge_index: int64 [2, E], row 0 the source; a PyG `EdgeIndex`; `adj_t`, a sparse matrix [N, N] whose rows
+                are the targets, of which only the places are read; or a `Graph`, which is sorted already. The same
+                tensor is sorted once, and anew where torch changed it in place.
             edge_type: int64 [E], with `num_relations`.
-            relation: relation embeddings in place of the layer's own, a row more than `num_relations` with
+            relation: relation embeddings in place of the layer's, one row more than `num_relations` with
                 `add_self_loops`.
             edge_mask: bool [E] or [E, H], False where an edge is absent in this call.
-            edge_seed: int64 [1], the seed of edge dropout, for layers that are to leave out the same edges.
-            return_attention_weights: also give (edge_index, attention [E, H]), in the caller's order.
+            edge_seed: int64 [1], the seed of edge dropout, for layers that leave out the same edges.
+            size: (N, N), as PyG passes it.
+            return_attention_weights: also return (edge_index, attention [E, H]), in the caller's order.
         """
-        graph = graph_at_door(x, edge_index, edge_type, self.in_channels, self.num_relations)
+        graph, edge_mask = self.door(x, edge_index, edge_type, edge_mask, size)
+        hops, seed = self.schedule(x.device)
+        source, target, value = self.project(x)  # W_s h, W_t h, W_v h                       [N, H, D]
+        scores = self.attention(source, target, graph, relation)  # Eq. 1                    [E, H]
+        attention = self.softmax(scores, graph, edge_mask, seed if edge_seed is None else edge_seed)  # Eq. 2
+        heads = self.diffuse(value, attention, graph, hops, seed)  # Eqs. 3 to 5             [N, H, D]
+        out = self.out(heads.flatten(1))  # Eq. 6                                            [N, out_channels]
+        out = out if self.bias is None else out + self.bias
+        return (out, (graph.edge_index, attention)) if return_attention_weights else out
+
+    def door(
+        self,
+        x: Tensor | SparseRows,
+        edge_index: Tensor | Graph,
+        edge_type: Tensor | None,
+        edge_mask: Tensor | None = None,
+        size: tuple[int, int] | None = None,
+    ) -> tuple[Graph, Tensor | None]:
+        """The graph of the input with the loops that the layer adds, and the mask of its edges."""
+        graph = graph_at_door(x, edge_index, edge_type, self.in_channels, self.num_relations, size)
+        if self.in_channels == LAZY:
+            self._take_width(x)
         if edge_mask is not None:
             checks.mask("edge_mask", edge_mask, graph, self.heads)
-        if self.add_self_loops:
-            num_edges, graph = graph.num_edges, add_self_loops(graph)
-            if edge_mask is not None:
-                loops = edge_mask.new_ones(graph.num_edges - num_edges, *edge_mask.shape[1:])
-                edge_mask = torch.cat([edge_mask, loops])
+        if not self.options.add_self_loops:
+            return graph, edge_mask
+        looped = add_self_loops(graph)
+        if edge_mask is not None:
+            loops = edge_mask.new_ones(looped.num_edges - graph.num_edges, *edge_mask.shape[1:])
+            edge_mask = torch.cat([edge_mask, loops])
+        return looped, edge_mask
+
+    def schedule(self, device: torch.device) -> tuple[dict[str, Any], Tensor | None]:
+        """The schedule of the hops, and a seed if anything is dropped."""
         hops = self.hops()
         rates = self.dropout, self.edge_dropout, hops.get("feature_dropout", 0.0)
-        seed = draw_seed(x.device) if self.training and not all(map(is_zero, rates)) else None
-        if is_plain(self.attention, EdgeAttention):
-            ends, values = self._project(x)
-            scores = self.attention.scores(ends, graph, relation)
-        else:
-            scores, values = self.attention(x, graph, relation=relation), self._values(x)
-        attention = edge_softmax(
+        return hops, draw_seed(device) if self.training and not all(map(is_zero, rates)) else None
+
+    def project(self, x: Tensor | SparseRows) -> tuple[Tensor, Tensor, Tensor]:
+        """W_s x, W_t x and W_v x by head, [N, H, D]; the values of the paper's full heads are x itself."""
+        source, target = self.attention.project(x)
+        if self.options.head_form == "full":
+            return source, target, as_multiplied(as_dense(x))[:, None].expand(-1, self.heads, -1)
+        return source, target, source if self.value is None else self.value(x).unflatten(-1, (self.heads, -1))
+
+    def softmax(self, scores: Tensor, graph: Graph, edge_mask: Tensor | None, seed: Tensor | None) -> Tensor:
+        """The attention of each edge among the in-edges of its target (Eq. 2)."""
+        return edge_softmax(
             scores,
             graph,
             mask=edge_mask,
             edge_dropout=self.edge_dropout if self.training else 0.0,
-            edge_pairs=self.edge_pairs,
-            top_k=self.top_k,
-            top_k_shared=self.top_k_shared,
-            seed=seed if edge_seed is None else edge_seed,
-            backend=self.backend,
+            edge_pairs=self.options.edge_pairs,
+            top_k=self.options.top_k,
+            top_k_shared=self.options.top_k_shared,
+            seed=seed,
+            backend=self.options.backend,
             validate=False,
         )
-        z = attention_diffusion(
-            values,
-            attention,
-            graph,
-            **hops,
-            memory=self.memory,
-            dropout=self.dropout if self.training else 0.0,
-            seed=seed,
-            backend=self.backend,
-            validate=False,
-        ).flatten(1)
-        out = z if self.out is None else self.out(z)
-        if self.bias is not None:
-            out = out + self.bias
-        return (out, (graph.edge_index, attention)) if return_attention_weights else out
 
-    def _project(self, x: Tensor | SparseRows) -> tuple[Tensor, Tensor]:
-        """What edges are scored by at both of their ends, and the values [N, H, ...]."""
-        further = [] if self.value is None else [self.value]
-        ends, *values = self.attention.project(x, *further)
-        return ends, self._values(x, values[0] if values else ends)
+    def diffuse(
+        self, value: Tensor, attention: Tensor, graph: Graph, hops: dict[str, Any], seed: Tensor | None
+    ) -> Tensor:
+        """The values after all hops (Eqs. 3 to 5)."""
+        dropout, backend = self.dropout if self.training else 0.0, self.options.backend
+        return attention_diffusion(
+            value, attention, graph, **hops, dropout=dropout, seed=seed, backend=backend, validate=False
+        )
 
-    def _values(self, x: Tensor | SparseRows, projected: Tensor | None = None) -> Tensor:
-        """The values [N, H, ...]; `projected` where their matrix was applied already."""
-        if self.head_form == "full":
-            return as_multiplied(as_dense(x))[:, None].expand(-1, self.heads, -1)
-        if projected is not None:
-            return projected
-        layer = self.attention.source if self.value is None else self.value
-        return layer(x).unflatten(-1, (self.heads, -1))
+    def _take_width(self, x: Tensor | SparseRows) -> None:
+        """Give the matrices of a lazy layer the width of x; those that were loaded have theirs."""
+        layers = [each for each in self.attention.modules() if isinstance(each, LazyLinear)]
+        layers += [self.value] if isinstance(self.value, LazyLinear) else []
+        new = any(layer.has_uninitialized_params() for layer in layers)
+        for layer in layers:
+            layer.initialize_parameters(x)
+        self.in_channels = x.size(1)
+        if new:
+            self.reset_parameters()
 
-    def extra_repr(self) -> str:
-        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}, {self.hops.extra_repr()}"
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"
 
 
-def _check_hop_weights(
-    hop_weights: HopWeights, mode: Mode, alpha: float, dropout: float, feature_dropout: float
+def _check_concat(flat: dict[str, Any]) -> None:
+    if "concat" in flat:
+        raise ArgumentError("concat", flat["concat"], "no such option: W_o joins the heads (Eq. 6)", "out_projection")
+
+
+def _check_sizes(
+    in_channels: int, out_channels: int, heads: int, num_relations: int | None, options: ConvSettings
 ) -> None:
-    one_of("hop_weights", hop_weights, HopWeights)
-    one_of("mode", mode, Mode)
-    checks.alpha(alpha, 1, True, above_zero=mode == "exact")
-    if hop_weights != "fixed" and not 0 < alpha < 1:
-        raise ValueError(f"alpha is {alpha}; allowed with hop_weights={hop_weights!r}: between 0 and 1, both excluded")
-    if mode == "exact":
-        if hop_weights == "theta":
-            raise ValueError("hop_weights is 'theta'; allowed with mode='exact': 'fixed' or 'alpha'")
-        if dropout or feature_dropout:
-            raise ValueError(
-                f"dropout is {dropout} and feature_dropout {feature_dropout}; allowed with mode='exact': 0"
-            )
+    for name, value, most in (("out_channels", out_channels, 1 << 24), ("heads", heads, 4096)):
+        check_size(name, value, most)
+    if num_relations is not None:
+        check_size("num_relations", num_relations, 1 << 40)
+    if options.head_form == "split" and out_channels % heads:
+        raise ArgumentError("out_channels", out_channels, f"a multiple of heads, {heads}")
+    if in_channels == LAZY:
+        if options.head_form == "full":
+            raise ArgumentError("in_channels", in_channels, "a width with head_form 'full', as each head has it")
+        if num_relations is not None and options.relation_channels is None:
+            raise ArgumentError("in_channels", in_channels, "a width, or relation_channels beside it")
+        return
+    check_size("in_channels", in_channels)
+    if options.head_form == "full" and not options.out_projection and out_channels != heads * in_channels:
+        allowed = f"{heads * in_channels} (heads * in_channels), with head_form 'full' and out_projection False"
+        raise ArgumentError("out_channels", out_channels, allowed)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from magna.nn.plain import is_plain
 from magna.nn.sparse import SparseRows
 from magna.ops import checks, dropout
 from magna.ops.backend.registry import may_keep
@@ -36,7 +35,7 @@ def draw_seed(device: torch.device) -> Tensor:
     seeds = left.setdefault(device, [])
     if not seeds:
         # Every second number: a kernel is compiled once more for pointers that are no multiples of 16 bytes.
-        seeds.extend(_draw(2 * _SEEDS, device)[::2].split(1))
+        seeds.extend(torch.split(_draw(2 * _SEEDS, device)[::2], 1))
     return seeds.pop()
 
 
@@ -98,27 +97,6 @@ class Dropout(nn.Module):
 
     def extra_repr(self) -> str:
         return f"p={self.p}" + (", rows=True" if self.rows else "")
-
-
-class Held(NamedTuple):
-    """A tensor whose dropout is drawn, and left to whoever reads it: a norm does it in passing."""
-
-    x: Tensor
-    p: Rate
-    seed: Tensor
-    backend: Backend
-
-
-def hold(x: Tensor, dropout: nn.Module) -> Tensor | Held:
-    """What a module gives; where that is dropout and nothing else, it is left to whoever is next."""
-    if is_plain(dropout, Dropout) and dropout.drops and not dropout.rows:
-        return Held(x, dropout.p, draw_seed(x.device), dropout.backend)
-    return dropout(x)
-
-
-def done(x: Tensor | Held) -> Tensor:
-    """What was held, under its dropout."""
-    return dropout(x.x, x.p, x.seed, backend=x.backend, validate=False) if isinstance(x, Held) else x
 
 
 def is_zero(rate: Rate) -> bool:

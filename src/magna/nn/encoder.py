@@ -7,19 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from magna.config.layers import BlockOptions, EncoderOptions, MAGNAOptions
+from magna.errors import ArgumentError
 from magna.graph import Graph
+from magna.nn import fused
 from magna.nn.attention import check_size, graph_at_door
 from magna.nn.block import MAGNABlock
-from magna.nn.conv import MAGNAConv
 from magna.nn.dropout import Dropout, draw_seed
 from magna.nn.hub import Saved
 from magna.nn.init import fill_linear, fill_matrix
 from magna.nn.linear import Linear
-from magna.nn.norm import NormLayer, add, add_norm, make_norm
-from magna.nn.options import complete, defaults
-from magna.nn.plain import is_plain
-from magna.nn.sparse import SparseRows, as_dense
-from magna.typing import Norm, one_of
+from magna.nn.norm import make_norm, reset_norm
+from magna.nn.sparse import Dense, SparseRows
 
 
 class MAGNA(Saved):
@@ -27,11 +26,11 @@ class MAGNA(Saved):
 
     .. math:: H^{(0)} = X W_{in}, \quad H^{(l+1)} = \mathrm{Block}_l(H^{(l)}), \quad \mathrm{out} = H^{(L)} W_{out}
 
-    The attention of block i: a forward hook on `model.blocks[i].conv.attention` gets the scores [E, H] of the edges;
-    `edge_softmax` of them with the graph is the attention.
+    A forward hook on `model.blocks[i].conv.attention` gets the scores [E, H] of the edges in block i; `edge_softmax` of
+    them with the graph is the attention.
 
     `save_pretrained(folder)` writes config.json and model.safetensors, `from_pretrained(folder)` reads them. `config`
-    is every setting as config.json holds it: `MAGNA(**model.config)` is a model of the same form.
+    holds every setting as config.json does: `MAGNA(**model.config)` is a model of the same form.
 
     Args:
         in_channels: width of the node features (or of the embeddings that are passed as features).
@@ -39,17 +38,10 @@ class MAGNA(Saved):
         num_layers: number of blocks.
         out_channels: width of the output head, the number of classes; None: no head, the hidden states come out.
         heads: attention heads of each block.
-        input_projection: True: a linear layer to `hidden_channels` first; a number: to that width; False: none, the
-            first block takes the features as they are and projects its residual.
-        final_norm: norm on the last hidden states, "none", "layer", "unbiased" or "batch".
-        node_dropout: of whole rows of the features, before anything else.
-        embed_dropout: on the features, before the input projection.
-        classifier_dropout: on the last hidden states, before the output head.
-        edge_dropout_shared: all blocks leave out the same edges; False: each block draws its own.
-        relation_channels: width of a relation's embedding; None: `hidden_channels`, in a link predictor
-            `entity_channels`.
-        relation_embedding: own one table of relation embeddings for all blocks. False: it comes with each call.
-        options: every keyword option of :class:`MAGNABlock` and :class:`MAGNAConv`, such as `K`, `alpha`, `norm`.
+        num_relations: number of edge types; None for a graph without types. One table of relation embeddings serves
+            all blocks; its width is `hidden_channels` unless `relation_channels` is given.
+        options: all other options, see :class:`magna.config.layers.EncoderOptions`.
+        flat: single ones of these options, such as `K=3` or `norm="none"`.
 
     Shapes: x [N, in_channels], edge_index [2, E], edge_type [E] → [N, out_channels or hidden_channels].
 
@@ -58,13 +50,6 @@ class MAGNA(Saved):
     torch.Size([3, 3])
     """
 
-    # What may differ between models that are trained side by side (`magna.training.trials`).
-    BATCHED = frozenset(
-        {"K", "alpha", "negative_slope", "score_scale", "dropout", "feature_dropout", "edge_dropout"}
-        | {"node_dropout", "embed_dropout", "input_dropout", "output_dropout", "residual_dropout", "classifier_dropout"}
-        | {"ffn_dropout", "ffn_output_dropout"}
-    )
-
     def __init__(
         self,
         in_channels: int,
@@ -72,86 +57,70 @@ class MAGNA(Saved):
         num_layers: int,
         out_channels: int | None = None,
         *,
-        heads: int = 8,
-        input_projection: bool | int = True,
-        final_norm: Norm = "none",
-        node_dropout: float = 0.0,
-        embed_dropout: float = 0.0,
-        classifier_dropout: float = 0.0,
-        edge_dropout_shared: bool = False,
-        relation_embedding: bool = True,
-        **options: Any,
+        heads: int = MAGNAOptions.heads,
+        num_relations: int | None = None,
+        options: EncoderOptions | None = None,
+        **flat: Any,
     ) -> None:
         super().__init__()
-        settings = complete(options, MAGNABlock, MAGNAConv)
-        # Written into config.json, so that it is complete whatever the defaults of a later version are.
-        self.config: dict[str, Any] = settings | {
+        self.options = options = EncoderOptions.of(options, flat)
+        sizes: dict[str, Any] = {
             "in_channels": in_channels,
             "hidden_channels": hidden_channels,
             "num_layers": num_layers,
-            "out_channels": out_channels,
-            "heads": heads,
-            "input_projection": input_projection,
-            "final_norm": final_norm,
-            "node_dropout": node_dropout,
-            "embed_dropout": embed_dropout,
-            "classifier_dropout": classifier_dropout,
-            "edge_dropout_shared": edge_dropout_shared,
-            "relation_embedding": relation_embedding,
         }
-        for name, size in (
-            ("in_channels", in_channels),
-            ("hidden_channels", hidden_channels),
-            ("num_layers", num_layers),
-        ):
-            check_size(name, size)
-        one_of("final_norm", final_norm, Norm)
+        for name, size in sizes.items():
+            check_size(name, size, MAGNAOptions.options()["num_layers"].high if name == "num_layers" else None)
+        # With all values, so that config.json is complete whatever the defaults of a later version are.
+        sizes |= {"out_channels": out_channels, "heads": heads, "num_relations": num_relations}
+        self.config: dict[str, Any] = sizes | options.flat()
         self.in_channels, self.hidden_channels, self.out_channels = in_channels, hidden_channels, out_channels
-        self.num_relations: int | None = settings["num_relations"]
-        self.edge_dropout_shared = edge_dropout_shared
+        self.num_relations = num_relations
 
-        # One table serves all blocks: r_k carries no layer in Eq. 1.
-        settings["relation_embedding"] = False
-        if settings["relation_channels"] is None:
-            settings["relation_channels"] = hidden_channels
+        parts: dict[str, Any] = {"relation_embedding": False}  # r_k has no layer in Eq. 1
         self.relation_table: nn.Parameter | None = None
-        if self.num_relations is not None and relation_embedding:
-            rows = self.num_relations + settings["add_self_loops"]
-            self.relation_table = nn.Parameter(torch.empty(rows, settings["relation_channels"]))
-
-        backend = settings["backend"]
-        self.node_dropout = Dropout(node_dropout, rows=True, name="node_dropout", backend=backend)
-        self.embed_dropout = Dropout(embed_dropout, name="embed_dropout", backend=backend)
-        width = _input_width(input_projection, in_channels, hidden_channels)
-        self.input_projection = Linear(in_channels, width, backend=backend) if input_projection is not False else None
-        widths = [width] + [hidden_channels] * num_layers
-        self.blocks = nn.ModuleList(MAGNABlock(w, hidden_channels, heads, **settings) for w in widths[:-1])
-        self.final_norm: NormLayer = make_norm(final_norm, hidden_channels, settings["norm_eps"], backend)
-        self.classifier_dropout = Dropout(classifier_dropout, name="classifier_dropout", backend=backend)
-        self.classifier: Linear | None = None
+        if num_relations is not None:
+            parts["relation_channels"] = channels = options.relation_channels or hidden_channels
+            if options.relation_embedding:
+                self.relation_table = nn.Parameter(torch.empty(num_relations + options.add_self_loops, channels))
+        backend, width = options.backend, _input_width(options, in_channels, hidden_channels)
+        self.node_dropout = Dropout(options.node_dropout, rows=True, backend=backend)
+        self.embed_dropout = Dropout(options.embed_dropout, backend=backend)
+        projects = options.input_projection is not False
+        self.input_projection: nn.Module = Linear(in_channels, width, backend=backend) if projects else Dense()
+        shared, widths = options.part(BlockOptions, **parts), [width] + [hidden_channels] * (num_layers - 1)
+        self.blocks = nn.ModuleList(
+            MAGNABlock(width, hidden_channels, heads, num_relations=num_relations, options=shared) for width in widths
+        )
+        self.final_norm = make_norm(options.final_norm, hidden_channels, options.norm_eps, backend)
+        self.classifier_dropout = Dropout(options.classifier_dropout, backend=backend)
+        self.classifier: nn.Module = nn.Identity()
         if out_channels is not None:
             check_size("out_channels", out_channels)
             self.classifier = Linear(hidden_channels, out_channels, backend=backend)
-        elif classifier_dropout > 0:
-            raise ValueError(f"classifier_dropout is {classifier_dropout}; allowed: 0 for a model without output head")
+        elif options.classifier_dropout > 0:
+            raise ArgumentError("classifier_dropout", options.classifier_dropout, "0 without out_channels")
+        # The draws follow the order of the parts above, then that of `reset_parameters`, which fills all again.
         self.reset_parameters()
+
+    BATCHED = EncoderOptions.per_trial()
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
-        """Every keyword option of the model, its blocks and their layers, with its default."""
-        return defaults(MAGNABlock, MAGNAConv, cls)
+        """Every option of the model with its default."""
+        options = {name: getattr(MAGNAOptions, name) for name in ("heads", *EncoderOptions.options())}
+        return options | {"num_relations": None}
 
     def reset_parameters(self) -> None:
-        init = self.config["init"]
+        init = self.options.init
         if self.relation_table is not None:
             fill_matrix(self.relation_table, init)
         for block in self.blocks:
             assert isinstance(block, MAGNABlock)
             block.reset_parameters()
-        if not isinstance(self.final_norm, nn.Identity):
-            self.final_norm.reset_parameters()
+        reset_norm(self.final_norm)
         for linear in (self.input_projection, self.classifier):
-            if linear is not None:
+            if isinstance(linear, Linear):
                 fill_linear(linear, init)
 
     def forward(
@@ -163,28 +132,24 @@ class MAGNA(Saved):
         *,
         edge_mask: Tensor | None = None,
     ) -> Tensor:
-        """Class scores, or hidden states where the model has no head; see :meth:`MAGNAConv.forward`."""
+        """Class scores, or hidden states of a model without a head; see :meth:`MAGNAConv.forward`."""
         graph = graph_at_door(x, edge_index, edge_type, self.in_channels, self.num_relations)
-        if relation is None:
-            relation = self.relation_table
-        seed = draw_seed(x.device) if self.training and self.edge_dropout_shared else None
-        features = self.embed_dropout(self.node_dropout(x))
-        h = as_dense(features) if self.input_projection is None else self.input_projection(features)
-        beside = None
-        for block in self.blocks:
-            call = {"relation": relation, "edge_mask": edge_mask, "edge_seed": seed}
-            if is_plain(block, MAGNABlock):
-                h, beside = block.step(h, beside, graph, **call)
-            else:
-                h, beside = block(add(h, beside), graph, **call), None
-        _, h = add_norm(h, beside, self.final_norm)
-        return h if self.classifier is None else self.classifier(self.classifier_dropout(h))
+        relation = self.relation_table if relation is None else relation
+        seed = draw_seed(x.device) if self.training and self.options.edge_dropout_shared else None
+        edges = {"relation": relation, "edge_mask": edge_mask, "edge_seed": seed}
+        h = self.input_projection(self.embed_dropout(self.node_dropout(x)))
+        if fused.covers(self, h):
+            h = fused.walk(self, h, graph, **edges)
+        else:
+            for block in self.blocks:
+                h = block(h, graph, **edges)
+            h = self.final_norm(h)
+        out: Tensor = self.classifier(self.classifier_dropout(h))
+        return out
 
 
-def _input_width(input_projection: bool | int, in_channels: int, hidden_channels: int) -> int:
-    if input_projection is True:
-        return hidden_channels
-    if input_projection is False:
-        return in_channels
-    check_size("input_projection", input_projection)
-    return input_projection
+def _input_width(options: EncoderOptions, in_channels: int, hidden_channels: int) -> int:
+    """The width of the first block's input."""
+    widths = {True: hidden_channels, False: in_channels}
+    choice = options.input_projection
+    return widths[choice] if isinstance(choice, bool) else choice

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from magna.config.layers import ConvSettings
 from magna.ops import geometric_weights
 from magna.ops.checks import Rate
-from magna.typing import HopWeights, Mode
 
 
 class Hops(nn.Module):
@@ -22,30 +22,20 @@ class Hops(nn.Module):
     A layer reads nothing else of its hops, so another module can stand in this place: one whose weights [H, K + 1] and
     rates [K, 1] are tensors gives `{"theta": …, "feature_dropout": …}`.
 
-    >>> Hops(heads=2, K=3, alpha=0.2)()
-    {'feature_dropout': 0.0, 'K': 3, 'alpha': 0.2}
+    >>> Hops(heads=2, options=ConvSettings(K=3, alpha=0.2))()
+    {'memory': 'auto', 'feature_dropout': 0.0, 'K': 3, 'alpha': 0.2}
     """
 
     PER_TRIAL = ("K", "alpha", "feature_dropout")
 
-    def __init__(
-        self,
-        heads: int,
-        K: int,
-        alpha: float,
-        hop_weights: HopWeights = "fixed",
-        mode: Mode = "truncated",
-        tolerance: float = 1e-6,
-        feature_dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, heads: int, options: ConvSettings) -> None:
         super().__init__()
-        self.K, self.alpha = K, alpha
-        self.hop_weights: HopWeights = hop_weights
-        self.mode: Mode = mode
-        self.tolerance = tolerance
-        self.feature_dropout: Rate = feature_dropout
-        self.alpha_logit = nn.Parameter(torch.empty(heads)) if hop_weights == "alpha" else None
-        self.theta_logit = nn.Parameter(torch.empty(heads, K + 1)) if hop_weights == "theta" else None
+        self.options = options
+        self.K, self.alpha = options.K, options.alpha
+        self.feature_dropout: Rate = options.feature_dropout
+        learnt = options.hop_weights
+        self.alpha_logit = nn.Parameter(torch.empty(heads)) if learnt == "alpha" else None
+        self.theta_logit = nn.Parameter(torch.empty(heads, self.K + 1)) if learnt == "theta" else None
         self.reset_parameters()
 
     @torch.no_grad()
@@ -58,12 +48,14 @@ class Hops(nn.Module):
 
     def forward(self) -> dict[str, Any]:
         alpha = self.alpha if self.alpha_logit is None else self.alpha_logit.sigmoid()
-        if self.mode == "exact":
-            return {"mode": "exact", "tolerance": self.tolerance, "alpha": alpha}
-        schedule: dict[str, Any] = {"feature_dropout": self.feature_dropout if self.training else 0.0}
+        if self.options.mode == "exact":
+            return {"mode": "exact", "tolerance": self.options.tolerance, "alpha": alpha}
+        rate = self.feature_dropout if self.training else 0.0
+        schedule = {"memory": self.options.memory, "feature_dropout": rate}
         if self.theta_logit is not None:
             return schedule | {"theta": self.theta_logit.softmax(1)}
         return schedule | {"K": self.K, "alpha": alpha}
 
     def extra_repr(self) -> str:
-        return f"K={self.K}, alpha={self.alpha}" if self.mode == "truncated" else f"alpha={self.alpha}, mode='exact'"
+        hops = f"K={self.K}" if self.options.mode == "truncated" else "mode='exact'"
+        return f"{hops}, alpha={self.alpha}"

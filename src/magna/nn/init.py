@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from magna.typing import Init
 
@@ -18,7 +19,9 @@ def attention_gain(typed: bool) -> float:
 
 
 def fill_matrix(weight: Tensor, init: Init, gain: float = 1.0) -> None:
-    """`gain` belongs to the authors' starting values; plain Glorot has none."""
+    """Fill a matrix unless its shape is not known yet; `gain` belongs to the authors' values."""
+    if is_lazy(weight):
+        return
     if init == "official":
         nn.init.xavier_normal_(weight, gain)
     else:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import UninitializedParameter
 
 from magna import ops
 from magna.nn.sparse import SparseRows, sparse_linear
@@ -10,7 +12,7 @@ from magna.typing import Backend
 
 
 class Linear(nn.Linear):
-    """`torch.nn.Linear`, with `relu` the ReLU of it; quicker on a GPU where there are many rows.
+    """`torch.nn.Linear`, with `relu` the ReLU of it; faster on a GPU with many rows.
 
     Shapes: [N, in_channels] → [N, out_channels].
     """
@@ -27,3 +29,23 @@ class Linear(nn.Linear):
             out = sparse_linear(x, self.weight, self.bias, backend=self.backend)
             return out.relu() if self.relu else out
         return ops.linear(x, self.weight, self.bias, relu=self.relu, backend=self.backend)
+
+
+class LazyLinear(LazyModuleMixin, Linear):
+    """A `Linear` without bias that takes its width from its first input, or from the weights that it loads."""
+
+    cls_to_become = Linear
+    weight: UninitializedParameter
+
+    def __init__(self, _: int, out_channels: int, bias: bool = False, *, backend: Backend = "auto") -> None:
+        super().__init__(0, 0, bias=bias, backend=backend)
+        self.weight = UninitializedParameter()
+        self.out_features = out_channels
+
+    def reset_parameters(self) -> None:
+        """Leave the values to the layer around, which fills them once their shape is known."""
+
+    def initialize_parameters(self, x: Tensor | SparseRows) -> None:
+        if self.has_uninitialized_params():
+            self.weight.materialize((self.out_features, x.size(1)))
+        self.in_features = self.weight.size(1)

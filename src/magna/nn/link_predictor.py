@@ -8,15 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from magna.config.layers import LinkPredictorOptions, MAGNAOptions
 from magna.graph import Graph
 from magna.nn.attention import check_size
-from magna.nn.block import MAGNABlock
-from magna.nn.conv import MAGNAConv
 from magna.nn.decoder import DECODERS
 from magna.nn.encoder import MAGNA
 from magna.nn.hub import Saved
 from magna.nn.norm import make_norm
-from magna.nn.options import complete, defaults
 from magna.ops import lookup, lookups
 from magna.ops.answers import Own
 from magna.ops.reference import with_own
@@ -24,6 +22,7 @@ from magna.typing import DecoderName, Norm, RelationSource, one_of
 
 # Options of the encoder that follow from the knowledge graph.
 _OWNED = ("num_relations", "relation_channels", "relation_embedding", "add_self_loops")
+_SIZES = ("hidden_channels", "num_layers")
 
 
 class Triples(NamedTuple):
@@ -131,8 +130,8 @@ class LinkPredictor(Saved):
         for name in _OWNED:
             if name in options:
                 raise ValueError(f"{name!r} is given; the link predictor sets it itself")
-        encoder = complete(options, MAGNABlock, MAGNAConv, MAGNA)
-        encoder = {name: value for name, value in encoder.items() if name not in _OWNED}
+        whole = MAGNAOptions.of(None, options)
+        encoder = {name: value for name, value in whole.flat().items() if name not in (*_OWNED, *_SIZES)}
         relation_channels = entity_channels if relation_channels is None else relation_channels
         # Written into config.json, so that it is complete whatever the defaults of a later version are.
         self.config: dict[str, Any] = encoder | {
@@ -184,8 +183,8 @@ class LinkPredictor(Saved):
                 **encoder,
             )
         # The encoder has its own.
-        final_norm: Norm = encoder["final_norm"] if num_layers == 0 else "none"
-        self.norm = make_norm(final_norm, channels, encoder["norm_eps"], encoder["backend"])
+        final_norm: Norm = whole.final_norm if num_layers == 0 else "none"
+        self.norm = make_norm(final_norm, channels, whole.norm_eps, whole.backend)
         # Where nothing stands between the table and the product, the table has the scale that the product asks for.
         direct = relation_channels == channels and DECODERS[decoder].PROJECTS
         self.relation_std = DECODERS[decoder].start_std(channels) if direct else embedding_std
@@ -196,8 +195,8 @@ class LinkPredictor(Saved):
             relation_std=self.relation_std,
             dropout=decoder_dropout,
             entity_bias=entity_bias,
-            init=encoder["init"],
-            backend=encoder["backend"],
+            init=whole.init,
+            backend=whole.backend,
             fill=False,  # below, in the order that the results of a seed rest on
         )
         self.skip: LinkPredictor | None = None
@@ -211,13 +210,16 @@ class LinkPredictor(Saved):
                 decoder=decoder,
                 entity_channels=skip_channels,
                 embedding_std=embedding_std,
-                backend=encoder["backend"],
+                backend=whole.backend,
             )
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
         """Every keyword option of the link predictor and its encoder, with its default."""
-        return {name: value for name, value in MAGNA.defaults().items() if name not in _OWNED} | defaults(cls)
+        names = [
+            name for name in LinkPredictorOptions.options() if name not in (*_OWNED[::2], "add_self_loops", *_SIZES)
+        ]
+        return {name: getattr(LinkPredictorOptions, name) for name in names} | {"typed": True}
 
     def reset_parameters(self) -> None:
         if self.config["init"] == "official":

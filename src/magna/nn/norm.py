@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from magna import ops
-from magna.nn.dropout import Dropout, Held, done, draw_seed
-from magna.nn.plain import is_plain
-from magna.typing import Backend, Norm, one_of
+from magna.errors import ArgumentError
+from magna.typing import Backend, Norm
 
 
 class _OnePass(nn.Module):
-    """A norm that is taken in one pass with the sum before it and the dropout on either side."""
+    """Base of the norms over the channels of a row."""
 
     UNBIASED: bool
     weight: nn.Parameter
@@ -25,15 +24,10 @@ class _OnePass(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.added(x, None)[1]
 
-    def added(self, x: Tensor | Held, beside: Tensor | None, dropout: Dropout | None = None) -> tuple[Tensor, Tensor]:
-        """X + beside and its norm under dropout."""
-        how: dict[str, Any] = {"unbiased": self.UNBIASED, "backend": self.backend, "validate": False}
-        if isinstance(x, Held):
-            how |= {"x_p": x.p, "x_seed": x.seed}
-            x = x.x
-        if dropout is not None and dropout.drops:
-            how |= {"p": dropout.p, "seed": draw_seed(x.device)}
-        return ops.add_norm(x, beside, self.weight, self.bias, self.eps, **how)
+    def added(self, x: Tensor, added: Tensor | None, **dropouts: Any) -> tuple[Tensor, Tensor]:
+        """The sum x + added and its norm; `dropouts` are those of `ops.add_norm`, on x and on the norm."""
+        dropouts |= {"unbiased": self.UNBIASED, "backend": self.backend, "validate": False}
+        return ops.add_norm(x, added, self.weight, self.bias, self.eps, **dropouts)
 
 
 class LayerNorm(_OnePass, nn.LayerNorm):
@@ -75,7 +69,7 @@ class UnbiasedLayerNorm(_OnePass):
     def __init__(self, channels: int, eps: float = 1e-6, *, backend: Backend = "auto") -> None:
         super().__init__()
         if channels < 2:
-            raise ValueError(f"channels is {channels}; allowed with norm='unbiased': 2 and above")
+            raise ArgumentError("channels", channels, "2 or more with norm 'unbiased'")
         self.eps, self.backend = eps, backend
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
@@ -131,29 +125,17 @@ class BatchNorm(nn.Module):
 NormLayer = LayerNorm | UnbiasedLayerNorm | BatchNorm | nn.Identity
 
 
-def add(x: Tensor | Held, beside: Tensor | None) -> Tensor:
-    """X + beside."""
-    return done(x) if beside is None else done(x) + beside
-
-
-def add_norm(
-    x: Tensor | Held, beside: Tensor | None, norm: NormLayer, dropout: Dropout | None = None
-) -> tuple[Tensor, Tensor]:
-    """X + beside and its norm, of whatever kind, under dropout of its entries."""
-    if is_plain(norm, LayerNorm, UnbiasedLayerNorm) and (dropout is None or is_plain(dropout, Dropout)):
-        return norm.added(x, beside, dropout)
-    total = add(x, beside)
-    return total, norm(total) if dropout is None else dropout(norm(total))
-
-
 def make_norm(norm: Norm, channels: int, eps: float | None = None, backend: Backend = "auto") -> NormLayer:
-    """The norm of that name; where eps is None, its own default (1e-6 in "unbiased", else 1e-5)."""
-    one_of("norm", norm, Norm)
-    if eps is not None and not eps >= 0:
-        raise ValueError(f"norm_eps is {eps}; allowed: 0 and above, or None for the norm's own")
+    """A norm by its name; if eps is None, with its default (1e-6 in "unbiased", else 1e-5)."""
     if norm == "none":
         return nn.Identity()
-    own = {} if eps is None else {"eps": eps}
+    options: dict[str, Any] = {} if eps is None else {"eps": eps}
     if norm == "batch":
-        return BatchNorm(channels, **own)
-    return (LayerNorm if norm == "layer" else UnbiasedLayerNorm)(channels, **own, backend=backend)
+        return BatchNorm(channels, **options)
+    return (LayerNorm if norm == "layer" else UnbiasedLayerNorm)(channels, **options, backend=backend)
+
+
+def reset_norm(norm: NormLayer) -> None:
+    """Set gain 1 and shift 0; the norm "none" has neither."""
+    if not isinstance(norm, nn.Identity):
+        norm.reset_parameters()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magna.graph import Graph
@@ -75,6 +75,13 @@ class SparseRows:
 
 def as_dense(x: Tensor | SparseRows) -> Tensor:
     return x.dense() if isinstance(x, SparseRows) else x
+
+
+class Dense(nn.Module):
+    """Features as a dense matrix, in the place of an input projection."""
+
+    def forward(self, x: Tensor | SparseRows) -> Tensor:
+        return as_dense(x)
 
 
 def has_few_entries(x: Tensor) -> bool:

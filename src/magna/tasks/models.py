@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from magna.baselines import GAT, DiffGCN
+from magna.config.layers import LinkPredictorOptions, MAGNAOptions
 from magna.config.schema import Config, ModelConfig
+from magna.errors import ArgumentError
 from magna.nn import MAGNA, LinkPredictor
 from magna.nn.attention import check_size
 from magna.nn.hub import Saved
@@ -116,7 +118,14 @@ def _settings(config: ModelConfig, kind: type[Single | LinkPredictor], name: str
         if key not in takes and value != getattr(ModelConfig, key):
             allowed = ", ".join(setting for setting in settings if setting in takes)
             raise ValueError(f"model.{key} is {value!r}, but {name} has no such setting; allowed: {allowed}")
-    return {key: value for key, value in settings.items() if key in takes}
+    settings = {key: value for key, value in settings.items() if key in takes}
+    if kind is MAGNA or kind is LinkPredictor:
+        kinds = MAGNAOptions if kind is MAGNA else LinkPredictorOptions
+        try:
+            settings = {key: value for key, value in kinds(**settings).flat().items() if key in settings}
+        except ArgumentError as error:
+            raise error.renamed(f"model.{error.name}") from None
+    return settings
 
 
 @contextmanager

@@ -99,7 +99,8 @@ class TrialHops(Hops):
             # Where K is smaller, the first hops only bring the features to its start: nothing is dropped there.
             number = torch.arange(self.most, 0, -1, device=self.K.device)
             rate = torch.where(number <= self.K, rate, 0.0)[:, None]
-        return {"theta": geometric_weights(alpha, self.K, self.most), "feature_dropout": rate}
+        theta = geometric_weights(alpha, self.K, self.most)
+        return {"memory": schedule["memory"], "theta": theta, "feature_dropout": rate}
 
 
 class Batch:

@@ -1,0 +1,158 @@
+"""The fast walk through the blocks of a model on a GPU: additions, dropouts and norms in one pass, products together.
+
+The definition of each step is the forward of the module that it replaces. On the CPU both give the same bits; there
+nothing is gained, so the walk is not taken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
+
+from magna import ops
+from magna.graph import Graph
+from magna.nn.attention import EdgeAttention
+from magna.nn.block import FeedForward, MAGNABlock, Zero
+from magna.nn.conv import MAGNAConv
+from magna.nn.dropout import Dropout, draw_seed
+from magna.nn.linear import Linear
+from magna.nn.norm import BatchNorm, LayerNorm, UnbiasedLayerNorm
+from magna.ops.backend.registry import choose
+from magna.ops.checks import Rate
+from magna.ops.gpu.linear import as_multiplied
+
+if TYPE_CHECKING:
+    from magna.nn.encoder import MAGNA
+
+_NORMS = LayerNorm, UnbiasedLayerNorm, BatchNorm, nn.Identity
+
+
+class Deferred(NamedTuple):
+    """A tensor and a dropout on it that has its seed; the norm that reads the tensor applies it in passing."""
+
+    x: Tensor
+    dropout: Dropout
+    seed: Tensor
+
+
+def covers(model: MAGNA, x: Tensor) -> bool:
+    """True if the walk gives what the modules would, and faster: exact classes, no hooks, no compiled form, a GPU."""
+    if choose(model.options.backend, x.device) != "triton":
+        return False
+    if _has_any_global_hook():  # type: ignore[no-untyped-call]
+        return False
+    return _is_exactly(model.final_norm, *_NORMS) and all(map(_is_covered, model.blocks))
+
+
+def walk(model: MAGNA, x: Tensor, graph: Graph, **edges: Any) -> Tensor:
+    """The hidden states after all blocks and the final norm.
+
+    A block returns its output as two summands, which the next norm adds up.
+    """
+    branch: Tensor | Deferred = x
+    stream: Tensor | None = None
+    for block in model.blocks:
+        assert isinstance(block, MAGNABlock)
+        branch, stream = _block(block, branch, stream, graph, edges)
+    return _add_norm(branch, stream, model.final_norm)[1]
+
+
+def _is_covered(block: Any) -> bool:
+    if not _is_exactly(block, MAGNABlock) or not _is_exactly(block.conv, MAGNAConv):
+        return False
+    conv, half, norms = block.conv, block.feed_forward, [block.norm]
+    parts = [(block.input_dropout, Dropout), (block.output_dropout, Dropout), (conv.value, Linear)]
+    if not _is_exactly(conv.attention, EdgeAttention):
+        return False
+    parts += [(conv.attention.source, Linear), (conv.attention.target, Linear)]
+    if _is_exactly(half, FeedForward) and _is_exactly(half.layers, nn.Sequential) and len(half.layers) == 4:
+        parts += zip(half.layers, (Linear, Dropout, Linear, Dropout), strict=True)
+        norms.append(half.norm)
+    else:
+        parts.append((half, nn.ELU))
+    return all(part is None or _is_exactly(part, kind) for part, kind in parts) and all(
+        _is_exactly(norm, *_NORMS) for norm in norms
+    )
+
+
+def _is_exactly(module: Any, *kinds: type[nn.Module]) -> bool:
+    """True if calling the module is the forward of one of these classes and nothing else."""
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    return type(module) in kinds and not any(hooks) and module._compiled_call_impl is None
+
+
+def _block(
+    block: MAGNABlock, branch: Tensor | Deferred, stream: Tensor | None, graph: Graph, edges: dict[str, Any]
+) -> tuple[Tensor | Deferred, Tensor | None]:
+    x, normed = _add_norm(branch, stream, block.norm, block.input_dropout)
+    attended = _defer(_conv(block.conv, normed, graph, **edges), block.output_dropout)
+    residual = None if isinstance(block.residual, Zero) else block.residual(block.residual_dropout(x))
+    if not isinstance(block.feed_forward, FeedForward):
+        return block.feed_forward(_sum(attended, residual)), None
+    h, normed = _add_norm(attended, residual, block.feed_forward.norm)
+    return _feed_forward(block.feed_forward, normed), h
+
+
+def _conv(
+    conv: MAGNAConv,
+    x: Tensor,
+    graph: Graph,
+    relation: Tensor | None,
+    edge_mask: Tensor | None,
+    edge_seed: Tensor | None,
+) -> Tensor:
+    """`MAGNAConv.forward` with all its projections of x as one product, which share one gradient of x."""
+    graph, edge_mask = conv.door(x, graph, None, edge_mask)
+    hops, seed = conv.schedule(x.device)
+    layers = [layer for layer in (conv.attention.source, conv.attention.target) if layer is not None]
+    groups = [[layer.weight for layer in layers]] + ([] if conv.value is None else [[conv.value.weight]])
+    products = ops.linears(x, groups, backend=conv.options.backend)
+    ends, *values = (torch.unflatten(product, -1, (-1, conv.attention.head_channels)) for product in products)
+    scores = conv.attention.scores(ends, graph, relation)
+    if conv.options.head_form == "full":
+        value = as_multiplied(x)[:, None].expand(-1, conv.heads, -1)
+    else:
+        value = values[0] if values else ends
+    weights = conv.softmax(scores, graph, edge_mask, seed if edge_seed is None else edge_seed)
+    out: Tensor = conv.out(conv.diffuse(value, weights, graph, hops, seed).flatten(1))
+    return out if conv.bias is None else out + conv.bias
+
+
+def _feed_forward(half: FeedForward, x: Tensor) -> Tensor | Deferred:
+    layers: Any = half.layers
+    first, dropout, second, output_dropout = layers
+    if dropout.drops:
+        x = second(dropout(first(x)))
+    else:
+        x = ops.feed_forward(x, first.weight, first.bias, second.weight, second.bias, backend=first.backend)
+    return _defer(x, output_dropout)
+
+
+def _defer(x: Tensor, dropout: Dropout) -> Tensor | Deferred:
+    """A tensor whose dropout has drawn its seed and is left to the next reader."""
+    return Deferred(x, dropout, draw_seed(x.device)) if dropout.drops else x
+
+
+def _sum(x: Tensor | Deferred, added: Tensor | None) -> Tensor:
+    if isinstance(x, Deferred):
+        x = ops.dropout(x.x, x.dropout.p, x.seed, backend=x.dropout.backend, validate=False)
+    return x if added is None else x + added
+
+
+def _add_norm(
+    x: Tensor | Deferred, added: Tensor | None, norm: nn.Module, dropout: Dropout | None = None
+) -> tuple[Tensor, Tensor]:
+    """The sum x + added, and its norm under dropout."""
+    if not isinstance(norm, LayerNorm | UnbiasedLayerNorm):
+        total = _sum(x, added)
+        return total, norm(total) if dropout is None else dropout(norm(total))
+    drawn: dict[str, Rate | Tensor] = {}
+    if isinstance(x, Deferred):
+        drawn |= {"x_p": x.dropout.p, "x_seed": x.seed}
+        x = x.x
+    if dropout is not None and dropout.drops:
+        drawn |= {"p": dropout.p, "seed": draw_seed(x.device)}
+    return norm.added(x, added, **drawn)

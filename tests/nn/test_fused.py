@@ -1,0 +1,184 @@
+"""The fast walk gives the bits of the plain one, and steps back wherever a module does more than its forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import prune
+
+from magna import MAGNA, Graph, MAGNAConv, edge_softmax
+from magna.nn import fused
+from magna.nn.block import MAGNABlock
+from tests.support.graphs import integers, random_graph, uniform
+
+EDGES = torch.tensor([[0, 1, 2, 3, 3], [1, 2, 3, 0, 1]])
+DROPOUTS = dict.fromkeys(
+    ["input_dropout", "output_dropout", "residual_dropout", "ffn_dropout", "ffn_output_dropout", "edge_dropout"], 0.3
+)
+
+
+@pytest.fixture
+def walks(monkeypatch: pytest.MonkeyPatch) -> list[MAGNA]:
+    """The walk is taken on the CPU, too; each model that takes it is noted."""
+    taken: list[MAGNA] = []
+    plain = fused.walk
+
+    def noted(model: MAGNA, *args: Any, **edges: Any) -> Tensor:
+        taken.append(model)
+        return plain(model, *args, **edges)
+
+    monkeypatch.setattr(fused, "choose", lambda *_: "triton")
+    monkeypatch.setattr(fused, "walk", noted)
+    return taken
+
+
+FORMS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "every dropout": DROPOUTS | {"dropout": 0.2, "feature_dropout": 0.2, "edge_dropout_shared": True},
+    "unbiased": {"norm": "unbiased", "final_norm": "layer", "output_dropout": 0.5, "projection": "shared"},
+    "batch norm": {"norm": "batch", "final_norm": "batch", "output_dropout": 0.5, "head_form": "full"},
+    "no norm, no residual": {"norm": "none", "residual": False, "output_dropout": 0.5, "bias": True},
+    "no feed-forward": {"feed_forward": False, "output_dropout": 0.5, "head_form": "full", "projection": "shared"},
+    "no diffusion": {"diffusion": False, "add_self_loops": True, "ffn_output_dropout": 0.2},
+    "types": {"num_relations": 3, "hop_weights": "theta", "relation_norm": "layer", "out_projection": False},
+    "exact": {"mode": "exact", "input_projection": False, "score_scale": 0.5, "ffn_output_dropout": 0.2},
+}
+
+
+@pytest.mark.parametrize("options", FORMS.values(), ids=FORMS.keys())
+def test_the_walk_gives_the_bits_of_the_plain_forward(
+    walks: list[MAGNA], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    graph, x = random_graph(30, 90, fed=True), uniform(30, 6, seed=1).float()
+    edges = [graph.edge_index] + ([integers(3, graph.num_edges, seed=2)] if "num_relations" in options else [])
+    runs = []
+    for fast in (False, True):
+        monkeypatch.setattr(fused, "choose", lambda *_, fast=fast: "triton" if fast else "cpu")
+        torch.manual_seed(0)
+        model = MAGNA(6, 8, 3, 4, heads=2, **options)
+        optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+        seen = []
+        for _ in range(3):
+            features = x.clone().requires_grad_()
+            out = model(features, *edges)
+            optimiser.zero_grad()
+            out.square().mean().backward()
+            optimiser.step()
+            seen += [out, features.grad, torch.get_rng_state()]
+        runs.append([*seen, *model.parameters(), model.eval()(x, *edges)])
+        assert bool(walks) == fast
+    assert all(torch.equal(*pair) for pair in zip(*runs, strict=True))
+
+
+def test_on_the_cpu_the_plain_forward_runs() -> None:
+    model = _model()
+    assert not fused.covers(model, _x())
+
+
+def test_the_guard_lets_an_unchanged_model_pass(walks: list[MAGNA]) -> None:
+    model = _model()
+    model(_x(), EDGES)
+    assert walks == [model]
+
+
+def _model() -> MAGNA:
+    torch.manual_seed(0)
+    return MAGNA(6, 8, 2, 3, heads=2, K=2, input_dropout=0.5, final_norm="layer").eval()
+
+
+def _x() -> Tensor:
+    return torch.arange(24.0).view(4, 6).sin()
+
+
+HALF = "blocks.1.feed_forward"
+PARTS = ["blocks.1", "final_norm", HALF, f"{HALF}.norm", f"{HALF}.layers", f"{HALF}.layers.3", f"{HALF}.layers.0"]
+PARTS += [f"blocks.1.{name}" for name in ("norm", "input_dropout", "output_dropout", "conv", "conv.value", "conv.out")]
+PARTS += [f"blocks.1.conv.attention{name}" for name in ("", ".source", ".target")]
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_hooks_fire_and_change_nothing(walks: list[MAGNA], name: str) -> None:
+    model, seen = _model(), list[str]()
+    plain = model(_x(), EDGES)
+    handle = model.get_submodule(name).register_forward_hook(lambda *_: seen.append(name))
+    assert torch.equal(model(_x(), EDGES), plain) and seen == [name]
+    handle.remove()
+    assert torch.equal(model(_x(), EDGES), plain) and seen == [name]
+    assert len(walks) >= 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer: layer.register_forward_pre_hook(lambda *_: None),
+        lambda layer: layer.register_full_backward_hook(lambda *_: None),
+        lambda layer: layer.compile(),
+    ],
+)
+def test_what_a_module_does_besides_its_forward_is_left_to_it(
+    walks: list[MAGNA], change: Callable[[nn.Module], object]
+) -> None:
+    model = _model()
+    change(model.get_submodule("blocks.1.conv.value"))
+    assert not fused.covers(model, _x()) and not walks
+
+
+class Doubled(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.project = layer, getattr(layer, "project", None)
+
+    def forward(self, *args: Any, **options: Any) -> Tensor:
+        return 2 * self.layer(*args, **options)
+
+
+@pytest.mark.usefixtures("walks")
+@pytest.mark.parametrize(
+    "name", ["blocks.0", "blocks.0.conv.value", "blocks.0.conv.attention", "blocks.0.feed_forward"]
+)
+def test_a_module_in_the_place_of_another_is_called(name: str) -> None:
+    model, changed = _model(), _model()
+    parent, _, child = name.rpartition(".")
+    setattr(changed.get_submodule(parent), child, Doubled(changed.get_submodule(name)))
+    assert not torch.allclose(changed(_x(), EDGES), model(_x(), EDGES))
+
+
+@pytest.mark.parametrize("options", [{}, {"projection": "shared"}, {"head_form": "full"}, {"num_relations": 2}])
+def test_a_hook_on_the_attention_sees_the_scores(options: dict[str, Any]) -> None:
+    conv = MAGNAConv(6, 8, heads=2, K=2, **options)
+    call = (_x(), EDGES, *([EDGES[0] % 2] if "num_relations" in options else []))
+    out, (_, attention) = conv(*call, return_attention_weights=True)
+    scores: list[Tensor] = []
+    conv.attention.register_forward_hook(lambda module, inputs, output: scores.append(output))
+    assert torch.equal(conv(*call), out)
+    assert torch.equal(edge_softmax(scores[0], Graph.from_edge_index(EDGES, 4)), attention)
+
+
+@pytest.mark.usefixtures("walks")
+def test_pruned_layers_train() -> None:
+    model = _model().train()
+    source: Any = model.get_submodule("blocks.0.conv.attention.source")
+    prune.l1_unstructured(source, "weight", amount=0.5)
+    for _ in range(2):
+        model(_x(), EDGES).sum().backward()
+    assert (source.weight == 0).sum() == source.weight.numel() // 2
+
+
+@pytest.mark.usefixtures("walks")
+@pytest.mark.parametrize("name", ["layers", "norm"])
+def test_a_feed_forward_of_another_form_is_called(name: str) -> None:
+    model, calls = _model(), list[int]()
+    half: Any = model.get_submodule(HALF)
+
+    class Counted(type(getattr(half, name))):  # type: ignore[misc]
+        def forward(self, x: Tensor) -> Tensor:
+            calls.append(1)
+            return super().forward(x)
+
+    getattr(half, name).__class__ = Counted
+    model(_x(), EDGES)
+    assert calls == [1] and isinstance(model.blocks[0], MAGNABlock)
