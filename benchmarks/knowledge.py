@@ -19,6 +19,7 @@ from magna.data.knowledge_graph import Ranking, load_knowledge_graph
 from magna.ops import kvsall_loss, rank_targets
 from magna.ops.loss import LossBackend, Precision, choose_block
 from magna.tasks import LinkPrediction, make_task
+from magna.tasks.link_objective import LinkObjective
 from magna.tasks.metrics import Ranks
 from magna.training.capture import matmul_precision, own_stream
 from magna.training.loop import fit
@@ -98,26 +99,27 @@ def _step(config: Config, device: torch.device, data_dir: str | None) -> Record:
     ends: list[float] = []
     with own_stream(device), matmul_precision(config.train.precision):
         network = task.make_model(config.model).to(device)
-        flops = _flops(task, network)
+        objective = task.objective(config.task, network)
+        flops = _flops(task, objective, network)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         fit(config, task, network, lambda epoch: ends.append(time.perf_counter()))
     # The first epoch began with capturing the step, the last ended with an evaluation.
-    steps = task.num_batches * (len(ends) - 2)
+    steps = objective.num_batches * (len(ends) - 2)
     ms = 1000 * (ends[-2] - ends[0]) / steps
-    row = {"ms": ms, "steps": steps, "batch": task.batch_size}
+    row = {"ms": ms, "steps": steps, "batch": objective.batch_size}
     row |= {"tflop": flops / 1e12, "tflops": flops / ms / 1e9}
     if device.type == "cuda":
         row["peak_bytes"] = torch.cuda.max_memory_allocated(device)
     return row
 
 
-def _flops(task: LinkPrediction, network: Any) -> int:
+def _flops(task: LinkPrediction, objective: LinkObjective, network: Any) -> int:
     with FlopCounterMode(display=False, custom_mapping=_products()) as counter:
-        task.loss(network.train(), task.batches()[0]).backward()
+        objective.loss(network.train(), objective.batches()[0]).backward()
     network.zero_grad()
     # The counter does not see into the loss: the scores twice, and the gradients of queries and candidates.
-    scored = 2 * task.batch_size * task.num_nodes * (network.decoder.channels + network.config["skip_channels"])
+    scored = 2 * objective.batch_size * task.num_nodes * sum(s.decoder.channels for s in network.scorers.values())
     return counter.get_total_flops() + 4 * scored
 
 

@@ -36,8 +36,8 @@ def build(kind: str, seed: int, *sizes: int, **options: Any) -> Any:
 
 def link_scores(model: nn.Module, edge_index: Tensor, edge_type: Tensor, head: Tensor, relation: Tensor) -> Tensor:
     """Scores [B, N] of queries (head, relation, ?) with every entity."""
-    scores: Tensor = model(edge_index, edge_type, head, relation).scores()
-    return scores
+    scores: Tensor = model(edge_index, edge_type, head, relation)
+    return scores.scores() if is_old() else scores
 
 
 def batch_losses(recipe: str, changes: list[dict[str, Any]]) -> list[list[float]]:

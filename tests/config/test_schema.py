@@ -203,9 +203,12 @@ def test_a_run_folder_is_no_recipe(tmp_path: Path) -> None:
 
 
 def test_model_settings_are_those_of_the_model() -> None:
-    from magna import MAGNA, LinkPredictor
+    from magna import MAGNA
+    from magna.config.layers import LinkPredictorOptions
 
-    defaults = MAGNA.defaults() | LinkPredictor.defaults()
+    defaults = MAGNA.defaults() | vars(LinkPredictorOptions()) | {"typed": True}
+    for name in ("hidden_channels", "num_layers"):
+        del defaults[name]
     settings = asdict(ModelConfig())
     for name in ("name", "members", "hidden_channels", "num_layers", "out_heads"):
         del settings[name]

@@ -22,7 +22,7 @@ from rich.console import Console
 from tests.support.graphs import ring_triples
 from tests.support.running import node_task, run_magna
 
-from magna.config.schema import Config, ModelConfig, load_recipe
+from magna.config.schema import Config, ModelConfig, TaskConfig, load_recipe
 from magna.search import pruning, sweep
 from magna.search.pruning import continues
 from magna.search.report import show_search
@@ -92,10 +92,16 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
 
 
 class Toy:
-    dataset, METRIC, notes = "toy", "accuracy", ("a line was listed twice",)
+    dataset, METRIC = "toy", "accuracy"
     schema = {"fingerprint": "first"}  # noqa: RUF012
 
+    def notes(self, config: Config) -> tuple[str, ...]:
+        return ("a line was listed twice",)
+
     def make_model(self, model: ModelConfig) -> None:
+        pass
+
+    def objective(self, settings: TaskConfig, model: None) -> None:
         pass
 
 
@@ -600,17 +606,24 @@ def test_link_predictors_that_do_not_go_together_are_refused(tmp_path: Path, rin
     )
     result = _sweep(tmp_path, clashing, trials=4)
     assert result["states"]["refused"] == 4 - result["states"]["complete"] > 0
-    assert "relations of width 7; allowed: equal widths" in result["refused"]["refused"]
+    assert "relations of width 7; try equal widths" in result["refused"]["refused"]
 
 
 @pytest.mark.slow
 def test_link_predictors_are_stopped_early_by_validation_mrr(
     tmp_path: Path, ring: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    objective, smoothing = LinkPrediction.objective, []
+
+    def recorded(self: LinkPrediction, settings: Any, model: Any) -> Any:
+        smoothing.append(settings.label_smoothing)
+        return objective(self, settings, model)
+
     def evaluate(self: LinkPrediction, model: torch.nn.Module, split: str) -> dict[str, float]:
         assert split == "valid"
-        return {"mrr": self.settings.label_smoothing, "mr": 1.0}
+        return {"mrr": smoothing[-1], "mr": 1.0}
 
+    monkeypatch.setattr(LinkPrediction, "objective", recorded)
     monkeypatch.setattr(LinkPrediction, "evaluate", evaluate)
     config = replace(ring, search={"task.label_smoothing": {"low": 0.0, "high": 0.9}})
     _sweep(tmp_path, config.with_values(["train.epochs=8"]), trials=48, prune=True)

@@ -19,6 +19,7 @@ from magna.nn.attention import graph_at_door
 from magna.ops.backend.registry import pack
 from magna.ops.cpu.memory_pool import POOL
 from magna.tasks import LinkPrediction, NodeClassification, make_task
+from magna.tasks.link_objective import LinkObjective
 from magna.training import plan as planning
 from magna.training import train as training
 from magna.training.plan import Memory, forecast, plan
@@ -92,8 +93,9 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
+        for trained in (NodeClassification, LinkObjective):
+            monkeypatch.setattr(trained, "loss", self._counted(trained.loss, 1.0))
         for task in (NodeClassification, LinkPrediction):
-            monkeypatch.setattr(task, "loss", self._counted(task.loss, 1.0))
             monkeypatch.setattr(task, "evaluate", self._counted(task.evaluate, 0.25))
         monkeypatch.setattr(planning, "time", self)
 
@@ -230,12 +232,12 @@ def test_the_batch_of_a_link_predictor_is_drawn_outside_the_trace(device: str, m
         pytest.skip("no GPU")
     config = load_recipe("families").with_values(["model.hidden_channels=16"])
     task = make_task(config, None, torch.device(device))
-    draw, drawn = task.batches, []
+    draw, drawn = LinkObjective.batches, []
 
-    def batches(epoch: int = 0, seed: int = 0) -> tuple[Tensor, ...]:
-        drawn.append(draw(epoch, seed))
+    def batches(objective: LinkObjective, epoch: int = 0, seed: int = 0) -> tuple[Tensor, ...]:
+        drawn.append(draw(objective, epoch, seed))
         return drawn[-1]
 
-    monkeypatch.setattr(task, "batches", batches)
+    monkeypatch.setattr(LinkObjective, "batches", batches)
     assert forecast(task, config, task.device).fits
     assert drawn and all(type(batch) is Tensor for batch in drawn[0])

@@ -12,7 +12,9 @@ from tests.support.graphs import ring_triples
 from magna.config.schema import Config
 from magna.data import KnowledgeGraph
 from magna.data.triples import triples_from
+from magna.nn.link_model import LinkModel
 from magna.tasks import LinkPrediction
+from magna.tasks.link_objective import LinkObjective
 from magna.training import sequential as turns
 from magna.training.sequential import train_in_turn
 
@@ -29,21 +31,26 @@ CONFIG = Config.from_dict(
 def task() -> LinkPrediction:
     rows = ring_triples(30)
     splits = {"train": rows[10:50], "valid": rows[:10], "test": rows[50:]}
-    return LinkPrediction(KnowledgeGraph.from_triples(triples_from("ring", splits)), CONFIG, torch.device("cpu"))
+    return LinkPrediction(KnowledgeGraph.from_triples(triples_from("ring", splits)), torch.device("cpu"))
 
 
 def test_each_trial_has_its_own_settings(task: LinkPrediction, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    evaluate = LinkPrediction.evaluate
+    splits, sizes = [], []
+    evaluate, loss = LinkPrediction.evaluate, LinkObjective.loss
 
-    def recorded(self: LinkPrediction, model: torch.nn.Module, split: str) -> dict[str, float]:
-        seen.append((split, self.batch_size))
+    def evaluated(self: LinkPrediction, model: LinkModel, split: str) -> dict[str, float]:
+        splits.append((split, sizes[-1]))
         return evaluate(self, model, split)
 
-    monkeypatch.setattr(LinkPrediction, "evaluate", recorded)
+    def recorded(self: LinkObjective, model: LinkModel, batch: torch.Tensor, *rest: Any) -> torch.Tensor:
+        sizes.append(len(batch))
+        return loss(self, model, batch, *rest)
+
+    monkeypatch.setattr(LinkPrediction, "evaluate", evaluated)
+    monkeypatch.setattr(LinkObjective, "loss", recorded)
     configs = [CONFIG, CONFIG.with_values(["task.batch_size=4", "task.label_smoothing=0.4"]), CONFIG]
     results = train_in_turn(configs, task)
-    assert seen == [("valid", 8)] * 3 + [("valid", 4)] * 3 + [("valid", 8)] * 3
+    assert splits == [("valid", 8)] * 3 + [("valid", 4)] * 3 + [("valid", 8)] * 3
     assert [result.config for result in results] == configs
     assert results[0].history == results[2].history != results[1].history
     assert all(result.epochs == 6 and result.best_epoch in (1, 3, 5) for result in results)
@@ -62,18 +69,18 @@ def test_a_trial_is_stopped_when_it_is_told(task: LinkPrediction) -> None:
 
 
 def test_a_trial_that_diverges_has_no_score(task: LinkPrediction, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LinkPrediction, "loss", lambda self, model, *_: math.nan * model.entity_table.sum())
+    monkeypatch.setattr(LinkObjective, "loss", lambda _, model, *__: math.nan * next(model.parameters()).sum())
     (result,) = turns.train_in_turn([CONFIG], task)
     assert result.valid == {"mrr": 0.0} and result.epochs == 0
 
 
 def test_a_trial_that_diverges_later_has_no_score_either(task: LinkPrediction, monkeypatch: pytest.MonkeyPatch) -> None:
-    loss = LinkPrediction.loss
+    loss = LinkObjective.loss
 
-    def diverging(self: LinkPrediction, model: Any, batch: torch.Tensor, epoch: Any = 0) -> torch.Tensor:
+    def diverging(self: LinkObjective, model: LinkModel, batch: torch.Tensor, epoch: Any = 0) -> torch.Tensor:
         return loss(self, model, batch, epoch) * (math.nan if int(epoch) == 4 else 1.0)
 
-    monkeypatch.setattr(LinkPrediction, "loss", diverging)
+    monkeypatch.setattr(LinkObjective, "loss", diverging)
     heard: list[float] = []
 
     def on_report(epoch: int, which: list[int], scores: list[float]) -> list[int]:

@@ -555,7 +555,7 @@ def test_shallow_embeddings_are_clipped_alone() -> None:
     config = load_recipe("families").with_values([*settings, "model.entity_channels=8", "model.heads=2"])
     task = make_task(config, None, torch.device("cpu"))
     state = loop.Training(config, task, task.make_model(config.model))
-    shallow = {id(parameter) for parameter in state.network.skip.parameters()}  # type: ignore[union-attr]
+    shallow = {id(parameter) for parameter in state.network.shallow.parameters()}  # type: ignore[union-attr]
     for parameter in state.network.parameters():
         parameter.grad = torch.full_like(parameter, 2**-10 if id(parameter) in shallow else 100.0)
     state._clip()

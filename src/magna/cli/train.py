@@ -116,5 +116,5 @@ def _describe(config: Config, task: Any, device: Any) -> str:
         kind += f", an ensemble of {model.members}"
     return (
         f"{task.dataset}: {task.size} · {model.num_layers} × {model.hidden_channels} {kind} · {device.type}"
-        + "".join(f"\nnote: {printable(note)}" for note in task.notes)
+        + "".join(f"\nnote: {printable(note)}" for note in task.notes(config))
     )

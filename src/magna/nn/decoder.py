@@ -6,47 +6,50 @@ A new decoder is one class here and its name in `DECODERS` and in `typing.Decode
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from magna.errors import ArgumentError
 from magna.nn.dropout import Dropout
 from magna.nn.init import fill_linear
 from magna.typing import Backend, Init
 
-_BLOCK = 2**24  # products that are held at a time where a decoder guesses relations
+_BLOCK = 2**24  # products that TuckER stores at a time to guess relations
 
 
 class Decoder(nn.Module):
-    r"""What all decoders share: states of entities and rows of relations in, products out.
+    r"""Base of the decoders: from states of entities and rows of relations to products.
 
-    .. math:: s(h, r, t) = \mathrm{query}(h, r) \cdot \mathrm{candidates}(t) + \mathrm{bias}(t)
+    .. math:: s(h, r, t) = \mathrm{query}(h, r) \cdot t + \mathrm{bias}(t)
 
-    Where relations are narrower or wider than the states, a matrix without bias takes them there (W r): `relation`
-    does, once for all rows of their table, and everything else takes rows of what it gives.
+    If relations are narrower or wider than the states, `relation` multiplies them by a matrix without bias first, once
+    for all rows of their table; the other methods take its result.
 
-    The starting values are such that the scores have a deviation of about 1 where the entries of the states have one:
-    the loss over N candidates starts near log N, whatever the widths. `init="official"` is the authors' instead.
+    `reset_parameters`, which the owner of a decoder calls, starts scores with a standard deviation of about 1 for
+    states of deviation 1: the loss over N candidates starts near log N at all widths. `init="official"` takes the
+    values of the authors' code instead.
 
     Args:
         channels: width of the states.
         relation_channels: width of a relation's row.
         num_entities: number of candidates.
-        relation_std: deviation of the entries of a relation's row at the start.
-        dropout: on the head's state and on the relation, in training.
-        entity_bias: a number for each candidate is learned and added to its scores.
+        relation_std: standard deviation of a relation's row at the start.
+        dropout: dropout on the state of the head and on the relation.
+        entity_bias: learn a number for each candidate that is added to its scores.
         init: starting values, "glorot" or "official".
-        fill: False: whoever builds the decoder calls `reset_parameters` when it is its turn to draw.
 
-    Shapes: head [B, channels], relation [B, C_r], states [N, channels] → query [B, C], candidates [N, C], bias [N] or
-    None, with relation_channels of TuckER and channels of the others for C_r.
+    Shapes: head [B, channels], relation [B, C_r] → query [B, channels], with relation_channels of TuckER and channels
+    of the others for C_r.
     """
 
-    PROJECTS = True  # a matrix takes relations to the width of the states
+    PROJECTS = True  # a matrix maps relations to the width of the states
     TERMS = 1  # products that are summed for each channel of a score
     LEAST_BATCH = 1  # queries of a training step
+    GUESSES = True  # the score is a product with the relation, so that all relations of a pair can be scored
 
     def __init__(
         self,
@@ -59,7 +62,6 @@ class Decoder(nn.Module):
         entity_bias: bool = False,
         init: Init = "glorot",
         backend: Backend = "auto",
-        fill: bool = True,
     ) -> None:
         super().__init__()
         self.channels, self.relation_channels = channels, relation_channels
@@ -69,12 +71,6 @@ class Decoder(nn.Module):
         differs = relation_channels != channels
         self.project = nn.Linear(relation_channels, channels, bias=False) if self.PROJECTS and differs else None
         self.entity_bias = nn.Parameter(torch.empty(num_entities)) if entity_bias else None
-        self.add_own()
-        if fill:
-            self.reset_parameters()
-
-    def add_own(self) -> None:
-        """The parameters that a decoder has beyond those of all."""
 
     def reset_parameters(self) -> None:
         if self.entity_bias is not None:
@@ -89,38 +85,32 @@ class Decoder(nn.Module):
 
     @classmethod
     def start_std(cls, channels: int) -> float:
-        """Deviation of the relation's entries in the product with which a sum over the channels has one of 1."""
+        """Standard deviation of a relation in the product with which scores have one of 1."""
         return 1 / math.sqrt(cls.TERMS * channels)
 
     def relation(self, relation: Tensor) -> Tensor:
-        """Rows of relations [..., relation_channels] as they enter the product, at the width of the states."""
+        """Rows of relations [..., relation_channels] at the width that the product takes."""
         return relation if self.project is None else self.project(relation)
 
     def query(self, head: Tensor, relation: Tensor) -> Tensor:
-        """What is multiplied with every candidate."""
+        """The vector that is multiplied with every candidate, after dropout."""
         return self.join(self.dropout(head), self.dropout(relation))
 
     def join(self, head: Tensor, relation: Tensor) -> Tensor:
-        """How a head and a relation become a query: each decoder's own."""
+        """The query of a head and a relation."""
         raise NotImplementedError
 
     def relation_scores(self, head: Tensor, tail: Tensor, relations: Tensor) -> Tensor:
-        """[B, R]: the scores of pairs of head and tail with each of all relations, without the bias."""
+        """Scores [B, R] of pairs of head and tail with all relations, without the bias."""
         return self.pair(head, tail) @ relations.T
 
     def pair(self, head: Tensor, tail: Tensor) -> Tensor:
-        """What the relation is multiplied with in the score of head and tail, for a decoder of `LINEAR`."""
+        """The vector whose product with the relation is the score of a pair; for decoders with `GUESSES`."""
         raise NotImplementedError
-
-    def candidates(self, states: Tensor) -> Tensor:
-        return states
-
-    def bias(self) -> Tensor | None:
-        return self.entity_bias
 
     @staticmethod
     def magnitude(factor: Tensor) -> Tensor:
-        """The size of each entry of a factor, for its nuclear 3-norm."""
+        """Size of each entry of a factor, for its nuclear 3-norm."""
         return factor.abs()
 
 
@@ -142,14 +132,14 @@ class DistMult(Decoder):
 class ComplEx(Decoder):
     """Re Σ_c h_c r_c conj(t_c) (Trouillon et al. 2016), the first half of a row its real part, the second imaginary.
 
-    It can tell (h, r, t) from (t, r, h), as DistMult cannot.
+    Unlike DistMult it gives (h, r, t) and (t, r, h) different scores.
     """
 
     TERMS = 2
 
-    def __init__(self, channels: int, relation_channels: int, num_entities: int, **options) -> None:
+    def __init__(self, channels: int, relation_channels: int, num_entities: int, **options: Any) -> None:
         if channels % 2:
-            raise ValueError(f"channels is {channels}; allowed with decoder 'complex': an even number")
+            raise ArgumentError("channels", channels, "an even number with decoder 'complex'")
         super().__init__(channels, relation_channels, num_entities, **options)
 
     def join(self, head: Tensor, relation: Tensor) -> Tensor:
@@ -173,13 +163,14 @@ class ComplEx(Decoder):
 class TuckER(Decoder):
     """Σ_kij r_k h_i t_j W_kij (Balazevic et al. 2019), with the core W [relation_channels, channels, channels].
 
-    Of B queries it stores B * relation_channels * channels products; none to guess their relations.
+    Of B queries it stores B * relation_channels * channels products; to guess relations it stores none of them.
     """
 
     PROJECTS = False
 
-    def add_own(self) -> None:
-        self.core = nn.Parameter(torch.empty(self.relation_channels, self.channels, self.channels))
+    def __init__(self, channels: int, relation_channels: int, num_entities: int, **options: Any) -> None:
+        super().__init__(channels, relation_channels, num_entities, **options)
+        self.core = nn.Parameter(torch.empty(relation_channels, channels, channels))
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -194,8 +185,8 @@ class TuckER(Decoder):
         def block(core: Tensor, head: Tensor, tail: Tensor) -> Tensor:
             return ((head @ core) * tail).sum(-1)  # [rows, B, C] → [rows, B]
 
-        # A few rows of the core at a time, and once more in the backward pass, so that no product is kept.
-        rows = self.core.split(max(1, _BLOCK // max(1, head.numel())))
+        # A few rows of the core at a time, computed again in the backward pass, so that no product is stored.
+        rows = torch.split(self.core, max(1, _BLOCK // max(1, head.numel())))
         parts = [checkpoint(block, part, head, tail, use_reentrant=False, preserve_rng_state=False) for part in rows]
         return torch.cat(parts).T
 
@@ -203,13 +194,13 @@ class TuckER(Decoder):
 class ConvE(Decoder):
     """ReLU(W ReLU([h; r] ∗ ω)) · t + b_t (Dettmers et al. 2018): 3 × 3 filters ω over head and relation as images.
 
-    The images are as near to squares as the width allows, the head's above the relation's. Batch norms stand behind
-    the images, behind the filters and behind W, each in front of the ReLU; dropout also on whole maps of the filters
-    and behind W.
+    The images are as near to squares as the width allows, the head's above the relation's. Batch norms follow the
+    images, the filters and W, before the ReLU; dropout also falls on whole maps of the filters and on the output of W.
     """
 
     FILTERS, SIDE = 32, 3
-    LEAST_BATCH = 2  # one alone has no variance
+    LEAST_BATCH = 2  # one query alone has no variance
+    GUESSES = False
 
     def __init__(
         self,
@@ -219,33 +210,29 @@ class ConvE(Decoder):
         *,
         dropout: float = 0.0,
         backend: Backend = "auto",
-        **options,
+        **options: Any,
     ) -> None:
         options |= {"dropout": dropout, "backend": backend, "entity_bias": True}
         super().__init__(channels, relation_channels, num_entities, **options)
-        self.map_dropout = Dropout(dropout, rows=True, name="decoder_dropout", backend=backend)
-
-    @classmethod
-    def start_std(cls, channels: int) -> float:
-        return 1.0  # as that of the head, beside which it is laid
-
-    def add_own(self) -> None:
-        channels = self.channels
         self.height = max(side for side in range(1, math.isqrt(channels) + 1) if channels % side == 0)
         height, width = 2 * self.height - self.SIDE + 1, channels // self.height - self.SIDE + 1
         if height < 1 or width < 1:
-            raise ValueError(
-                f"channels is {channels}, an image of {self.height} × {channels // self.height}; allowed with decoder "
-                "'conve': images of at least 2 × 3, such as 64 channels"
-            )
+            allowed = "images of at least 2 × 3 with decoder 'conve', such as 64 channels"
+            raise ArgumentError("channels", channels, allowed)
         self.filters = nn.Conv2d(1, self.FILTERS, self.SIDE)
         self.out = nn.Linear(self.FILTERS * height * width, channels)
         self.image_norm, self.map_norm = nn.BatchNorm2d(1), nn.BatchNorm2d(self.FILTERS)
         self.out_norm = nn.BatchNorm1d(channels)
+        self.map_dropout = Dropout(dropout, rows=True, name="decoder_dropout", backend=backend)
+
+    @classmethod
+    def start_std(cls, channels: int) -> float:  # noqa: ARG003 (others depend on it)
+        """Standard deviation of the head, as both are parts of one image."""
+        return 1.0
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        # What every norm gets has a deviation of 1, so that scores are the same before a norm has seen any.
+        # The input of every norm has a deviation of 1, so that scores are the same before a norm has seen any batch.
         nn.init.normal_(self.filters.weight, std=1 / self.SIDE)
         nn.init.normal_(self.out.weight, std=math.sqrt(2 / self.out.in_features))
         for layer in (self.filters, self.out):
@@ -264,5 +251,3 @@ class ConvE(Decoder):
 
 
 DECODERS: dict[str, type[Decoder]] = {"distmult": DistMult, "complex": ComplEx, "tucker": TuckER, "conve": ConvE}
-# Those whose score is a product with the relation.
-LINEAR = tuple(name for name, decoder in DECODERS.items() if decoder.pair is not Decoder.pair)

@@ -133,7 +133,7 @@ def sweep(
     result = {
         "task": config.task.name,
         "dataset": task.dataset,
-        "notes": list(task.notes),
+        "notes": list(task.notes(config)),
         "recipe": config.recipe,
         "device": where.type,
         "out": str(folder),
@@ -268,9 +268,9 @@ def _refusal(config: Config, settings: Mapping[str, Any], task: Task) -> str | N
     """Reason why settings give no model, or None."""
     try:
         changed = config.with_settings(settings)
-        task = task.with_config(changed) if isinstance(task, LinkPrediction) else task
         with torch.device("meta"):  # takes no memory, draws no number
-            task.make_model(changed.model)
+            model: Any = task.make_model(changed.model)
+        task.objective(changed.task, model)
     except ValueError as error:
         return str(error)
     return None

@@ -39,5 +39,5 @@ def make_task(
             f"model.backend is {config.model.backend!r}, which cannot run here: {reason}; try model.backend=auto"
         )
     if links:
-        return LinkPrediction(load_knowledge_graph(config.data.name, data_dir), config, device, ranked)
+        return LinkPrediction(load_knowledge_graph(config.data.name, data_dir), device, config.data.control, ranked)
     return NodeClassification(load_node_data(config.data, data_dir), config, device)

@@ -84,7 +84,7 @@ class Ranks:
 
         Shapes: groups int64 [T].
         """
-        return {int(group): self.select(groups == group) for group in groups.unique()}
+        return {group: self.select(groups == group) for group in sorted(set(groups.tolist()))}
 
 
 class Spread(NamedTuple):

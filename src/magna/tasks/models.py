@@ -97,8 +97,16 @@ def make_link_predictor(
     """
     if config.name != "magna":
         raise ValueError(f"model.name is {config.name!r}; allowed for link prediction: 'magna'")
-    settings = _settings(config, LinkPredictor, "a link predictor")
-    with _named_as_settings(settings):
+    known, settings = LinkPredictorOptions.options(), {}
+    for key, value in asdict(config).items():
+        if key != "name" and value != getattr(ModelConfig, key):
+            if key not in known:
+                allowed = ", ".join(known)
+                raise ValueError(f"model.{key} is {value!r}, but a link predictor has no such setting; allowed: {allowed}")
+            settings[key] = value
+    with _named_as_settings(asdict(config)):
+        options = LinkPredictorOptions(**settings)
+        settings = {name: value for name, value in options.changes().items() if options.applies(name)}
         return LinkPredictor(num_entities, num_relations, typed=typed, **settings)
 
 
@@ -109,7 +117,7 @@ def model_class(config: Config) -> type[Model]:
     return MODELS[config.model.name] if config.model.members == 1 else Ensemble
 
 
-def _settings(config: ModelConfig, kind: type[Single | LinkPredictor], name: str) -> dict[str, Any]:
+def _settings(config: ModelConfig, kind: type[Single], name: str) -> dict[str, Any]:
     """The settings that a model takes; another one must stay at its default."""
     settings = asdict(config)
     del settings["name"]
@@ -119,10 +127,9 @@ def _settings(config: ModelConfig, kind: type[Single | LinkPredictor], name: str
             allowed = ", ".join(setting for setting in settings if setting in takes)
             raise ValueError(f"model.{key} is {value!r}, but {name} has no such setting; allowed: {allowed}")
     settings = {key: value for key, value in settings.items() if key in takes}
-    if kind is MAGNA or kind is LinkPredictor:
-        kinds = MAGNAOptions if kind is MAGNA else LinkPredictorOptions
+    if kind is MAGNA:
         try:
-            settings = {key: value for key, value in kinds(**settings).flat().items() if key in settings}
+            settings = {key: value for key, value in MAGNAOptions(**settings).flat().items() if key in settings}
         except ArgumentError as error:
             raise error.renamed(f"model.{error.name}") from None
     return settings

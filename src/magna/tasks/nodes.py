@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -85,9 +86,13 @@ class NodeClassification:
         """What the data takes on the device; the edges are kept sorted by target and by source."""
         return self._x.nbytes + 4 * self._edge_index.nbytes
 
-    @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self, config: Config) -> tuple[str, ...]:  # noqa: ARG002 (other tasks have notes on settings)
+        """Notes on the data."""
         return self.data.notes
+
+    def objective(self, settings: TaskConfig, model: nn.Module) -> NodeObjective:  # noqa: ARG002 (as other tasks)
+        """The training of a model."""
+        return NodeObjective(self, settings)
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -162,6 +167,23 @@ class NodeClassification:
     def calibrate(self, model: nn.Module) -> dict[str, float]:
         """What is fitted on validation after training: nothing."""
         return {}
+
+
+@dataclass
+class NodeObjective:
+    """The loss of a model with some settings: one batch an epoch."""
+
+    task: NodeClassification
+    settings: TaskConfig
+    num_batches = 1
+
+    def batches(self, epoch: int = 0, seed: int = 0) -> tuple[Tensor, ...]:
+        """The training nodes, all at once, in every epoch."""
+        return self.task.batches(epoch, seed)
+
+    def loss(self, model: Scorer, batch: Tensor, epoch: int | Tensor = 0) -> Tensor:
+        """Loss of the training nodes."""
+        return self.task.loss(model, batch, epoch, self.settings)
 
 
 def scored(scores: Tensor, target: Tensor) -> dict[str, Tensor]:

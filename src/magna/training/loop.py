@@ -99,7 +99,8 @@ class Training:
 
     def __init__(self, config: Config, task: Task, network: Model) -> None:
         self.config, self.task, self.network, self.device = config, task, network, task.device
-        self.members = members_of(network)
+        self.members: list[Any] = members_of(network)
+        self.objective: Any = task.objective(config.task, network)  # type: ignore[arg-type]
         groups = parameter_groups(network)
         # Each group is clipped alone, as it has its own loss.
         self.schedule = Schedule([_with_rate(config.train, group["shallow"]) for group in groups], self.device)
@@ -113,13 +114,13 @@ class Training:
         """Capture the step on a GPU and draw the first batches."""
         self.network.train()
         changed = [*self.network.parameters(), *self.network.buffers()]
-        example = next(iter(self.task.batches()))
+        example = next(iter(self.objective.batches()))
         self._step = captured(self._plain_step, [example], self.adam, changed, self.config.model)
-        self._batches = self.task.batches(self.progress.epoch, self.config.train.seed)
+        self._batches = self.objective.batches(self.progress.epoch, self.config.train.seed)
 
     def _plain_step(self, batch: Tensor) -> Tensor:
         with step_precision(self.config.train.precision, self.device, self.network), seeds_at_once():
-            loss = self.task.loss(self.network, batch, self._epoch)
+            loss: Tensor = self.objective.loss(self.network, batch, self._epoch)
         self.adam.zero_grad()
         loss.backward()
         if self.config.train.clip > 0:
@@ -140,10 +141,10 @@ class Training:
         self.network.train()
         losses = []
         for step, batch in enumerate(self._batches):
-            self.schedule.set_rates(self.adam, number + step / self.task.num_batches)
+            self.schedule.set_rates(self.adam, number + step / self.objective.num_batches)
             losses.append(self._step(batch).clone())  # a captured step returns the same tensor each time
         # Drawn while the device is still at work on this epoch.
-        self._batches = self.task.batches(number + 1, train.seed)
+        self._batches = self.objective.batches(number + 1, train.seed)
         loss = float(torch.stack(losses).mean())
         check_loss(loss, number)
         row: dict[str, Any] = {"epoch": number, "loss": loss}
@@ -219,8 +220,8 @@ def mean_of(metrics: Sequence[Metrics]) -> Metrics:
 
 def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
     """Groups of parameters: those of the network or of each member of an ensemble, then the shallow embeddings."""
-    skip = getattr(network, "skip", None)
-    shallow = [] if skip is None else list(skip.parameters())
+    scorer = getattr(network, "shallow", None)
+    shallow = [] if scorer is None else list(scorer.parameters())
     parts = [[p for p in part.parameters() if all(p is not other for other in shallow)] for part in members_of(network)]
     if shallow:
         parts.append(shallow)

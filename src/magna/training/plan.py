@@ -90,7 +90,7 @@ def plan(
     return {
         "task": config.task.name,
         "dataset": task.dataset,
-        "notes": list(task.notes),
+        "notes": list(task.notes(config)),
         "recipe": config.recipe,
         "device": where.type,
         "nodes": task.num_nodes,
@@ -99,7 +99,7 @@ def plan(
         "parameters": memory.parameters // 4,
         "memory": asdict(memory) | {"fits": memory.fits},
         "advice": [] if memory.fits else _advice(task, config, where),
-        "time": _time(config, task.num_batches, seeds, pace),
+        "time": _time(config, _objective(task, config).num_batches, seeds, pace),
     }
 
 
@@ -130,7 +130,7 @@ def _pace_in_turn(config: Config, task: Task, seeds: int) -> Pace:
     watched: Any = _Watched(task)
     with own_stream(task.device), matmul_precision(config.train.precision):
         torch.manual_seed(config.train.seed)
-        network = task.make_model(config.model).to(task.device)
+        network: Any = task.make_model(config.model).to(task.device)
         with suppress(_Enough):
             fit(config, watched, network, lambda epoch: None)
         steps, evaluations = watched.steps, _Laps(task.device)
@@ -175,8 +175,10 @@ def forecast(task: Task, config: Config, device: torch.device) -> Memory:
         decoder="distmult",
     )
     with torch.random.fork_rng():
-        task.evaluate(task.make_model(small).to(device), "valid")
-    batch = task.batches()[0]  # for real, too: it passes through pinned memory, which the trace does not know
+        shrunk: Any = task.make_model(small)
+        task.evaluate(shrunk.to(device), "valid")
+    objective = _objective(task, config)
+    batch = objective.batches()[0]  # for real, too: it passes through pinned memory, which the trace does not know
 
     with FakeTensorMode(allow_non_fake_inputs=True), _Ledger() as ledger:
         with device:
@@ -185,13 +187,19 @@ def forecast(task: Task, config: Config, device: torch.device) -> Memory:
         ledger.count_saved_from_here()
         hooks = torch.autograd.graph.saved_tensors_hooks(ledger.save, lambda tensor: tensor)
         with step_precision(config.train.precision, device), hooks:
-            loss = task.loss(model, batch, config.train.epochs)
+            loss = objective.loss(model, batch, config.train.epochs)
         loss.backward()
     parameters = sum(each.nbytes for each in model.parameters())
     # Adam's two moments and the best weights so far stay from epoch to epoch, beside the step.
     peak = task.data_bytes + 3 * parameters + HELD[device.type] * ledger.peak
     total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else machine_memory()
     return Memory(parameters, sum(ledger.saved.values()), round(peak), total)
+
+
+def _objective(task: Task, config: Config) -> Any:
+    with torch.device("meta"):  # takes no memory, draws no number
+        model: Any = task.make_model(config.model)
+    return task.objective(config.task, model)
 
 
 def _advice(task: Task, config: Config, device: torch.device) -> list[str]:
@@ -262,13 +270,20 @@ class _Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)
 
-    def batches(self, epoch: int = 0, seed: int = 0) -> Iterator[Tensor]:
-        for batch in self._task.batches(epoch, seed):
-            self.steps.start()
-            yield batch
-            self.steps.stop()
-            if self.steps.enough:
-                raise _Enough
+    def objective(self, settings: Any, model: Any) -> Any:
+        objective: Any = self._task.objective(settings, model)
+        draw = objective.batches
+
+        def batches(epoch: int = 0, seed: int = 0) -> Iterator[Tensor]:
+            for batch in draw(epoch, seed):
+                self.steps.start()
+                yield batch
+                self.steps.stop()
+                if self.steps.enough:
+                    raise _Enough
+
+        objective.batches = batches
+        return objective
 
 
 class _Ledger(TorchDispatchMode):

@@ -73,7 +73,6 @@ def _train(
             raise _Stopped
 
     started = time.perf_counter()
-    task = task.with_config(config)
     with own_stream(task.device), matmul_precision(config.train.precision):
         torch.manual_seed(config.train.seed)
         network = task.make_model(config.model).to(task.device)

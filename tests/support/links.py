@@ -1,0 +1,52 @@
+"""A small random knowledge graph, its task, and link predictors for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from magna.config.schema import Config
+from magna.data import KnowledgeGraph
+from magna.data.triples import triples_from
+from magna.nn import LinkPredictor
+from magna.tasks import LinkPrediction
+from magna.typing import Control
+
+ENTITIES, RELATIONS = 40, 3
+MODEL: dict[str, Any] = {"hidden_channels": 16, "heads": 4, "K": 2, "num_layers": 1, "final_norm": "layer"}
+
+
+def link_task(control: Control = "none", seed: int = 0) -> LinkPrediction:
+    """A task on about 250 random triples."""
+    generator = torch.Generator().manual_seed(seed)
+    columns = [torch.randint(size, (260,), generator=generator) for size in (ENTITIES, RELATIONS, ENTITIES)]
+    rows = sorted({(f"e{h:02}", f"r{r}", f"e{t:02}") for h, r, t in torch.stack(columns, dim=1).tolist()})
+    order = torch.randperm(len(rows), generator=generator).tolist()
+    shuffled = [rows[i] for i in order]
+    splits = {"train": shuffled[60:], "valid": shuffled[:30], "test": shuffled[30:60]}
+    return LinkPrediction(KnowledgeGraph.from_triples(triples_from("random", splits)), torch.device("cpu"), control)
+
+
+def link_model(task: LinkPrediction, **options: Any) -> LinkPredictor:
+    """A small link predictor in evaluation mode, the same each time."""
+    torch.manual_seed(0)
+    if options.get("num_layers") != 0:
+        options = MODEL | options
+    sizes = task.graph.num_entities, task.graph.num_relations
+    return LinkPredictor(*sizes, typed=task.typed, **{"entity_channels": 12} | options).eval()
+
+
+def link_settings(batch_size: int = 16, **settings: Any) -> Any:
+    """The settings of a task; those of shallow embeddings are allowed."""
+    settings = {"name": "link_prediction", "batch_size": batch_size} | settings
+    return Config.from_dict({"model": {"skip_channels": 10}, "task": settings}).task
+
+
+def with_biases(model: LinkPredictor) -> LinkPredictor:
+    """The model with random biases of its entities and self-loops."""
+    with torch.no_grad():
+        for bias in (model.deep.loop_bias, model.deep.decoder.entity_bias):
+            assert bias is not None
+            bias.normal_(std=3.0)
+    return model
