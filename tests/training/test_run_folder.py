@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 import torch
-from tests.support.running import SUMMARY
+from tests.support.running import SUMMARY, sign
 
 from magna import MAGNA
 from magna.config.schema import Config
+from magna.errors import DataError
 from magna.training.checkpoint import save_checkpoint
-from magna.training.run_folder import FORMAT, RunFolder
+from magna.training.run_folder import FORMAT, SUMS, RunFolder
 
 CPU = torch.device("cpu")
 
@@ -30,7 +33,7 @@ def test_a_new_folder_holds_what_is_needed_to_repeat(tmp_path: Path) -> None:
 
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     RunFolder.create(tmp_path, Config(), CPU)
-    with pytest.raises(ValueError, match="--resume"):
+    with pytest.raises(ValueError, match="resume=True, or another run_dir"):
         RunFolder.create(tmp_path, Config(), CPU)
 
 
@@ -84,7 +87,7 @@ def test_metrics_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
 def test_the_saved_model_is_the_model(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, Config(), CPU)
     model = MAGNA(4, 8, 1, 3, heads=2, K=2).eval()
-    with pytest.raises(ValueError, match="unfinished"):
+    with pytest.raises(ValueError, match="has not ended"):
         run.load_model()
     run.finish(model, SUMMARY)
     loaded = RunFolder.open(tmp_path).load_model().eval()
@@ -100,77 +103,83 @@ def test_nothing_in_a_run_is_a_pickle(tmp_path: Path) -> None:
     save_checkpoint(run.checkpoint, {"model": {"x": torch.zeros(1)}}, {"epoch": 1})
     run.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), SUMMARY)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert {path.suffix for path in files} <= {".toml", ".json", ".jsonl", ".safetensors", ".md"}
+    assert {path.suffix for path in files} <= {".toml", ".json", ".jsonl", ".safetensors", ""}
     assert not any(path.read_bytes().startswith((b"\x80", b"PK")) for path in files)
 
 
 def test_a_run_of_a_later_format_is_refused(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path, Config(), CPU)
-    environment = json.loads((tmp_path / "environment.json").read_text())
+    RunFolder.create(tmp_path, Config(), CPU)
+    file = tmp_path / "environment.json"
+    environment = json.loads(file.read_text())
     assert environment["format"] == FORMAT
-    later = environment | {"format": FORMAT + 1, "packages": {"magna": "9.0"}}
-    (tmp_path / "environment.json").write_text(json.dumps(later))
+    file.write_text(json.dumps(environment | {"format": FORMAT + 1, "packages": {"magna": "9.0"}}))
+    sign(tmp_path, file.name)
     with pytest.raises(ValueError, match=rf"run format {FORMAT + 1}, written by magna 9\.0; allowed: up to {FORMAT}"):
         RunFolder.open(tmp_path)
-    # Folders from before there was a number, and those without an environment, are read as they are.
-    del environment["format"]
-    (tmp_path / "environment.json").write_text(json.dumps(environment))
-    assert RunFolder.open(tmp_path).config == run.config
-    (tmp_path / "environment.json").unlink()
-    assert RunFolder.open(tmp_path).schema is None
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("environment.json", b'{"format"', "environment.json is damaged"),
-        ("config.toml", b'recipe = "di', "config.toml is not TOML"),
-        ("config.toml", b"[model]\nK = true\n", "model.K is True"),
-        ("config.toml", b"", "config.toml is damaged: it is empty; try a copy of it, or train again"),
-        ("summary.json", b"", "summary.json is damaged"),
-        ("summary.json", b"[1]", "holds no JSON object"),
-        ("summary.json", b'{"seed": 0}', "summary.json is damaged: it has no 'seconds'"),
-        ("summary.json", b"\xff\xfe", "summary.json is damaged"),
-        ("summary.json", json.dumps(SUMMARY | {"test": 3}).encode(), "summary.json is damaged: 'test' holds no scores"),
-        (
-            "environment.json",
-            b'{"format": 99, "packages": "all"}',
-            "run format 99, written by magna of a later version",
-        ),
-        ("model/config.json", b"{", "model is damaged"),
-        ("model/config.json", b'{"K": 3}', "model is damaged"),
-        ("config.toml", b"[model]\nmembers = 2\n", "model is damaged"),
-        ("model/model.safetensors", b"", "model is damaged"),
-        ("model/model.safetensors", None, "model.safetensors is missing"),
-        ("model/config.json", None, "config.json is missing"),
-    ],
-)
-def test_damaged_files_are_one_line(tmp_path: Path, name: str, content: bytes | None, words: str) -> None:
-    RunFolder.create(tmp_path, Config(), CPU).finish(MAGNA(4, 8, 1, 3, heads=2, K=2), SUMMARY)
-    if content is None:
-        (tmp_path / name).unlink()
-    else:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=words):
-        RunFolder.open(tmp_path).load_model()
+FILES = ("environment.json", "config.toml", "schema.json", "summary.json", "model/config.json")
 
 
-@pytest.mark.parametrize("name", ["environment.json", "schema.json", "summary.json"])
-def test_a_folder_in_place_of_a_file_is_one_line(tmp_path: Path, name: str) -> None:
-    run = RunFolder.create(tmp_path, Config(), CPU)
-    (tmp_path / name).unlink(missing_ok=True)
-    (tmp_path / name).mkdir()
-    with pytest.raises(ValueError, match=f"{name} is damaged: it is a folder; try a copy of it, or train again"):
-        _ = RunFolder.open(tmp_path).schema, run.summary
+@pytest.fixture
+def finished(tmp_path: Path) -> RunFolder:
+    run = RunFolder.create(tmp_path / "run", Config(), CPU, {"class_names": ["a"]})
+    run.log({"epoch": 0})
+    run.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), SUMMARY)
+    return run
 
 
-@pytest.mark.parametrize(
-    "content", [{"entities": 5}, {"class_names": "abc"}, {"feature_shift": [None]}, {"feature_scale": ["a"]}]
-)
-def test_a_damaged_schema_is_one_line(tmp_path: Path, content: dict[str, object]) -> None:
-    run = RunFolder.create(tmp_path, Config(), CPU, content)
-    with pytest.raises(ValueError, match=rf"schema.json is damaged: '{next(iter(content))}' is no list; try a copy"):
-        _ = run.schema
+def _read_everything(folder: Path) -> None:
+    run = RunFolder.open(folder)
+    assert run.schema is not None
+    run.load_model()
+
+
+@pytest.mark.parametrize("name", [*FILES, "model/model.safetensors"])
+def test_a_changed_file_is_one_line_that_names_it(finished: RunFolder, name: str) -> None:
+    _read_everything(finished.path)
+    file = finished.path / name
+    content = file.read_bytes()
+    changed = [content[:-1], content + b"\n", b"", bytes([content[0] ^ 1]) + content[1:]]
+    for each in changed:
+        file.write_bytes(each)
+        with pytest.raises(DataError, match=rf"{re.escape(str(file))}: it has changed since .*; try a copy of the run"):
+            _read_everything(finished.path)
+    file.write_bytes(content)
+    _read_everything(finished.path)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_or_a_folder_in_its_place_is_one_line(finished: RunFolder, name: str) -> None:
+    file = finished.path / name
+    file.unlink()
+    if name == "config.toml":
+        with pytest.raises(DataError, match="holds no run"):
+            _read_everything(finished.path)
+        return
+    with pytest.raises(DataError, match=r"is missing|has not ended"):
+        _read_everything(finished.path)
+    file.mkdir()
+    with pytest.raises(DataError, match=f"{file.name}: it is a folder; try a copy"):
+        _read_everything(finished.path)
+
+
+def test_the_hashes_are_in_the_format_of_sha256sum(finished: RunFolder) -> None:
+    lines = (finished.path / SUMS).read_text().splitlines()
+    sums = {name: digest for digest, name in (line.split("  ") for line in lines)}
+    assert sums.keys() == {*FILES, "model/model.safetensors", "metrics.jsonl"}
+    for name, digest in sums.items():
+        assert hashlib.sha256((finished.path / name).read_bytes()).hexdigest() == digest
+
+
+def test_settings_are_read_once(finished: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    monkeypatch.setattr(Config, "from_toml", lambda path: read.append(path) or Config())
+    run = RunFolder.open(finished.path)
+    assert RunFolder.open(run) is run and run.config is run.config
+    run.check_data("")
+    run.load_model()
+    assert read == [finished.path / "config.toml"]
 
 
 def test_a_full_disk_names_the_file_and_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,7 +110,7 @@ def test_every_member_keeps_its_own_best_epoch(task: NodeClassification, tmp_pat
 
         patch.setattr(NodeClassification, "evaluate", evaluate)
         train(two, run_dir=tmp_path / "run", device="cpu")
-    model = RunFolder(tmp_path / "run").load_model()
+    model = RunFolder.open(tmp_path / "run").load_model()
     assert isinstance(model, Ensemble) and all(len(accuracies) == 12 for accuracies in seen)
     own = [measured(task, member, "valid")["accuracy"] for member in model.members]
     assert own == [max(accuracies) for accuracies in seen]

@@ -6,13 +6,13 @@ import csv
 import gzip
 import io
 import json
-import math
 import random
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from tests.support.running import sign
 from typer import Exit
 from typer.testing import CliRunner
 
@@ -180,6 +180,7 @@ def test_probabilities_are_those_of_the_fitted_temperature(
     shutil.copytree(run, tmp_path / "run")
     summary = json.loads((run / "summary.json").read_text()) | {"temperature": temperature}
     (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
+    sign(tmp_path / "run", "summary.json")
     head, relation, _ = _train_row(folder)
     found = predict_links(tmp_path / "run", [Query(head, relation, None)], top=66, device="cpu").answers[0]
     scores = torch.tensor([answer.score for answer in found if not answer.known], dtype=torch.float64)
@@ -199,6 +200,7 @@ def test_scores_that_are_no_numbers_come_last(run: Path, tmp_path: Path) -> None
             if table.shape == model.deep.entity_table.shape:
                 table[:3] = torch.nan
     model.save_pretrained(tmp_path / "run" / "model")
+    sign(tmp_path / "run", "model/config.json", "model/model.safetensors")
     shown = CliRunner().invoke(
         app, ["predict", str(tmp_path / "run"), "--head", "town 50", "--relation", "in", "--top", "66", "--json"]
     )
@@ -219,6 +221,7 @@ def test_a_terminal_without_our_letters_shows_what_it_can(run: Path, monkeypatch
 def test_a_model_of_another_graph_is_refused(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
     LinkPredictor(67, 3, hidden_channels=16, num_layers=1, heads=4).save_pretrained(tmp_path / "run" / "model")
+    sign(tmp_path / "run", "model/config.json", "model/model.safetensors")
     with pytest.raises(ValueError, match="model: it is of 67 entities and 3 relations, the run of 66 and 3"):
         evaluate(tmp_path / "run", device="cpu")
 
@@ -384,11 +387,11 @@ def test_data_that_has_moved(run: Path, folder: Path, tmp_path: Path, monkeypatc
         for command in (["evaluate", str(run)], ["predict", str(run), *ask]):
             result = CliRunner().invoke(app, [*command, "--device", "cpu"])
             assert result.exit_code == 2 and len(result.stderr.splitlines()) == 1
-            assert f"was trained on {folder}, which is not there; try --data" in " ".join(result.stderr.split())
+            assert f"was trained on {folder}, which is missing; try --data" in " ".join(result.stderr.split())
             result = CliRunner().invoke(app, [*command, "--device", "cpu", "--data", str(moved)])
             assert result.exit_code == 0 and "note" not in result.stderr
         result = CliRunner().invoke(app, ["train", "--resume", "--run-dir", str(run), "--device", "cpu"])
-        line = f"magna: {run} was trained on {folder}, which is not there; allowed: the same data in the same place"
+        line = f"magna: {run}: it was trained on {folder}, which is missing; try to move it back"
         assert result.exit_code == 2 and result.stderr.splitlines()[-1].startswith(line)
         assert evaluate(run, "test", moved, device="cpu")["metrics"] == summary["test"]
         # Called as a public knowledge graph is, it is still the folder.

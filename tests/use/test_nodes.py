@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.support.running import sign
 from typer.testing import CliRunner
 
 from magna.cli import app
@@ -158,6 +159,7 @@ def test_files_that_changed_their_meaning_are_refused(own: tuple[Path, Path], tm
     run, data = shutil.copytree(own[0], tmp_path / "run"), shutil.copytree(own[1], tmp_path / "animals")
     settings, nodes = run / "config.toml", data / "nodes.csv"
     settings.write_text(settings.read_text().replace(str(own[1]), str(data)))
+    sign(run, "config.toml")
     assert evaluate(run, device="cpu") == evaluate(own[0], device="cpu")
     for old, new in (("height,weight", "weight,height"), (",dog,", ",ape,")):
         text = nodes.read_text()
@@ -180,10 +182,8 @@ def test_a_graph_that_has_moved(tmp_path: Path, column: bool, monkeypatch: pytes
     folder.rename(moved)
     for command in (["evaluate", str(run)], ["predict", str(run)], ["train", "--resume", "--run-dir", str(run)]):
         result = CliRunner().invoke(app, [*command, "--device", "cpu"])
-        line = f"magna: {run} was trained on {folder}, which is not there; "
-        line += (
-            "allowed: the same data in the same place; try to move it back" if command[0] == "train" else "try --data"
-        )
+        line = f"magna: {run}: it was trained on {folder}, which is missing; "
+        line += "try to move it back" if command[0] == "train" else "try --data"
         assert result.exit_code == 2 and result.stderr.splitlines()[-1].startswith(line)
     for split, metrics in everything:
         again = evaluate(run, split, moved, device="cpu")

@@ -11,7 +11,6 @@ import typer
 from magna.cli.command import Result, command
 from magna.cli.options import Assignments, DataDir, Device, OnDevice, Recipe, printable
 from magna.config.schema import Config, load_recipe
-from magna.errors import DataError
 
 
 def _show(result: Result) -> None:
@@ -20,12 +19,13 @@ def _show(result: Result) -> None:
     runs = result["runs"]
     typer.echo(f"data: {result['dataset']}")
     for run in runs:
+        test = "unread" if run["test"] is None else headline(run["test"])
         typer.echo(
-            f"seed {run['seed']}: valid {headline(run['valid'])}, test {headline(run['test'])} after "
+            f"seed {run['seed']}: valid {headline(run['valid'])}, test {test} after "
             f"{run['epochs']} epoch{'s' * (run['epochs'] != 1)}, {run['seconds']:.1f} s"
         )
-    if len(runs) > 1:
-        mean, std = result["mean"]["test"], result["std"]["test"]
+    mean, std = result["mean"]["test"], result["std"]["test"]
+    if len(runs) > 1 and mean is not None:
         if "accuracy" in mean:
             typer.echo(f"mean of {len(runs)} seeds: test {100 * mean['accuracy']:.1f} ± {100 * std['accuracy']:.1f} %")
         else:
@@ -53,6 +53,9 @@ def train(
             help="Train several seeds of node classification in one batch, or in turn. Default: together on a GPU.",
         ),
     ] = None,
+    test: Annotated[
+        bool, typer.Option("--test/--no-test", help="Score the test split at the end, or leave it unread.")
+    ] = True,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard into the run folder.")
     ] = False,
@@ -62,7 +65,8 @@ def train(
 
     folder, config = _folder_and_config(recipe, assignments or [], run_dir, resume)
     with TrainingProgress() as progress:
-        progress.say(f"recipe {config.recipe}: loading")
+        if config is not None:
+            progress.say(f"recipe {config.recipe}: loading")
         from magna.training import train as training
 
         return training.train(
@@ -72,25 +76,20 @@ def train(
             data_dir=data_dir,
             device=device.value,
             resume=resume,
+            test=test,
             together=together,
             tensorboard=tensorboard,
-            on_start=lambda task, where: progress.say(_describe(config, task, where)),
+            on_start=lambda config, task, where: progress.say(_describe(config, task, where)),
             on_epoch=progress.epoch,
         )
 
 
 def _folder_and_config(
     recipe: str | None, assignments: list[str], run_dir: Path | None, resume: bool
-) -> tuple[Path, Config]:
-    """Run folder and config; a resumed run has its settings in its folder."""
+) -> tuple[Path, Config | None]:
+    """Run folder and config; None for the settings of the run that is resumed."""
     if resume and run_dir is not None and recipe is None and not assignments:
-        files = [*run_dir.glob("config.toml"), *run_dir.glob("seed-*/config.toml")]
-        if not files:
-            raise DataError(run_dir, "holds no run to resume (no config.toml)", hint="a recipe, without --resume")
-        from magna.training.run_folder import RunFolder
-
-        configs = [RunFolder.open(file.parent).config for file in files]
-        return run_dir, min(configs, key=lambda config: config.train.seed)
+        return run_dir, None
     config = load_recipe(recipe).with_values(assignments)
     if run_dir is not None:
         return run_dir, config

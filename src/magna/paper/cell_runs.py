@@ -52,7 +52,7 @@ def _train_cell(cell: Cell, job: Job, run_dir: Path) -> None:
 def _train_seed(config: Config, folder: Path, job: Job) -> dict[str, Any]:
     """Train or resume one run, and rank the test triples on both sides."""
     run, say = RunFolder(folder), job.say_seldom()
-    if folder.exists() and not (run.exists() and run.config == config):
+    if folder.exists() and not (run.exists() and RunFolder.open(folder).config == config):
         with run.alone():
             shutil.rmtree(folder)  # of another recipe, or incomplete
 

@@ -1,8 +1,7 @@
-"""TensorBoard's event files, for those who ask for them."""
+"""Event files for TensorBoard."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +26,6 @@ class Board:
         self._writer: Any = None
 
     def __enter__(self) -> Board:
-        self._before, threading.excepthook = threading.excepthook, self._on_error_of_thread
         return self
 
     def __exit__(
@@ -38,18 +36,11 @@ class Board:
                 with writing(self._folder):
                     self._writer.close()
         except OSError:
-            if error is None:  # else that one is told
+            if error is None:  # else the first error is raised
                 raise
-        finally:
-            threading.excepthook = self._before
-
-    def _on_error_of_thread(self, args: threading.ExceptHookArgs) -> None:
-        """TensorBoard writes in a thread of its own and tells of a full disk at the next value: once is enough."""
-        if not (isinstance(args.exc_value, OSError) and type(args.thread).__module__.startswith("tensorboard.")):
-            self._before(args)
 
     def write(self, epoch: int, values: Mapping[str, float | None]) -> None:
-        """One point of each curve; a run that goes on hides what it had written after its checkpoint."""
+        """Write one point of each curve; a resumed run hides the points after its checkpoint."""
         with writing(self._folder):
             if self._writer is None:
                 self._writer = self._open(self._folder, purge_step=epoch, flush_secs=10)

@@ -122,9 +122,10 @@ def evaluate(
     """
     if split not in ("valid", "test"):
         raise ArgumentError("split", split, ["valid", "test"])
-    if RunFolder.open(run_dir).config.task.name == "link_prediction":
-        return evaluate_links(run_dir, split, data, data_dir=data_dir, device=device)
-    graph, scores, notes = _scores(run_dir, data, data_dir, device)
+    run = RunFolder.open(run_dir)
+    if run.config.task.name == "link_prediction":
+        return evaluate_links(run, split, data, data_dir=data_dir, device=device)
+    graph, scores, notes = _scores(run, data, data_dir, device)
     nodes = graph.split(split)
     if nodes.numel() == 0:
         raise DataError(graph.name, f"it has no {split} node", allowed="a graph with labelled nodes in that split")
@@ -159,7 +160,7 @@ def read_ids(path: str | Path) -> list[str]:
 
 @torch.no_grad()
 def _scores(
-    run_dir: str | Path, data: str | Path | None, data_dir: str | Path | None, device: str
+    run_dir: str | Path | RunFolder, data: str | Path | None, data_dir: str | Path | None, device: str
 ) -> tuple[NodeData, Tensor, tuple[str, ...]]:
     """The graph, the scores [N, C] of all nodes on the CPU, and notes on the data."""
     run = RunFolder.open(run_dir)
@@ -192,7 +193,7 @@ def _graph(run: RunFolder, data: str | Path | None, data_dir: str | Path | None)
     fingerprint, splits, _ = (stored.pop(name, None) for name in ("fingerprint", "splits", "features"))
     schema = Schema.from_dict(stored)
     if data is None:
-        run.check_data("try data=… with the folder or file where it is now")
+        run.check_data("data=… with the folder or file where it is now")
     else:
         if not stored:
             raise DataError(run.path, "it has no schema.json, which a new graph needs", hint="to train it again")
