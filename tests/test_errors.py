@@ -30,7 +30,7 @@ def test_a_message_is_one_short_line(error: ValueError) -> None:
 
 
 def test_a_tensor_is_shown_on_one_line() -> None:
-    words = "x is tensor([[0., 0.], [0., 0.]]); allowed: a number"
+    words = "x is torch.float32 [2, 2] on cpu; allowed: a number"
     assert str(ArgumentError("x", torch.zeros(2, 2), "a number")) == words
 
 

@@ -113,14 +113,16 @@ def distribution() -> str:
 
 
 def shortened(value: Any) -> str:
-    """Value as one line of a message, cut in the middle if it is long.
+    """Value as one line of a message, cut in the middle if it is long; a tensor as its type, shape and device.
 
     >>> shortened("x" * 500)[:5], len(shortened("x" * 500)) <= 120
     ("'xxxx", True)
     """
+    if all(hasattr(value, part) for part in ("dtype", "shape", "device")):
+        return f"{value.dtype} {list(value.shape)} on {value.device}"
     text = repr(value)
     if not isinstance(value, str):
-        text = " ".join(text.split())  # a tensor prints several lines
+        text = " ".join(text.split())  # a table prints several lines
     if len(text) <= _LONGEST_VALUE:
         return text
     half = (_LONGEST_VALUE - 3) // 2

@@ -97,7 +97,7 @@ def test_bfloat16_features_give_float32_scores():
         (
             {"num_relations": R},
             {"edge_type": torch.full((E,), 7)},
-            r"edge_type holds 7; allowed: 0 to 2 \(num_relations is 3\)",
+            r"an entry of edge_type is 7; allowed: 0 to 2 \(num_relations is 3\)",
         ),
         (
             {"num_relations": R},

@@ -266,13 +266,13 @@ def test_bad_options(options, message):
             None,
             r"x is <class 'tuple'>; allowed: .*one set of nodes.*to_homogeneous\(\)",
         ),
-        (torch.zeros(N, C, dtype=torch.float64), None, "x has dtype torch.float64; allowed: torch.float32, as the w"),
+        (torch.zeros(N, C, dtype=torch.float64), None, "x is torch.float64 .*; allowed: torch.float32, as the w"),
         (torch.zeros(N, C, dtype=torch.int64), None, "x has dtype torch.int64; allowed"),
         (torch.zeros(N, C, device="meta"), None, "x is on meta, the edges on cpu; move one"),
-        (torch.zeros(3, C), None, "edge_index holds 8; allowed: 0 to 2"),
-        (torch.zeros(N, C), torch.zeros(2, 3), "edge_index has dtype torch.float32; allowed: torch.int64"),
-        (torch.zeros(N, C), torch.zeros(3, 2, dtype=torch.int64), r"edge_index has shape \[3, 2\]; allowed"),
-        (torch.zeros(N, C), [[0], [1]], "edge_index is a list; allowed: a torch.Tensor"),
+        (torch.zeros(3, C), None, "an entry of edge_index is 8; allowed: 0 to 2"),
+        (torch.zeros(N, C), torch.zeros(2, 3), "edge_index is torch.float32 .*; allowed: torch.int64"),
+        (torch.zeros(N, C), torch.zeros(3, 2, dtype=torch.int64), r"edge_index is torch.int64 \[3, 2\] .*; allowed"),
+        (torch.zeros(N, C), [[0], [1]], r"edge_index is \[\[0\], \[1\]\]; allowed: a torch.Tensor"),
     ],
 )
 def test_bad_input(graph, features, edges, message):
@@ -282,7 +282,7 @@ def test_bad_input(graph, features, edges, message):
 
 
 def test_no_edges_given(graph):
-    with pytest.raises(ValueError, match="edge_index is a NoneType; allowed"):
+    with pytest.raises(ValueError, match="edge_index is None; allowed"):
         MAGNAConv(C, 12, H)(torch.zeros(N, C), None)
 
 
@@ -292,19 +292,19 @@ def test_autocast_to_float16_says_what_to_try(graph):
 
 
 def test_a_graph_of_another_size_is_refused(graph):
-    with pytest.raises(ValueError, match="x has 3 rows and the graph 9 nodes"):
+    with pytest.raises(ValueError, match="the number of rows of x is 3; allowed: 9"):
         MAGNAConv(C, 12, H)(torch.zeros(3, C), graph)
 
 
 @pytest.mark.parametrize("loops", [False, True])
 def test_a_mask_of_another_kind_is_refused_in_the_callers_numbers(x, graph, loops):
     conv, E = make(C, 12, H, add_self_loops=loops), graph.num_edges
-    allowed = rf"; allowed: torch\.bool \[{E}\] or \[{E}, {H}\]"
+    allowed = rf" .*; allowed: torch\.bool \[{E}\] or \[{E}, {H}\]"
     with pytest.raises(ValueError, match=rf"edge_mask is torch\.bool \[3\]{allowed}"):
         conv(x, graph, edge_mask=torch.ones(3, dtype=torch.bool))
     with pytest.raises(ValueError, match=rf"edge_mask is torch\.float32 \[{E}\]{allowed}"):
         conv(x, graph, edge_mask=torch.ones(E))
-    with pytest.raises(ValueError, match=r"edge_mask is a list; allowed: a torch\.Tensor"):
+    with pytest.raises(ValueError, match=r"edge_mask is .*; allowed: torch\.bool"):
         conv(x, graph, edge_mask=[True] * E)
 
 

@@ -13,18 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from magna.graph import Graph
 from magna.ops import attention_diffusion, dropout, edge_scores, edge_softmax
-from magna.ops.attention import (
-    dropout_op,
-    edge_scores_backward_op,
-    edge_scores_op,
-    edge_softmax_backward_op,
-    edge_softmax_op,
-    head_scores_backward_op,
-    head_scores_op,
-    kept_edges_op,
-    top_k_mask_op,
-)
-from magna.ops.backend.registry import FusedOp, Packed, pack
+from magna.ops.backend.graph_tensors import Packed, pack
+from magna.ops.backend.op import FusedOp
 from magna.ops.diffusion import diffuse_backward_op, diffuse_op
 from magna.ops.exact import solve_backward_op, solve_op
 from magna.ops.gpu.linear import (
@@ -38,6 +28,9 @@ from magna.ops.gpu.linear import (
 from magna.ops.gpu.norm import layer_norm_backward_op, layer_norm_op
 from magna.ops.gpu.table import lookup_backward_op, lookup_op
 from magna.ops.loss import kvsall_loss_backward_op, kvsall_loss_op, kvsall_targets_op
+from magna.ops.scores import edge_scores_backward_op, edge_scores_op, head_scores_backward_op, head_scores_op
+from magna.ops.seeded_dropout import dropout_op
+from magna.ops.softmax import edge_softmax_backward_op, edge_softmax_op, kept_edges_op, top_k_mask_op
 from magna.typing import Backend
 from tests.support.graphs import random_graph
 from tests.support.operators import Problem

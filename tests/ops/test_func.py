@@ -83,7 +83,7 @@ def test_nothing_is_left_behind_that_later_calls_cannot_use(fused: Backend, back
 
 def test_a_graph_for_each_entry_is_refused() -> None:
     conv, x = layer("reference"), uniform(N, C, seed=1)
-    with pytest.raises(ValueError, match=r"edge_index has an axis of torch.vmap, .*torch_geometric.data.Batch"):
+    with pytest.raises(ValueError, match=r"edge_index is 'batched by torch.vmap, .*torch_geometric.data.Batch"):
         vmap(lambda edges: conv(x, edges))(integers(N, 3, 2, E, seed=1))
 
 

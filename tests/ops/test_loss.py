@@ -124,9 +124,9 @@ def test_blocks_equal_the_definition(
 def test_an_entity_that_is_none(entity: int) -> None:
     q = Queries.of([1, 2], 9)
     own = torch.tensor([0, entity]), torch.zeros(2)
-    with pytest.raises(ValueError, match=r"own has entities .* allowed: 0 to 8"):
+    with pytest.raises(ValueError, match=r"an entry of own: entities is .*; allowed: 0 to 8"):
         kvsall_loss(q.query, q.candidates, q.bias, q.answers, own=own)
-    with pytest.raises(ValueError, match="own has biases of torch"):
+    with pytest.raises(ValueError, match="own: biases is torch"):
         kvsall_loss(q.query, q.candidates, q.bias, q.answers, own=(own[0], own[0]))
 
 
@@ -367,23 +367,29 @@ def test_the_definition_takes_the_same_arguments() -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "channels": ({"candidates": torch.zeros(7, 4)}, r"candidates has shape \[7, 4\]"),
+    "channels": ({"candidates": torch.zeros(7, 4)}, r"candidates is torch.float32 \[7, 4\]"),
     "no entities": ({"candidates": torch.zeros(0, 5)}, "one entity or more"),
-    "type": ({"candidates": torch.zeros(7, 5)}, "allowed: torch.float64, as query"),
-    "integers": ({"query": torch.zeros(2, 5, dtype=torch.int64)}, "query has dtype torch.int64"),
-    "bias": ({"bias": torch.zeros(6)}, r"bias has shape \[6\]; allowed: \[7\]"),
-    "ptr": ({"answers": (torch.tensor([0, 1]), torch.tensor([1]))}, r"ptr is torch.int64 \[2\]; allowed"),
-    "ptr decreases": ({"answers": (torch.tensor([0, 2, 1]), torch.tensor([1, 2]))}, "not decrease"),
-    "ptr too long": ({"answers": (torch.tensor([0, 2, 4]), torch.tensor([1, 2]))}, "end at most at 2"),
+    "type": ({"candidates": torch.zeros(7, 5)}, r"allowed: torch.float64 \[entities, 5\]"),
+    "integers": ({"query": torch.zeros(2, 5, dtype=torch.int64)}, "query is torch.int64"),
+    "bias": ({"bias": torch.zeros(6)}, r"bias is \S+ \[6\] on \S+; allowed: \[7\]"),
+    "ptr": ({"answers": (torch.tensor([0, 1]), torch.tensor([1]))}, r"ptr is torch.int64 \[2\] .*; allowed"),
+    "ptr decreases": ({"answers": (torch.tensor([0, 2, 1]), torch.tensor([1, 2]))}, "do not decrease"),
+    "ptr too long": ({"answers": (torch.tensor([0, 2, 4]), torch.tensor([1, 2]))}, "up to 2, the size of index"),
     "index": ({"answers": (torch.tensor([0, 1, 2]), torch.tensor([1.0, 2.0]))}, "index is torch.float32"),
-    "no such entity": ({"answers": (torch.tensor([0, 1, 2]), torch.tensor([1, 7]))}, "index has 7; allowed: 0 to 6"),
-    "duplicates": ({"answers": (torch.tensor([0, 1, 3]), torch.tensor([1, 4, 4]))}, "query 1 has the answers 4, 4"),
+    "no such entity": (
+        {"answers": (torch.tensor([0, 1, 2]), torch.tensor([1, 7]))},
+        "an entry of answers: index is 7; allowed: 0 to 6",
+    ),
+    "duplicates": (
+        {"answers": (torch.tensor([0, 1, 3]), torch.tensor([1, 4, 4]))},
+        r"query 1 is \[4, 4\]; allowed: increasing",
+    ),
     "smoothing": ({"label_smoothing": 1.5}, "label_smoothing is 1.5"),
-    "weight": ({"weight": torch.ones(3)}, r"weight has shape \[3\]"),
-    "negative": ({"weight": torch.tensor([1.0, -1.0])}, "weight has -1.0; allowed: 0 and above"),
+    "weight": ({"weight": torch.ones(3)}, r"weight is torch.float32 \[3\]"),
+    "negative": ({"weight": torch.tensor([1.0, -1.0])}, "an entry of weight is -1.0; allowed: 0 and above"),
     "block": ({"block": 0}, "block is 0"),
     "precision": ({"precision": "half"}, "precision is 'half'; allowed: 'float32', 'bfloat16'"),
-    "too exact": ({"precision": "bfloat16"}, "query has dtype torch.float64"),
+    "too exact": ({"precision": "bfloat16"}, "query is torch.float64"),
     "backend": ({"backend": "cpu"}, "backend is 'cpu'; allowed: 'auto', 'reference', 'blocked', 'triton'"),
 }
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from magna.ops import diffusion
-from magna.ops import attention_diffusion
+from magna.ops import attention_diffusion, diffusion
 from magna.typing import Backend, Memory
 from tests.support.graphs import random_graph
 from tests.support.measuring import peak_bytes, saved_tensors

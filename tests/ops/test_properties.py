@@ -15,10 +15,10 @@ from magna.graph import Graph  # noqa: E402
 from magna.ops import attention_matrix, edge_softmax  # noqa: E402
 from magna.ops.backend.registry import MODULES, why_not  # noqa: E402
 from magna.typing import Backend, Memory  # noqa: E402
+from tests.graph.test_csr import check_segments  # noqa: E402
 from tests.support.comparing import same  # noqa: E402
 from tests.support.operators import Options, Problem, diffuse, softmax  # noqa: E402
 from tests.support.running import device_of, interpreted  # noqa: E402
-from tests.test_graph import check_segments  # noqa: E402
 
 RUNS = ["reference", *(name for name in MODULES if why_not(name, device_of(name)) is None and not interpreted(name))]
 

@@ -16,7 +16,7 @@ from magna.ops.random import (
     bits,
     dropout_factor,
     feature_stream,
-    keep,
+    stays,
     thresholds,
 )
 from magna.typing import Backend
@@ -124,7 +124,7 @@ def test_thresholds() -> None:
 
 def test_share_that_is_kept() -> None:
     index = torch.arange(COUNT)
-    kept = {rate: keep(seed_of(1), 2, index, torch.tensor(rate)) for rate in (0.0, 0.1, 0.5, 0.9)}
+    kept = {rate: stays(seed_of(1), 2, index, torch.tensor(rate)) for rate in (0.0, 0.1, 0.5, 0.9)}
     assert kept[0.0].all()
     for rate, mask in kept.items():
         assert mask.double().mean().item() == pytest.approx(1 - rate, abs=5 * (rate * (1 - rate) / COUNT) ** 0.5 + 1e-9)

@@ -97,7 +97,7 @@ def test_scores_of_any_form_are_ranked_like_products(block: int | None) -> None:
     expected = rank_targets(query, candidates, None, query_index, target, known)
     assert all(torch.equal(one, other) for one, other in zip(counts, expected, strict=True))
     assert counts.equal.max() > 0
-    with pytest.raises(ValueError, match="target has 0 to 20; allowed: 0 to 19"):
+    with pytest.raises(ValueError, match="an entry of target is 20; allowed: 0 to 19"):
         rank_scores(lambda rows: table[rows], 7, 20, torch.tensor([0, 0]), torch.tensor([0, 20]), known)
 
 
@@ -196,14 +196,14 @@ def test_agrees_with_pykeen_to_the_last_rank() -> None:
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "query_index": (
         {"query_index": torch.tensor([0])},
-        r"query_index is torch.int64 \[1\]; allowed: torch.int64 \[2\]",
+        r"query_index is torch.int64 \[1\] .*; allowed: torch.int64 \[2\]",
     ),
-    "no such query": ({"query_index": torch.tensor([0, 3])}, "query_index has 0 to 3; allowed: 0 to 2"),
-    "no such entity": ({"target": torch.tensor([-1, 3])}, "target has -1 to 3; allowed: 0 to 3"),
+    "no such query": ({"query_index": torch.tensor([0, 3])}, "an entry of query_index is 3; allowed: 0 to 2"),
+    "no such entity": ({"target": torch.tensor([-1, 3])}, "an entry of target is -1; allowed: 0 to 3"),
     "type": ({"target": torch.tensor([1.0, 2.0])}, "target is torch.float32"),
-    "channels": ({"candidates": torch.zeros(4, 3)}, r"candidates has shape \[4, 3\]"),
-    "unsorted": ({"known": csr([[2, 1], [], []])}, "query 0 has the answers 2, 1"),
-    "too few": ({"known": csr([[2]])}, r"known: ptr is torch.int64 \[2\]; allowed: torch.int64 \[4\]"),
+    "channels": ({"candidates": torch.zeros(4, 3)}, r"candidates is torch.float32 \[4, 3\]"),
+    "unsorted": ({"known": csr([[2, 1], [], []])}, r"query 0 is \[2, 1\]; allowed: increasing"),
+    "too few": ({"known": csr([[2]])}, r"known: ptr is torch.int64 \[2\] .*; allowed: torch.int64 \[4\]"),
     "block": ({"block": 0}, "block is 0"),
 }
 

@@ -54,14 +54,17 @@ def test_hops_for_of_the_paper_and_of_a_loose_tolerance() -> None:
 def test_alpha_out_of_range(alpha: float) -> None:
     with pytest.raises(ValueError, match=rf"alpha is {alpha}; allowed: 0 to 1"):
         truncation_error(3, alpha)
-    with pytest.raises(ValueError, match=rf"alpha is {alpha}; allowed: 0 to 1"):
+    with pytest.raises(ValueError, match=f"alpha is {alpha}; allowed: above 0 and at most 1"):
         hops_for(0.1, alpha)
 
 
 def test_other_bad_values() -> None:
-    with pytest.raises(ValueError, match="K is -1; allowed: 0 and above"):
+    with pytest.raises(ValueError, match="K is -1; allowed: an int, 0 and above"):
         truncation_error(-1, 0.1)
+    for K in (math.nan, "3", 2.5):
+        with pytest.raises(ValueError, match=r"K is .*; allowed: an int, 0 and above"):
+            truncation_error(K, 0.1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="tolerance is 0; allowed: above 0"):
         hops_for(0, 0.1)
-    with pytest.raises(ValueError, match="alpha is 0; allowed here: above 0"):
+    with pytest.raises(ValueError, match=r"alpha is 0.0; allowed: above 0"):
         hops_for(0.1, 0)

@@ -16,7 +16,7 @@ from magna.baselines import diffused_graph
 from magna.bench.measure import memory_of
 from magna.config.schema import Config, load_recipe
 from magna.nn.attention import graph_at_door
-from magna.ops.backend.registry import pack
+from magna.ops.backend.graph_tensors import pack
 from magna.ops.cpu.memory_pool import POOL
 from magna.tasks import LinkPrediction, NodeClassification, make_task
 from magna.tasks.link_objective import LinkObjective

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from magna.graph import Graph
 from magna.ops import attention_diffusion, edge_softmax
-from magna.ops.backend.registry import pack, why_not
+from magna.ops.backend.graph_tensors import pack
+from magna.ops.backend.registry import why_not
 from magna.typing import Backend, Memory
 
 Forward = Callable[[Tensor, Tensor], Tensor]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from magna.nn.sparse import SparseRows
 from magna.ops import checks, dropout
-from magna.ops.backend.registry import may_keep
+from magna.ops.backend.op import may_keep
 from magna.ops.checks import Rate
 from magna.typing import Backend
 

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from magna.graph import Graph
+from magna.graph.torch_internals import constant_result
 from magna.ops import checks, reference
-from magna.ops.backend.registry import (
-    Draw,
-    accumulator,
-    choose,
-    fused_op,
-    in_target_order,
-    keep,
-    kept,
-    kernels,
-    pack,
-    unpack,
-)
-from magna.ops.backend.torch_internals import constant_result
+from magna.ops.backend.graph_tensors import pack, save_inputs, saved_inputs, unpack
+from magna.ops.backend.op import fused_op
+from magna.ops.backend.registry import Draw, accumulator, choose, kernels
 from magna.ops.checks import Rate
 from magna.ops.cpu.memory_pool import machine_memory
 from magna.ops.exact import solve
-from magna.ops.hops import run_hops, run_hops_back, slices, with_kept
+from magna.ops.hops import in_target_order, run_hops, run_hops_back, slices, with_kept
 from magna.ops.weights import fixed_theta, per_head
 from magna.typing import Backend, Memory, Mode, one_of
 
@@ -132,7 +124,7 @@ def _learn(*tensors: Tensor) -> bool:
 
 def saves(states_bytes: int, device: torch.device) -> bool:
     """True while `memory="auto"` keeps the states: they fit into 1/16 of the device's memory."""
-    return states_bytes <= _total_memory(device) // 16
+    return states_bytes <= int(_total_memory(device)) // 16
 
 
 @constant_result
@@ -140,7 +132,11 @@ def _total_memory(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else machine_memory()
 
 
-@fused_op("magna::diffuse")
+def _diffuse_shape(x: Tensor, attention: Tensor, theta: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(_states_shape(x, theta.size(1) - 1, rest[-2]))
+
+
+@fused_op("magna::diffuse", _diffuse_shape)
 def diffuse_op(
     x: Tensor,
     attention: Tensor,
@@ -172,12 +168,13 @@ def _states_shape(x: Tensor, K: int, save: bool) -> tuple[int, ...]:
     return (K - 1 if save else 0, *x.shape)
 
 
-@diffuse_op.register_fake
-def _(x, attention, theta, seed, attention_rate, feature_rate, graph, sizes, save, backend):
-    return torch.empty_like(x), x.new_empty(_states_shape(x, theta.size(1) - 1, save))
+def _diffuse_backward_shape(
+    grad: Tensor, x: Tensor, attention: Tensor, theta: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(attention), theta.new_empty(theta.shape if rest[-2] else 0)
 
 
-@fused_op("magna::diffuse_backward")
+@fused_op("magna::diffuse_backward", _diffuse_backward_shape)
 def diffuse_backward_op(
     grad: Tensor,
     x: Tensor,
@@ -244,25 +241,16 @@ def diffuse_backward_op(
     return grad_x, grad_attention, theta.new_empty(0) if grad_theta is None else grad_theta.t().contiguous()
 
 
-@diffuse_backward_op.register_fake
-def _(grad, x, attention, theta, states, seed, attention_rate, feature_rate, graph, sizes, theta_grad, backend):
-    return (
-        torch.empty_like(x),
-        torch.empty_like(attention),
-        theta.new_empty(theta.shape if theta_grad else 0),
-    )
-
-
-def _diffuse_save(ctx, inputs, output):
+def _diffuse_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, attention, theta, seed, attention_rate, feature_rate, graph, ctx.sizes, _, ctx.backend = inputs
     ctx.rated = attention_rate is not None, feature_rate is not None
     rates = [rate for rate in (attention_rate, feature_rate) if rate is not None]
-    keep(ctx, graph, x, attention, theta, output[1], seed, *rates)
+    save_inputs(ctx, graph, x, attention, theta, output[1], seed, *rates)
     ctx.set_materialize_grads(False)
 
 
-def _diffuse_grad(ctx, grad, _):
-    (x, attention, theta, states, seed, *rates), graph = kept(ctx, 5 + sum(ctx.rated))
+def _diffuse_grad(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
+    (x, attention, theta, states, seed, *rates), graph = saved_inputs(ctx, 5 + sum(ctx.rated))
     attention_rate = rates.pop(0) if ctx.rated[0] else None
     feature_rate = rates.pop(0) if ctx.rated[1] else None
     if grad is None:
@@ -281,8 +269,8 @@ def _diffuse_grad(ctx, grad, _):
         ctx.needs_input_grad[2],
         ctx.backend,
     )
-    grad_theta = grad_theta if ctx.needs_input_grad[2] else None
-    return grad_x, grad_attention, grad_theta, None, None, None, [None] * len(graph), None, None, None
+    by_theta = grad_theta if ctx.needs_input_grad[2] else None
+    return grad_x, grad_attention, by_theta, None, None, None, [None] * len(graph), None, None, None
 
 
-diffuse_op.register_autograd(_diffuse_grad, setup_context=_diffuse_save)
+diffuse_op.register_autograd(_diffuse_grad, _diffuse_save)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from magna.graph import Graph
 from magna.ops import checks, reference
-from magna.ops.backend.registry import Draw, fused_op, in_target_order, keep, kept, kernels, pack, unpack
+from magna.ops.backend.graph_tensors import pack, save_inputs, saved_inputs, unpack
+from magna.ops.backend.op import fused_op
+from magna.ops.backend.registry import Draw, Kernels, kernels
+from magna.ops.hops import in_target_order
 from magna.ops.weights import geometric_weights, hops_for
 
 
@@ -31,7 +34,8 @@ def diffused_attention(attention: Tensor, graph: Graph, alpha: float) -> Tensor:
     Shapes: attention [E, H] → [H, N, N]. For studies and tests: it costs N³.
     """
     identity = torch.eye(graph.num_nodes, dtype=attention.dtype, device=attention.device)
-    return alpha * torch.linalg.inv(identity - (1 - alpha) * attention_matrix(attention, graph))
+    inverse: Tensor = torch.linalg.inv(identity - (1 - alpha) * attention_matrix(attention, graph))
+    return alpha * inverse
 
 
 def solve(x: Tensor, attention: Tensor, alpha: Tensor, graph: Graph, tolerance: float, backend: str) -> Tensor:
@@ -50,7 +54,7 @@ def solve(x: Tensor, attention: Tensor, alpha: Tensor, graph: Graph, tolerance: 
     return reference.attention_diffusion(x, attention, geometric_weights(alpha, K), graph)
 
 
-@fused_op("magna::solve")
+@fused_op("magna::solve", lambda x, *_: torch.empty_like(x))
 def solve_op(
     x: Tensor,
     attention: Tensor,
@@ -78,7 +82,7 @@ def _iterate(
     alpha: Tensor,
     tolerance: float,
     norm: Callable[[Tensor], Tensor],
-    fused: ModuleType,
+    fused: Kernels,
 ) -> Tensor:
     """Repeat a contraction with factor 1 − α until `tolerance`, relative to the start, column by column."""
     if start.numel() == 0:
@@ -86,24 +90,21 @@ def _iterate(
     slowest = float(alpha.min())
     most, every = hops_for(tolerance, slowest), 8
     limit = tolerance * norm(start) * slowest
-    here, there = (fused.empty(start.shape, start) for _ in range(2))
-    z = start
+    buffers, z = [fused.empty(start.shape, start) for _ in range(2)], start
     for number in range(1, most + 1):
-        step(z, here)
-        z, here, there = here, there, here
+        previous, z = z, buffers[number % 2]
+        step(previous, z)
         if number % every == 0 and number < most:
-            # What is left to go is at most (1 − α) / α times the last step.
-            if bool(((1 - slowest) * norm(z - here) <= limit).all()):
+            # The distance left is at most (1 − α) / α times the last step.
+            if bool(((1 - slowest) * norm(z - previous) <= limit).all()):
                 break
     return z
 
 
-@solve_op.register_fake
-def _(x, attention, alpha, graph, sizes, tolerance, backend):
-    return torch.empty_like(x)
-
-
-@fused_op("magna::solve_backward")
+@fused_op(
+    "magna::solve_backward",
+    lambda grad, z, x, attention, alpha, *_: tuple(map(torch.empty_like, (x, attention, alpha))),
+)
 def solve_backward_op(
     grad: Tensor,
     z: Tensor,
@@ -149,24 +150,20 @@ def solve_backward_op(
     x_minus_az = fused.empty(x.shape, x)
     by_target = in_target_order(attention, g, fused)
     fused.hop(z, x, by_target, g.by_target, g.col, z_scale=-one, x_scale=one, draw=draw, number=0, out=x_minus_az)
+    assert grad_attention is not None
     grad_alpha = (u.to(alpha.dtype) * x_minus_az).sum((0, 2))
     return grad_x, grad_attention, grad_alpha
 
 
-@solve_backward_op.register_fake
-def _(grad, z, x, attention, alpha, graph, sizes, tolerance, backend):
-    return torch.empty_like(x), torch.empty_like(attention), torch.empty_like(alpha)
-
-
-def _solve_save(ctx, inputs, output):
+def _solve_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, attention, alpha, graph, ctx.sizes, ctx.tolerance, ctx.backend = inputs
-    keep(ctx, graph, output, x, attention, alpha)
+    save_inputs(ctx, graph, output, x, attention, alpha)
 
 
-def _solve_grad(ctx, grad):
-    (z, x, attention, alpha), graph = kept(ctx, 4)
+def _solve_grad(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    (z, x, attention, alpha), graph = saved_inputs(ctx, 4)
     grads = solve_backward_op(grad, z, x, attention, alpha, graph, ctx.sizes, ctx.tolerance, ctx.backend)
     return *grads, [None] * len(graph), None, None, None
 
 
-solve_op.register_autograd(_solve_grad, setup_context=_solve_save)
+solve_op.register_autograd(_solve_grad, _solve_save)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 
 from torch import Tensor
 
 from magna.graph import Graph, Segments
-from magna.ops.backend.registry import Draw
+from magna.ops.backend.registry import Draw, Kernels
 
 
 def run_hops(
@@ -17,7 +16,7 @@ def run_hops(
     weights: Sequence[Tensor],
     draw: Draw,
     graph: Graph,
-    backend: ModuleType,
+    backend: Kernels,
     hops: int,
     buffers: list[Tensor],
     out: Tensor | None,
@@ -42,7 +41,7 @@ def run_hops(
         z = into
 
 
-def with_kept(draw: Draw, hops: int, segments: Segments, backend: ModuleType) -> Draw:
+def with_kept(draw: Draw, hops: int, segments: Segments, backend: Kernels) -> Draw:
     """The draw with what a backend wants to know before walking over segments."""
     if draw.attention_rate is None:
         return draw
@@ -77,7 +76,7 @@ def run_hops_back(
     grad_weights: Tensor | None,
     draw: Draw,
     graph: Graph,
-    backend: ModuleType,
+    backend: Kernels,
     first_slice: bool,
     last_slice: bool,
 ) -> tuple[Tensor, Tensor]:
@@ -121,3 +120,7 @@ def run_hops_back(
     if grad_weights is not None:
         grad_weights[K] += (grad.to(grad_weights.dtype) * x).sum(0).sum(-1)
     return grad_x, grad_attention
+
+
+def in_target_order(values: Tensor, graph: Graph, backend: Kernels) -> Tensor:
+    return values if graph.in_order else backend.take_rows(values, graph.by_target.order)

@@ -1,8 +1,8 @@
-"""The loss over all entities as a `torch.library` op that walks them in blocks: B × N scores are never stored.
+"""The loss over all entities, walked in blocks: B × N scores are never stored.
 
-Matrix products are torch's own; what happens between them is in plain PyTorch in `kvsall_steps.py` and in one pass over
-a block in `triton_kvsall.py`. Of bfloat16 numbers, `triton_kvsall_products.py` makes the scores itself and never stores
-them. The backward pass computes the scores of each block again.
+Matrix products are torch's own. The steps between them are in `loss_torch.py`, in plain PyTorch, and in
+`triton/kvsall.py`, in one pass over a block. `triton/kvsall_products.py` makes the scores of bfloat16 factors itself
+and never stores them. The backward pass computes the scores of each block again.
 """
 
 from __future__ import annotations
@@ -14,16 +14,115 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from magna.ops.answers import Factors, Own, Scanned
-from magna.ops.backend.registry import add_product, fused_op, product, why_not
+from magna.errors import ArgumentError
+from magna.ops import checks, reference
+from magna.ops.answers import (
+    Answers,
+    Factors,
+    Own,
+    Scanned,
+    check_answers,
+    check_block,
+    check_own,
+    check_own_values,
+    check_products,
+    check_values,
+)
+from magna.ops.backend.op import fused_op
+from magna.ops.backend.registry import accumulator, add_product, as_they_come, product, refusal, why_not
+from magna.ops.loss_torch import choose_block as choose_block
+from magna.typing import one_of
 
 LossBackend = Literal["auto", "reference", "blocked", "triton"]
 Precision = Literal["float32", "bfloat16"]
 
 _STEPS = {"blocked": "magna.ops.loss_torch", "triton": "magna.ops.triton.kvsall"}
-_BLOCK_BYTES = {"cpu": 16 << 20, "cuda": 64 << 20}  # scores of a block, or their gradient where that is all there is
-_LEAST_BLOCKS = 8  # of float32, also where all scores would fit: a block is small beside them
-_SMALL_BYTES = 4 << 20  # of all scores, that are not worth cutting
+
+
+def kvsall_loss(
+    query: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    answers: Answers,
+    *,
+    label_smoothing: float = 0.0,
+    weight: Tensor | None = None,
+    own: Own | None = None,
+    precision: Precision = "float32",
+    block: int | None = None,
+    backend: LossBackend = "auto",
+    validate: bool = True,
+) -> Tensor:
+    r"""KL divergence with label smoothing between the answers of queries and the softmax over all entities.
+
+    s = query @ candidates.T + bias; t = (labels (1 − γ) + γ / N) / (n (1 − γ) + γ) for a query with n answers; the loss
+    is Σ_b w_b KL(t_b ‖ softmax(s_b)) / Σ_b w_b. The entities are walked in blocks, forward and backward, so B × N
+    scores are never stored. Queries weighted by their number of answers give the mean over triples.
+
+    A query without answers is ignored, so a short batch may be filled up with such queries; entries of `index` from
+    ptr[-1] on are ignored too. With both, batches have one size and a training step can be a CUDA graph.
+
+    Args:
+        query: one vector per query, float64, float32 or bfloat16.
+        candidates: one vector per entity, of the same type.
+        bias: one number per entity, or None.
+        answers: ptr and index: the answers of query b are index[ptr[b]:ptr[b + 1]], increasing, each once.
+        label_smoothing: γ, 0 to 1.
+        weight: w, 0 and above; None counts all queries the same. It gets no gradient.
+        own: one entity of each query and a bias of its score, such as the head of the query itself.
+        precision: "float32" multiplies as torch is set to (TF32 where allowed; float64 stays float64); "bfloat16"
+            rounds both factors to bfloat16 and adds up in float32, on the GPU's tensor cores.
+        block: entities at a time; None chooses by the size of a block of scores.
+        backend: "reference" stores all scores, "blocked" is plain PyTorch, "triton" runs on the GPU; "auto" chooses.
+        validate: look at the values of `answers` and `weight` (waits for the GPU).
+
+    Shapes: query [B, C], candidates [N, C], bias [N], ptr [B + 1], index [A], weight [B] → scalar.
+
+    >>> answers = torch.tensor([0, 2]), torch.tensor([0, 1])
+    >>> round(kvsall_loss(torch.zeros(1, 3), torch.zeros(4, 3), None, answers).exp().item(), 6)
+    2.0
+    """
+    one_of("backend", backend, LossBackend)
+    check_products(query, candidates, bias)
+    check_answers("answers", answers, query.size(0), query.device)
+    check_own(own, query.size(0), query.device)
+    check_block(block)
+    _check_options(query, label_smoothing, weight, precision)
+    if validate and checks.values_readable(query):
+        check_values("answers", answers, candidates.size(0))
+        check_own_values(own, candidates.size(0))
+        if weight is not None and not bool((weight >= 0).all()):
+            raise ArgumentError("an entry of weight", float(weight[~(weight >= 0)][0]), "0 and above")
+    chosen = choose_backend(backend, query.device)
+    if chosen == "reference":
+        if precision == "bfloat16":
+            query, candidates = query.bfloat16().float(), candidates.bfloat16().float()
+        with as_they_come(query.device):
+            return reference.kvsall_loss(
+                query, candidates, bias, answers, label_smoothing=label_smoothing, weight=weight, own=own
+            )
+    ptr, index = answers
+    weight = None if weight is None else weight.detach()
+    targets = kvsall_targets_op(
+        ptr, index, weight, candidates.size(0), float(label_smoothing), accumulator(query.dtype), chosen
+    )
+    if block is None:
+        multiplied = torch.bfloat16 if precision == "bfloat16" else query.dtype
+        block = choose_block(query.size(0), candidates.size(0), query.device, multiplied)
+    entity, entity_bias = own or (None, None)
+    options = precision, block, chosen
+    return kvsall_loss_op(query, candidates, bias, ptr, *targets, entity, entity_bias, *options)[0]
+
+
+def _check_options(query: Tensor, label_smoothing: float, weight: Tensor | None, precision: Precision) -> None:
+    one_of("precision", precision, Precision)
+    if not 0 <= label_smoothing <= 1:
+        raise ArgumentError("label_smoothing", label_smoothing, "0 to 1")
+    if precision == "bfloat16" and query.dtype == torch.float64:
+        raise ArgumentError("query", query, "torch.float32 with precision 'bfloat16'", ".float()")
+    if weight is not None and (weight.shape != query.shape[:1] or weight.device != query.device):
+        allowed = f"[{query.size(0)}] on {query.device}, one per query"
+        raise ArgumentError("weight", weight, allowed)
 
 
 def choose_backend(backend: LossBackend, device: torch.device) -> str:
@@ -33,23 +132,16 @@ def choose_backend(backend: LossBackend, device: torch.device) -> str:
         if reason is None:
             return "triton"
         if backend == "triton":
-            raise ValueError(f"backend is 'triton', which cannot run here: {reason}; try backend='auto'")
+            raise refusal(backend, reason)
     return "blocked" if backend == "auto" else backend
 
 
-def choose_block(num_queries: int, num_entities: int, device: torch.device, dtype: torch.dtype = torch.float32) -> int:
-    """How many entities to look at in one step, a multiple of 64, so that the blocks are about alike.
-
-    On the GPU all that is stored of a block of bfloat16 products is a gradient of that type.
-    """
-    each = 2 if dtype == torch.bfloat16 and device.type == "cuda" else 4
-    fit = _BLOCK_BYTES.get(device.type, 16 << 20) // (each * max(num_queries, 1))
-    least = 1 if each * num_queries * num_entities <= _SMALL_BYTES else _LEAST_BLOCKS * each // 4
-    number = max(least, -(-num_entities // max(fit, 64)))
-    return -(-num_entities // (64 * number)) * 64
+def _targets_shape(ptr: Tensor, index: Tensor, *options: Any) -> tuple[Tensor, ...]:
+    targets = ptr.new_empty(4, ptr.numel() - 1, dtype=options[-2])
+    return index.new_empty(index.shape), index.new_empty(index.shape), targets
 
 
-@fused_op("magna::kvsall_targets")
+@fused_op("magna::kvsall_targets", _targets_shape)
 def kvsall_targets_op(
     ptr: Tensor,
     index: Tensor,
@@ -59,22 +151,22 @@ def kvsall_targets_op(
     dtype: torch.dtype,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The answers' `entries`, and `targets` [4, B]: what is known of each query before any score.
+    """The answers' `entries`, and `targets` [4, B], the numbers of a query that need no score.
 
-    These are its share, what an answer's target has above the others', the others' target, and Σ_j t_j log t_j.
+    These are its share, the excess of an answer's target over the others', the others' target, and Σ_j t_j log t_j.
     """
     steps = _steps(backend)
     row, column = steps.entries(ptr, index)
     return row, column, steps.targets(ptr, weight, num_entities, label_smoothing, dtype)
 
 
-@kvsall_targets_op.register_fake
-def _(ptr, index, weight, num_entities, label_smoothing, dtype, backend):
-    row, column = (index.new_empty(index.shape) for _ in range(2))
-    return row, column, ptr.new_empty(4, ptr.numel() - 1, dtype=dtype)
+def _loss_shape(
+    query: Tensor, candidates: Tensor, bias: Any, ptr: Tensor, row: Tensor, column: Tensor, targets: Tensor, *_: Any
+) -> tuple[Tensor, ...]:
+    return tuple(targets.new_empty(size) for size in ((), len(query), len(query), len(row)))
 
 
-@fused_op("magna::kvsall_loss")
+@fused_op("magna::kvsall_loss", _loss_shape)
 def kvsall_loss_op(
     query: Tensor,
     candidates: Tensor,
@@ -89,28 +181,38 @@ def kvsall_loss_op(
     block: int,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Σ_b share_b KL(t_b ‖ softmax(s_b)); what the backward needs: largest scores, Σ_j exp(s_j − largest), answers'.
+    """Σ_b share_b KL(t_b ‖ softmax(s_b)), and for the backward pass: largest scores, Σ_j exp(s_j − largest), answers'.
 
-    Not their logsumexp in one number: where scores are 20 and above, rounding it puts all probabilities off by 1e-6.
+    Not their logsumexp in one number: with scores of 20 and above, rounding it puts all probabilities off by 1e-6.
 
-    KL = Σ_j t_j log t_j + log Σ_j exp s_j − Σ_j t_j s_j, and since t is the same for all that are no answers, the last
-    sum is that over the answers and Σ_j s_j = q · Σ_j e_j + Σ_j b_j.
+    KL = Σ_j t_j log t_j + log Σ_j exp s_j − Σ_j t_j s_j. As t is the same for all entities that are no answers, the
+    last sum is that over the answers and Σ_j s_j = q · Σ_j e_j + Σ_j b_j.
     """
     steps, dtype = _steps(backend), targets.dtype
     q, e, b = _operands(query, candidates, bias, precision, block, dtype)
     own = _own(entity, entity_bias, dtype)
-    given = Factors(q, e, b, own, (row, column))
-    found = steps.scan(given, block)
-    return steps.loss(given, steps.column_sums(e, dtype), bias, found, ptr, targets), *found
+    factors = Factors(q, e, b, own, (row, column))
+    scanned = steps.scan(factors, block)
+    return steps.loss(factors, steps.column_sums(e, dtype), bias, scanned, ptr, targets), *scanned
 
 
-@kvsall_loss_op.register_fake
-def _(query, candidates, bias, ptr, row, column, targets, entity, entity_bias, precision, block, backend):
-    sizes = (), len(query), len(query), len(row)
-    return tuple(targets.new_empty(size) for size in sizes)
+def _loss_backward_shape(
+    grad: Tensor,
+    query: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    row: Tensor,
+    column: Tensor,
+    targets: Tensor,
+    entity: Tensor | None,
+    *_: Any,
+) -> tuple[Tensor, ...]:
+    grad_bias = targets.new_empty(0) if bias is None else torch.empty_like(bias)
+    grad_own = targets.new_empty(0 if entity is None else len(query))
+    return torch.empty_like(query), candidates.new_empty(candidates.shape), grad_bias, grad_own
 
 
-@fused_op("magna::kvsall_loss_backward")
+@fused_op("magna::kvsall_loss_backward", _loss_backward_shape)
 def kvsall_loss_backward_op(
     grad: Tensor,
     query: Tensor,
@@ -141,29 +243,22 @@ def kvsall_loss_backward_op(
     grad_b = torch.empty_like(b) if bias is not None else b.new_empty(0)
     own = _own(entity, entity_bias, share.dtype)
     grad_own = share.new_zeros(0 if own is None else len(share))
-    found = Scanned(top, total, picked)
+    scanned = Scanned(top, total, picked)
     for part in Factors(q, e, b, own, where).blocks(block):
-        here = slice(part.start, part.start + block)
-        # The gradient of a block's scores has no name for long: it is not there when the next one is made.
-        grad_s = steps.gradient(part, found, share, elsewhere, extra, grad_own)
+        rows = slice(part.start, part.start + block)
+        # The gradient of a block's scores is freed before the next one is made.
+        grad_s = steps.gradient(part, scanned, share, elsewhere, extra, grad_own)
         add_product(grad_q, grad_s, part.entities)
-        product(grad_s.T, q, out=grad_e[here])
+        product(grad_s.T, q, out=grad_e[rows])
         if bias is not None:
-            torch.sum(grad_s, 0, dtype=share.dtype, out=grad_b[here])
+            torch.sum(grad_s, 0, dtype=share.dtype, out=grad_b[rows])
         del grad_s
     size = candidates.size(0)
     grad_b = grad_b[:size] if bias is None else grad_b[:size].to(bias.dtype)
     return grad_q.to(query.dtype), grad_e[:size], grad_b, grad_own
 
 
-@kvsall_loss_backward_op.register_fake
-def _(grad, query, candidates, bias, row, column, targets, entity, entity_bias, top, total, picked, *options):
-    grad_bias = targets.new_empty(0) if bias is None else torch.empty_like(bias)
-    grad_own = targets.new_empty(0 if entity is None else len(query))
-    return torch.empty_like(query), candidates.new_empty(candidates.shape), grad_bias, grad_own
-
-
-def _save(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     query, candidates, bias, _, *tensors, ctx.precision, ctx.block, ctx.backend = inputs
     ctx.biased, ctx.owned = bias is not None, tensors[-1] is not None
     ctx.save_for_backward(query, candidates, bias, *tensors, *output[1:])
@@ -177,7 +272,7 @@ def _grad(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     return query, candidates, bias if ctx.biased else None, *none, own if ctx.owned else None, *none[:3]
 
 
-kvsall_loss_op.register_autograd(_grad, setup_context=_save)
+kvsall_loss_op.register_autograd(_grad, _save)
 
 
 def _operands(
@@ -185,8 +280,8 @@ def _operands(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, candidates and biases as the products take them.
 
-    Rows of an odd number of bfloat16 would keep the products off their fast paths, so there are biases for a whole
-    number of blocks; those of entities that are not there are -inf, and no softmax sees them.
+    Rows of an odd number of bfloat16 would keep the products off their fast paths, so the biases fill a whole number of
+    blocks; those after the last entity are -inf, and no softmax sees them.
     """
     size = candidates.size(0)
     if precision == "bfloat16" or query.dtype == torch.bfloat16:

@@ -39,7 +39,7 @@ def bits(seed: Tensor, stream: int, index: Tensor) -> Tensor:
 
     Args:
         seed: int64 [1].
-        stream: which of the independent sequences of this seed.
+        stream: number of one of the independent sequences of this seed.
         index: int64, any shape, not negative.
 
     >>> bits(torch.tensor([7]), 0, torch.arange(3)).tolist()
@@ -52,15 +52,15 @@ def bits(seed: Tensor, stream: int, index: Tensor) -> Tensor:
 
 
 def thresholds(rate: Tensor) -> Tensor:
-    """int64: an element is dropped where its bits are below this. `rate` is float32, so every backend agrees."""
+    """Limits, int64, below which the bits of a dropped entry are. `rate` is float32, so every backend agrees."""
     return (rate.double() * 2.0**32).long()
 
 
-def keep(seed: Tensor, stream: int, index: Tensor, rate: Tensor) -> Tensor:
-    """bool: which elements stay, each with probability 1 - rate."""
+def stays(seed: Tensor, stream: int, index: Tensor, rate: Tensor) -> Tensor:
+    """Mask of the entries that stay, each with probability 1 - rate."""
     return bits(seed, stream, index) >= thresholds(rate)
 
 
 def dropout_factor(seed: Tensor, stream: int, index: Tensor, rate: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where dropped, 1 / (1 - rate) where kept: what inverted dropout multiplies by."""
-    return keep(seed, stream, index, rate).to(dtype) / (1 - rate.to(dtype))
+    """Factors of inverted dropout: 0 for dropped entries, 1 / (1 - rate) for the others."""
+    return stays(seed, stream, index, rate).to(dtype) / (1 - rate.to(dtype))

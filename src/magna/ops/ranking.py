@@ -10,10 +10,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from magna.errors import ArgumentError
 from magna.ops.answers import (
     Answers,
     Own,
     check_answers,
+    check_block,
     check_own,
     check_own_values,
     check_products,
@@ -57,12 +59,12 @@ def rank_targets(
         query: unique queries.
         candidates: all entities; scores are query @ candidates.T + bias.
         bias: one number per entity, or None.
-        query_index: which query each target answers.
+        query_index: the query that each target answers.
         target: the true entities.
         known: ptr and index of the entities known to be true for each query, in all splits, in increasing order; the
             target may be among them. None ranks among all entities.
-        own: one entity of each query, int64 [Q], and what is added to its score, [Q]; or None.
-        block: queries at a time; None takes what fits into a small part of the memory.
+        own: one entity of each query, int64 [Q], and a bias of its score, [Q]; or None.
+        block: queries at a time; None: those whose scores fit into a small part of the memory.
 
     Shapes: query [Q, C], candidates [N, C], bias [N], query_index [T], target [T] → better [T], equal [T].
 
@@ -121,11 +123,8 @@ def rank_scores(
 
 def _block_size(block: int | None, row_bytes: int, device: torch.device) -> int:
     """Queries at a time."""
-    if block is None:
-        return max(1, _BLOCK_BYTES.get(device.type, 64 << 20) // row_bytes)
-    if block < 1:
-        raise ValueError(f"block is {block}; allowed: 1 and above, or None")
-    return block
+    check_block(block)
+    return max(1, _BLOCK_BYTES.get(device.type, 64 << 20) // row_bytes) if block is None else block
 
 
 def _rank(
@@ -161,6 +160,8 @@ def _rank(
             break
         with as_they_come(device):
             scores = score(by_count[start:stop])  # [block, N]
+        if scores.shape != (stop - start, N):
+            raise ArgumentError("scores", scores, f"[{stop - start}, {N}], a row per query and a column per entity")
         true = scores[place[query_index[ranked]] - start, target[ranked]]
         filtered = slice(borders[number], borders[number + 1])
         scores[row[filtered] - start, column[filtered]] = torch.nan
@@ -204,13 +205,10 @@ def _filters(
 def _check_targets(
     sizes: tuple[int, int], query_index: Tensor, target: Tensor, known: Answers | None, device: torch.device
 ) -> None:
-    for name, tensor, size in (("query_index", query_index, sizes[0]), ("target", target, sizes[1])):
-        if tensor.dtype != torch.int64 or tensor.dim() != 1 or tensor.shape != target.shape:
-            allowed = f"torch.int64 [{target.numel()}], one per target"
-            raise ValueError(f"{name} is {tensor.dtype} {list(tensor.shape)}; allowed: {allowed}")
-        if tensor.device != device:
-            raise ValueError(f"{name} is on {tensor.device}, the queries on {device}; move one with .to(device)")
-        check_range(f"{name} has", tensor, size)
+    for name, index, size in (("query_index", query_index, sizes[0]), ("target", target, sizes[1])):
+        if index.dtype != torch.int64 or index.shape != (target.numel(),) or index.device != device:
+            raise ArgumentError(name, index, f"torch.int64 [{target.numel()}] on {device}, one per target")
+        check_range(name, index, size)
     if known is not None:
         check_answers("known", known, sizes[0], device)
         check_values("known", known, sizes[1])

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.functional import leaky_relu, normalize
 
 from magna.graph import Graph
-from magna.ops.answers import Answers, Own, entries, shares
+from magna.ops.answers import Answers, Own, entries, shares, with_own
 from magna.ops.backend.registry import accumulator
-from magna.ops.random import DENSE_STREAM, EDGE_STREAM, attention_stream, dropout_factor, feature_stream, keep
+from magna.ops.random import DENSE_STREAM, EDGE_STREAM, attention_stream, dropout_factor, feature_stream, stays
 
 
 def head_scores(x: Tensor, vector: Tensor, tanh: bool) -> Tensor:
@@ -35,24 +34,23 @@ def edge_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: 
     if relation is not None:
         assert graph.edge_type is not None
         total = total + relation.index_select(0, graph.edge_type)
-    return leaky_relu(total, negative_slope)
+    return F.leaky_relu(total, negative_slope)
 
 
 def kept_edges(rate: Tensor, seed: Tensor, pairs: Tensor | None, paired: bool, graph: Graph) -> Tensor:
-    """bool: the edges that edge dropout leaves, each with probability 1 - rate; self-loops all stay.
+    """Mask of the edges that edge dropout leaves, each with probability 1 - rate; self-loops all stay.
 
-    Edges with the same number in `pairs` share their fate; where there are no numbers and with `paired`, those between
-    the same two nodes. An edge is left out for all heads, or for all of each group that has a seed of its own.
+    Edges with the same number in `pairs` stay or go together; without numbers and with `paired`, those between the
+    same two nodes. Heads with the same seed lose the same edges, if their rates are equal.
 
-    Shapes: rate [H], seed [1] or one for each group of heads, pairs [E] → [E, H].
+    Shapes: rate [H], seed [1] or [H], pairs [E] → [E, H].
     """
     source, target = graph.source, graph.target
     if pairs is None and paired:
         pairs = torch.minimum(source, target) * graph.num_nodes + torch.maximum(source, target)
     elif pairs is None:
         pairs = torch.arange(graph.num_edges, device=graph.device)
-    kept = keep(seed[:, None], EDGE_STREAM, pairs[:, None, None], rate.view(len(seed), -1))  # [E, groups, heads]
-    return kept.flatten(1) | (source == target)[:, None]
+    return stays(seed, EDGE_STREAM, pairs[:, None], rate) | (source == target)[:, None]
 
 
 def edge_softmax(scores: Tensor, graph: Graph) -> Tensor:
@@ -73,7 +71,7 @@ def edge_softmax(scores: Tensor, graph: Graph) -> Tensor:
 
 
 def top_k_mask(scores: Tensor, k: int, graph: Graph) -> Tensor:
-    """bool: the edges whose score is among the k largest of their target; ties with the k-th all stay.
+    """Mask of the edges whose score is among the k largest of their target; ties with the k-th all stay.
 
     Shapes: scores [E, H] → [E, H].
     """
@@ -81,14 +79,14 @@ def top_k_mask(scores: Tensor, k: int, graph: Graph) -> Tensor:
     kth = rowptr[:-1] + k - 1
     has_more = kth + 1 < rowptr[1:]
     kth = torch.where(has_more, kth, 0)
-    keep = torch.empty_like(scores, dtype=torch.bool)
+    mask = torch.empty_like(scores, dtype=torch.bool)
     for head, score in enumerate(scores.unbind(1)):
         by_score = score.argsort(descending=True)
         by_target = graph.target[by_score].argsort(stable=True)
         ranked = score[by_score[by_target]]
         threshold = torch.where(has_more, ranked[kth], -torch.inf) if ranked.numel() else ranked.new_empty(0)
-        keep[:, head] = score >= threshold[graph.target]
-    return keep
+        mask[:, head] = score >= threshold[graph.target]
+    return mask
 
 
 def attention_diffusion(
@@ -129,15 +127,13 @@ def attention_diffusion(
     return z
 
 
-def dropout(x: Tensor, rate: Tensor, seed: Tensor, shared: bool = False) -> Tensor:
-    """Inverted dropout of a whole tensor, or of G blocks of it, each with its own rate [G].
+def dropout(x: Tensor, rate: Tensor, seed: Tensor, first: int = 0) -> Tensor:
+    """Inverted dropout; `first` is the number of the first entry, for a tensor that is part of a larger one.
 
-    Shapes: x [...], G dividing its first size → the same; with `shared` every rate gets a copy: [...] → [G, ...].
+    Shapes: x [...], rate any that broadcasts with it → [...].
     """
-    if shared:
-        x = x.expand(*rate.shape, *x.shape)
-    entry = torch.arange(x.numel(), device=x.device).view(rate.numel(), -1)
-    return (x.reshape(entry.shape) * dropout_factor(seed, DENSE_STREAM, entry, rate[:, None], x.dtype)).view(x.shape)
+    entry = torch.arange(first, first + x.numel(), device=x.device).view(x.shape)
+    return (x * dropout_factor(seed, DENSE_STREAM, entry, rate, x.dtype)).view(x.shape)
 
 
 def add_norm(
@@ -145,7 +141,7 @@ def add_norm(
 ) -> tuple[Tensor, Tensor]:
     """X + added, and its layer norm in the same type.
 
-    `unbiased`: divided by the unbiased deviation plus eps, and not by the root of the variance plus eps.
+    `unbiased`: divided by the unbiased deviation plus eps instead of the root of the variance plus eps.
 
     Shapes: x and added [..., C], weight [C], bias [C] → [..., C] twice.
     """
@@ -173,12 +169,7 @@ def linears(x: Tensor, weights: Sequence[Sequence[Tensor]]) -> list[Tensor]:
 
     Shapes: x [N, C], weights [D, C] each → for each group [N, sum of D].
     """
-    return [joined([F.linear(x, weight) for weight in group], -1) for group in weights]
-
-
-def joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """`torch.cat` that copies nothing where there is one part."""
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
+    return [torch.cat([F.linear(x, weight) for weight in group], -1) for group in weights]
 
 
 def kvsall_loss(
@@ -193,7 +184,7 @@ def kvsall_loss(
 ) -> Tensor:
     """The weighted mean over the queries of KL(t ‖ softmax(s)), with s = query @ candidates.T + bias over all entities.
 
-    `own` is one entity of each query, and what is added to its score.
+    `own` is one entity of each query and a bias of its score.
 
     t = labels (1 − γ) + γ / N, divided by its sum. Here all B × N scores are stored.
 
@@ -206,16 +197,9 @@ def kvsall_loss(
     # Ignored entries have entity -1: a column at the end that is cut off.
     labels = scores.new_zeros(scores.size(0), scores.size(1) + 1)
     labels.index_put_(entries(answers), labels.new_ones(()))  # 1 alone would come from the CPU
-    target = normalize(labels[:, :-1] * (1 - label_smoothing) + label_smoothing / scores.size(1), p=1)
+    target = F.normalize(labels[:, :-1] * (1 - label_smoothing) + label_smoothing / scores.size(1), p=1)
     divergence = torch.xlogy(target, target).sum(1) - (target * scores.log_softmax(1)).sum(1)
     return (shares(answers[0], weight, scores.dtype) * divergence).sum()
-
-
-def with_own(scores: Tensor, own: Own | None) -> Tensor:
-    """Scores [B, N] with a bias [B] added to one entity [B] of each query."""
-    if own is None:
-        return scores
-    return scores.scatter_add(1, own[0][:, None], own[1][:, None].to(scores.dtype))
 
 
 def rank_targets(

@@ -1,4 +1,4 @@
-"""Hop weights θ of Eq. 3, and how far a truncated sum stands from the whole one."""
+"""Hop weights θ of Eq. 3, and the distance of a truncated sum from the whole one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from magna.errors import ArgumentError
 from magna.graph import durable
 from magna.ops import checks
 
@@ -69,9 +70,8 @@ def truncation_error(K: int, alpha: float) -> float:
     >>> round(truncation_error(6, 0.1), 3)
     1.063
     """
-    _check(alpha)
-    if K < 0:
-        raise ValueError(f"K is {K}; allowed: 0 and above")
+    checks.hops(K)
+    checks.alpha(alpha, 1, validate=True)
     return 2.0 * (1.0 - alpha) ** K
 
 
@@ -81,11 +81,9 @@ def hops_for(tolerance: float, alpha: float) -> int:
     >>> [hops_for(0.01, alpha) for alpha in (0.15, 0.10, 0.05)]
     [33, 51, 104]
     """
-    _check(alpha)
-    if not tolerance > 0:
-        raise ValueError(f"tolerance is {tolerance}; allowed: above 0")
-    if alpha == 0:
-        raise ValueError("alpha is 0; allowed here: above 0 and at most 1 (without teleport the sum never settles)")
+    checks.alpha(alpha, 1, validate=True, above_zero=True)  # without teleport the sum never settles
+    if not checks.is_number(tolerance) or not tolerance > 0:
+        raise ArgumentError("tolerance", tolerance, "above 0")
     if tolerance >= 2:
         return 0
     if alpha == 1:
@@ -94,8 +92,3 @@ def hops_for(tolerance: float, alpha: float) -> int:
     while truncation_error(K, alpha) > tolerance:
         K += 1
     return K
-
-
-def _check(alpha: float) -> None:
-    if not 0 <= alpha <= 1:
-        raise ValueError(f"alpha is {alpha}; allowed: 0 to 1")

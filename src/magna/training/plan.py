@@ -13,11 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from magna.config.schema import Config, ModelConfig
+from magna.graph.torch_internals import FakeTensorMode, TorchDispatchMode, storage_key, tree_leaves
 from magna.ops.cpu.memory_pool import machine_memory
 from magna.tasks import NodeClassification, Task, make_task
 from magna.training.capture import matmul_precision, own_stream, step_precision
@@ -303,8 +301,9 @@ class _Ledger(TorchDispatchMode):
     def save(self, tensor: Tensor) -> Tensor:
         """Called with each tensor that the backward pass will want; the data is not the pass's own."""
         storage = tensor.untyped_storage()
-        if storage._cdata in self._known and storage._cdata not in self._weights:
-            self.saved[storage._cdata] = storage.nbytes()
+        key = storage_key(storage)
+        if key in self._known and key not in self._weights:
+            self.saved[key] = storage.nbytes()
         return tensor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -315,7 +314,7 @@ class _Ledger(TorchDispatchMode):
         return out
 
     def _enter(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
+        key, size = storage_key(storage), storage.nbytes()
         if key not in self._known:
             self._known.add(key)
             self.live += size

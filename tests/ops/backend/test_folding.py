@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from magna import ops
 from magna.graph import Graph
-from magna.ops import attention_diffusion, dropout, edge_scores, edge_softmax, head_scores
+from magna.ops import attention_diffusion, diffusion, dropout, edge_scores, edge_softmax, head_scores
 from magna.ops.backend import registry as backends
 from magna.ops.diffusion import diffuse_op
 from magna.typing import Backend, Memory
@@ -87,9 +86,9 @@ def test_trials_that_learn_save_their_states(graph: Graph, memory: Memory, monke
         saved.append(arguments[-2])
         return diffuse_op(*arguments)
 
-    monkeypatch.setattr(ops, "diffuse_op", diffuse)
+    monkeypatch.setattr(diffusion, "diffuse_op", diffuse)
     bytes_asked: list[int] = []
-    monkeypatch.setattr(ops, "saves", lambda size, device: not bytes_asked.append(size))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(diffusion, "saves", lambda size, device: not bytes_asked.append(size))  # type: ignore[func-returns-value]
     x, attention = draw(TRIALS, 7, HEADS, WIDTH).requires_grad_(), torch.rand(30, HEADS)
     layer = partial(attention_diffusion, attention=attention, graph=graph, K=3, alpha=0.1, memory=memory)
     torch.vmap(layer)(x).sum().backward()

@@ -161,9 +161,9 @@ def test_draws_of_more_entries_than_32_bits_count(monkeypatch: pytest.MonkeyPatc
 
 def test_the_seed_of_a_norm_under_dropout_is_asked_for() -> None:
     x, weight, bias = tensors((2, 3), (3,), (3,))
-    with pytest.raises(ValueError, match="seed is missing: x_p is above 0"):
+    with pytest.raises(ValueError, match=r"seed is None; allowed: .*, as x_p is above 0"):
         add_norm(x, None, weight, bias, x_p=0.5, backend="triton")
-    with pytest.raises(ValueError, match="seed is missing: p is above 0"):
+    with pytest.raises(ValueError, match=r"seed is None; allowed: .*, as p is above 0"):
         add_norm(x, None, weight, bias, p=0.5, backend="triton")
     with pytest.raises(ValueError, match="allowed: 0 up to, but not including, 1"):
         add_norm(x, None, weight, bias, p=1.0, seed=1, backend="triton")

@@ -1,48 +1,125 @@
-"""Backends: which there are, which one `auto` takes, and how a `Graph` passes through an op's schema.
+"""The backends, the functions that each must have, and the one that `auto` takes.
 
-A backend is a module with the functions of `KERNELS`, each on contiguous tensors and without autograd. A new one is one
-file, one line in `MODULES` and its name in `typing.Backend`.
+A new one is one file, one line in `MODULES` and its name in `typing.Backend`.
 """
 
 from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, wraps
+from functools import cache
 from types import ModuleType
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
-from torch.autograd import Function, forward_ad
-from torch.library import custom_op
-from torch.nn import Parameter
 
+from magna.errors import ArgumentError
 from magna.graph import Graph, Segments
-from magna.ops.backend.torch_internals import constant_result
+from magna.graph.torch_internals import constant_result
 from magna.typing import Backend, one_of
 
 MODULES = {"cpu": "magna.ops.cpu.bindings", "triton": "magna.ops.triton.kernels"}
-KERNELS = (
-    "empty",  # empty(shape, like) -> an uninitialised tensor of the dtype and device of another
-    "head_scores",  # head_scores(x [G, N, H, C], vector [G, H, C], tanh) -> [G, N, H]
-    "head_scores_backward",  # with the gradient first -> those of x and of the vector
-    "edge_scores",
-    "segment_sum",
-    "kept_edges",
-    "edge_softmax",
-    "edge_softmax_backward",
-    "top_k_mask",
-    "dropout",
-    "attention_kept",  # attention_kept(draw, hops, segments) -> what the hops want of it in `Draw.kept`
-    "take_rows",  # take_rows(values [E, H], order [E] int32) -> values[order], the order a permutation
-    "hop",
-    "hop_backward",  # with rank, the last of them: the gradient of the attention in the caller's order
-    "hop_dropout",
-)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+
+
+class Draw(NamedTuple):
+    """Dropout of one diffusion, and the slice of the heads and columns that the tensors are."""
+
+    seed: Tensor  # [1] int64
+    attention_rate: Tensor | None  # [h] float32, the heads of the slice
+    feature_rate: Tensor | None  # [h] float32
+    heads: int  # of the whole tensor
+    width: int
+    first_head: int = 0
+    first_column: int = 0
+    kept: Tensor | None = None  # the attention that stays, for backends that draw it before the first hop
+
+
+class Kernels(Protocol):
+    """The module of a backend: functions of contiguous tensors, without autograd. G counts trials of a batch."""
+
+    def why_not(self, device: torch.device) -> str | None: ...
+
+    def empty(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """An uninitialised tensor of the dtype and device of another."""
+
+    def head_scores(self, x: Tensor, vector: Tensor, tanh: bool) -> Tensor:
+        """Scores [G, N, H] from x [G, N, H, C] and vector [G, H, C]."""
+
+    def head_scores_backward(self, grad: Tensor, x: Tensor, vector: Tensor, tanh: bool) -> tuple[Tensor, Tensor]: ...
+
+    def edge_scores(
+        self, source: Tensor, target: Tensor, relation: Tensor | None, graph: Graph, negative_slope: float
+    ) -> Tensor: ...
+
+    def segment_sum(self, grad: Tensor, scores: Tensor, negative_slope: float, segments: Segments) -> Tensor:
+        """Sums over segments of the gradient of scores [E, H], back through LeakyReLU."""
+
+    def kept_edges(self, rate: Tensor, seed: Tensor, pairs: Tensor | None, paired: bool, graph: Graph) -> Tensor: ...
+
+    def edge_softmax(self, scores: Tensor, graph: Graph) -> Tensor: ...
+
+    def edge_softmax_backward(self, grad: Tensor, attention: Tensor, graph: Graph) -> Tensor: ...
+
+    def top_k_mask(self, scores: Tensor, k: int, graph: Graph) -> Tensor: ...
+
+    def dropout(self, x: Tensor, rate: Tensor, seed: Tensor, shared: bool) -> Tensor:
+        """Dropout of G blocks of x at the rates [G]; with `shared` of G copies of it."""
+
+    def attention_kept(self, draw: Draw, hops: int, segments: Segments) -> Tensor | None:
+        """The value of `Draw.kept` for these hops."""
+
+    def take_rows(self, values: Tensor, order: Tensor) -> Tensor:
+        """values[order], the order [E] int32 a permutation."""
+
+    def hop(
+        self,
+        z: Tensor,
+        x: Tensor,
+        attention: Tensor,
+        segments: Segments,
+        col: Tensor,
+        *,
+        z_scale: Tensor | None,
+        x_scale: Tensor,
+        draw: Draw,
+        number: int,
+        out: Tensor,
+    ) -> None:
+        """Write F ∘ (z_scale · A_k z + x_scale · x) to `out`, F its feature dropout."""
+
+    def hop_backward(
+        self,
+        grad: Tensor,
+        z: Tensor,
+        attention: Tensor,
+        segments: Segments,
+        col: Tensor,
+        *,
+        z_scale: Tensor | None,
+        first_scale: Tensor | None,
+        scale: Tensor,
+        draw: Draw,
+        number: int,
+        grad_attention: Tensor,
+        add: bool,
+        rank: Tensor | None,
+        grad_x: Tensor,
+        out: Tensor | None,
+    ) -> Tensor | None:
+        """T = F ∘ A_kᵀ grad with the feature dropout F of the hop before: grad_x gets scale · T, out gets T.
+
+        An edge's grad_attention gets z_scale · its dropout factor · ⟨grad at its target, z at its source⟩. With `rank`,
+        the positions of the caller's edges in the walk, it is complete and returned in the caller's order.
+        """
+
+    def hop_dropout(self, grad: Tensor, draw: Draw, number: int) -> Tensor:
+        """The gradient through the feature dropout of a hop."""
+
+
+KERNELS = tuple(name for name in vars(Kernels) if not name.startswith("_") and name != "why_not")
 
 
 def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
@@ -71,20 +148,20 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
 _imported = cache(importlib.import_module)
 
 
-def kernels(backend: str) -> ModuleType:
+def kernels(backend: str) -> Kernels:
     """The module of a backend; its import fails where the backend cannot run at all."""
-    return _imported(MODULES[backend])
+    return cast(Kernels, _imported(MODULES[backend]))
 
 
 def dense_kernels() -> ModuleType:
-    """Layer norm and what goes with linear layers, which Triton's backend alone has."""
+    """Layer norm and the parts of linear layers, which Triton's backend alone has."""
     return _imported("magna.ops.triton.dense")
 
 
 # Under a compiler the answer is a constant: imports cannot be traced.
 @constant_result
 def why_not(backend: str, device: torch.device) -> str | None:
-    """Why a backend cannot run on tensors of this device, or None where it can."""
+    """The reason that keeps a backend from running on tensors of this device, or None."""
     if backend == "reference":
         return None
     try:
@@ -110,160 +187,12 @@ def choose(backend: Backend, device: torch.device) -> str:
         return "reference"
     reason = why_not(backend, device)
     if reason is not None:
-        raise ValueError(f"backend is {backend!r}, which cannot run here: {reason}; try backend='auto'")
+        raise refusal(backend, reason)
     return backend
 
 
-_PLAIN = {Tensor, Parameter}
-
-
-class FusedOp:
-    """A `torch.library` op, and a shorter way to it where nobody looks on.
-
-    What `torch.library` does for compilers, `torch.vmap` and dispatch modes takes longer than launching the kernels of
-    a small graph. Where none of them is there, the same function and the same gradient are called directly. A
-    `TorchFunctionMode` does not see such calls. The ops of the library have no gradient under `torch.func.grad`, so
-    that a third form serves there. Derivatives of gradients and those in forward mode are errors.
-    """
-
-    def __init__(self, name: str, function: Callable[..., Any]) -> None:
-        self.name = name
-        self.library = custom_op(name, function, mutates_args=())
-        self.register_fake = self.library.register_fake
-        self.function, self.learning = function, self._unless_learning
-        self.register_vmap(self._one_by_one)
-        self.library.register_autograd(self._no_derivative)
-        self.transformed = self._under_transforms(self._no_derivative, lambda ctx, inputs, output: None)
-
-    def register_vmap(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        self.library.register_vmap(rule)
-        self.rule = rule
-        return rule
-
-    def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., None]) -> None:
-        self.library.register_autograd(backward, setup_context=setup_context)
-        if self.function.__annotations__["return"] == "list[Tensor]":
-            # A Function gives tensors or a tuple of them. It also has no gradient for the tensors of a list that it
-            # gets: only the op that gives one gets one whose tensors learn.
-            self.learning, self.transformed = self.library, self._no_derivative
-            return
-
-        def forward(ctx: Any, *args: Any) -> Any:
-            output = self.function(*args)
-            setup_context(ctx, args, output)
-            return output
-
-        def once(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-            found = backward(ctx, *grads)
-            # A list of tensors without gradients is one input here.
-            return tuple(None if isinstance(g, list) else g for g in (found if isinstance(found, tuple) else (found,)))
-
-        self.learning = _function(self.name, forward=forward, backward=once).apply
-        self.transformed = self._under_transforms(once, setup_context)
-
-    def _under_transforms(self, backward: Callable[..., Any], setup_context: Callable[..., None]) -> Callable[..., Any]:
-        """What `torch.func.grad` and its kin take; slower to call than `learning`."""
-
-        def rule(info: Any, axes: Sequence[Any], *args: Any) -> Any:
-            return self.rule(info, axes, *args)
-
-        steps = {"forward": self.function, "setup_context": setup_context, "backward": backward, "vmap": rule}
-        return _function(self.name, **steps).apply
-
-    def _no_derivative(self, *_: Any) -> Any:
-        raise RuntimeError(f"{self.name} has no derivative; try backend='reference'")
-
-    def _one_by_one(self, info: Any, axes: Sequence[Any], *args: Any) -> tuple[Any, Any]:
-        """`torch.vmap` of an op that has no rule of its own."""
-
-        def pick(arg: Any, axis: Any, entry: int) -> Any:
-            if isinstance(axis, int):
-                return arg.select(axis, entry).contiguous()
-            nested = isinstance(axis, list | tuple) and any(place is not None for place in axis)
-            return [pick(*pair, entry) for pair in zip(arg, axis, strict=True)] if nested else arg
-
-        outs = [
-            self(*(pick(*pair, entry) for pair in zip(args, axes, strict=True))) for entry in range(info.batch_size)
-        ]
-        if isinstance(outs[0], Tensor):
-            return torch.stack(outs), 0
-        stacked = [torch.stack(parts) for parts in zip(*outs, strict=True)]
-        return type(outs[0])(stacked), type(outs[0])(0 for _ in stacked)
-
-    def __call__(self, *args: Any) -> Any:
-        if not is_plain(args):
-            return self._by_library(args)
-        return (self.learning if torch.is_grad_enabled() else self.function)(*args)
-
-    def _by_library(self, args: Sequence[Any]) -> Any:
-        if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
-            raise RuntimeError(f"{self.name} has no derivative in forward mode; try backend='reference'")
-        if takes_gradient():
-            return self.transformed(*args)
-        return self.library(*[list(arg) if isinstance(arg, Packed) else arg for arg in args])
-
-    def _unless_learning(self, *args: Any) -> Any:
-        """An op without a gradient; where one could be asked for, the library's says so when it is."""
-        lists = [arg if type(arg) is list else [arg] for arg in args]
-        learning = any(isinstance(one, Tensor) and one.requires_grad for each in lists for one in each)
-        return self._by_library(args) if learning else self.function(*args)
-
-
-def _function(name: str, **steps: Callable[..., Any]) -> type[Function]:
-    """The name is what a profiler shows."""
-    return cast("type[Function]", type(name, (Function,), {step: staticmethod(f) for step, f in steps.items()}))
-
-
-def takes_gradient() -> bool:
-    """Whether `torch.func.grad` or one of its kin looks on."""
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is None:
-        return False
-    stack = torch._C._functorch.get_interpreter_stack() or ()
-    return any(one.key() == torch._C._functorch.TransformType.Grad for one in stack)
-
-
-def unwatched() -> bool:
-    """Whether nobody looks on: no compiler or tracer, no transform or mode."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack():
-        return False
-    return torch._C._functorch.peek_interpreter_stack() is None and forward_ad._current_level < 0
-
-
-def may_keep() -> bool:
-    """Whether a tensor that is made now serves later calls as well: those born in inference mode cannot be saved."""
-    return unwatched() and not torch.is_inference_mode_enabled()
-
-
-def is_plain(args: Sequence[Any]) -> bool:
-    """Whether nobody looks on, and no tensor is of another kind or device."""
-    if not unwatched():
-        return False
-    # What `torch.autograd.grad(is_grads_batched=True)` stacks comes first, as gradients do.
-    if torch._C._functorch.is_legacy_batchedtensor(args[0]):
-        return False
-    kinds = {type(arg) for arg in args if isinstance(arg, Tensor)}
-    return kinds <= _PLAIN and args[0].device.type in ("cpu", "cuda")
-
-
-def as_they_come(device: torch.device) -> AbstractContextManager:
-    """Products of tensors in the type that they have, whatever autocast says: who wants bfloat16 says so by a type."""
-    on = torch.is_autocast_enabled(device.type)
-    return torch.autocast(device.type, enabled=False) if on else nullcontext()
-
-
-def fused_op(name: str) -> Callable[[Callable[..., Any]], Any]:
-    """Register a function as a `torch.library` op that runs on the device of its first tensor, in its own precision."""
-
-    def register(function: Callable[..., Any]) -> FusedOp:
-        @wraps(function)
-        def on_its_device(first: Tensor, *rest: Any) -> Any:
-            # Triton launches on the current GPU, which need not be the one that the tensors are on.
-            with torch.cuda.device_of(first), as_they_come(first.device):
-                return function(first, *rest)
-
-        return FusedOp(name, on_its_device)
-
-    return register
+def refusal(backend: str, reason: str) -> ArgumentError:
+    return ArgumentError("backend", backend, f"one that runs ({reason})", "backend='auto'")
 
 
 @cache
@@ -271,79 +200,7 @@ def _say_once(reason: str) -> None:
     warnings.warn(f"{reason}; the plain PyTorch definition serves, which is slower", stacklevel=4)
 
 
-class Draw(NamedTuple):
-    """Dropout of one diffusion, and which slice of the heads and columns the tensors at hand are."""
-
-    seed: Tensor  # [1] int64
-    attention_rate: Tensor | None  # [h] float32, the heads at hand
-    feature_rate: Tensor | None  # [h] float32
-    heads: int  # of the whole tensor
-    width: int
-    first_head: int = 0
-    first_column: int = 0
-    kept: Tensor | None = None  # a backend's own: which attention is kept, drawn before the first hop
-
-
-class Packed(list[Tensor]):
-    """The tensors of a graph; an op that is called directly finds the graph itself here, and need not build it anew."""
-
-    graph: Graph
-
-
-def pack(graph: Graph) -> tuple[list[Tensor], list[int]]:
-    """A graph as the tensors and ints that an op's schema can hold."""
-    tensors = [graph.edge_index, *graph.by_target[:4], *graph.by_source[:4]]
-    tensors += [graph.col, graph.source_col, graph.source_rank]
-    sizes = [graph.num_nodes, int(graph.in_order), graph.by_target.num_slots, graph.by_source.num_slots]
-    if graph.edge_type is not None and graph.by_relation is not None:
-        tensors += [graph.edge_type, *graph.by_relation[:4]]
-        sizes += [graph.num_relations, graph.by_relation.num_slots]
-    if torch.compiler.is_compiling():
-        return tensors, sizes
-    packed = Packed(tensors)
-    packed.graph = graph
-    return packed, sizes
-
-
-def keep(ctx: Any, graph: Sequence[Tensor], *tensors: Tensor) -> None:
-    """Keep tensors and a graph for the backward pass; a graph as it is where it came as itself."""
-    ctx.graph = graph if isinstance(graph, Packed) else None
-    ctx.save_for_backward(*tensors, *(graph if ctx.graph is None else ()))
-
-
-def kept(ctx: Any, count: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """The tensors, `count` of them, and the graph that `keep` was given."""
-    found, graph = ctx.saved_tensors, ctx.graph
-    if graph is None:
-        return found[:count], list(found[count:])
-    if not torch._C._autograd._get_current_graph_task_keep_graph():
-        ctx.graph = None  # given up with the tensors, which a second backward pass finds gone
-    return found, graph
-
-
-def unpack(tensors: Sequence[Tensor], sizes: Sequence[int]) -> Graph:
-    if isinstance(tensors, Packed):
-        return tensors.graph
-    typed = len(sizes) > 4
-    return Graph(
-        num_nodes=sizes[0],
-        edge_index=tensors[0],
-        by_target=_segments(tensors[1:5], sizes[2]),
-        by_source=_segments(tensors[5:9], sizes[3]),
-        col=tensors[9],
-        source_col=tensors[10],
-        source_rank=tensors[11],
-        in_order=bool(sizes[1]),
-        edge_type=tensors[12] if typed else None,
-        num_relations=sizes[4] if typed else 0,
-        by_relation=_segments(tensors[13:17], sizes[5]) if typed else None,
-    )
-
-
-def _segments(tensors: Sequence[Tensor], num_slots: int) -> Segments:
-    ptr, order, pieces, hubs = tensors
-    return Segments(ptr, order, pieces, hubs, num_slots)
-
-
-def in_target_order(values: Tensor, graph: Graph, fused: ModuleType) -> Tensor:
-    return values if graph.in_order else fused.take_rows(values, graph.by_target.order)
+def as_they_come(device: torch.device) -> AbstractContextManager[object]:
+    """A context in which products take tensors in their types, also under autocast."""
+    on = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if on else nullcontext()

@@ -1,18 +1,22 @@
-"""Linear layers where torch's take a GPU longer than their bytes ask for.
+"""Linear layers for the GPU, where torch's take longer than their bytes ask for; elsewhere torch's own serve.
 
-On the CPU these are torch's own.
+Their share of a training step is not measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from magna.ops import checks, reference
-from magna.ops.backend.registry import choose, dense_kernels, fused_op, product, takes_gradient
+from magna.graph.torch_internals import affine_relu, copy_each, takes_gradient
+from magna.ops import checks
+from magna.ops.backend.op import fused_op
+from magna.ops.backend.registry import choose, dense_kernels, product
 from magna.typing import Backend
 
 _ROUNDED: dict[int, Tensor] = {}  # by the `id` of a weight, within `rounded_at_once`
@@ -34,11 +38,12 @@ def linear(
     """
     if choose(backend, x.device) != "triton":
         checks.multiplied("x", x, weight)
-        return reference.linear(x, weight, bias, relu)
+        out = F.linear(x, weight, bias)
+        return out.relu() if relu else out
     x = as_multiplied(x)
     missing = -x.size(1) % ALIGNED if x.dtype == torch.bfloat16 and x.size(0) > _FEW_ROWS else 0
     if missing:
-        x, weight = (torch.nn.functional.pad(matrix, (0, missing)) for matrix in (x, weight))
+        x, weight = (F.pad(matrix, (0, missing)) for matrix in (x, weight))
     return linear_op(x, weight, _rounded(weight, x.dtype), bias, relu)
 
 
@@ -70,26 +75,31 @@ def linears(x: Tensor, weights: Sequence[Sequence[Tensor]], *, backend: Backend 
     """
     if choose(backend, x.device) != "triton":
         checks.multiplied("x", x, weights[0][0])
-        return reference.linears(x, weights)
+        return [joined([F.linear(x, weight) for weight in group], -1) for group in weights]
     if takes_gradient():
-        return [reference.joined([linear(x, weight, backend=backend) for weight in group], 1) for group in weights]
+        return [joined([linear(x, weight, backend=backend) for weight in group], 1) for group in weights]
     x = as_multiplied(x)
     with torch.no_grad():
-        rounded = [reference.joined([_rounded(weight, x.dtype) for weight in group]) for group in weights]
+        rounded = [joined([_rounded(weight, x.dtype) for weight in group]) for group in weights]
     return linears_op(x, [weight for group in weights for weight in group], rounded)
+
+
+def joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """`torch.cat`, without a copy of a single part."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
 
 
 @contextmanager
 def rounded_at_once(weights: Iterable[Tensor], dtype: torch.dtype) -> Iterator[None]:
-    """Inside, what layers round of these weights was rounded for all of them together: one kernel instead of dozens.
+    """A context in which layers take these weights rounded by one kernel instead of dozens.
 
-    The weights may not change meanwhile.
+    The weights may not change in it.
     """
     weights = list(weights)
     copies = [torch.empty_like(weight, dtype=dtype) for weight in weights]
     if weights:
         with torch.no_grad():
-            torch._foreach_copy_(copies, weights)
+            copy_each(copies, weights)
     _ROUNDED.update(zip(map(id, weights), copies, strict=True))
     try:
         yield
@@ -98,8 +108,8 @@ def rounded_at_once(weights: Iterable[Tensor], dtype: torch.dtype) -> Iterator[N
 
 
 def _rounded(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    held = None if torch.compiler.is_compiling() else _ROUNDED.get(id(weight))
-    return weight.detach().to(dtype) if held is None or held.dtype != dtype else held
+    copy = None if torch.compiler.is_compiling() else _ROUNDED.get(id(weight))
+    return weight.detach().to(dtype) if copy is None or copy.dtype != dtype else copy
 
 
 def as_multiplied(x: Tensor) -> Tensor:
@@ -109,27 +119,28 @@ def as_multiplied(x: Tensor) -> Tensor:
     return x.to(torch.get_autocast_dtype(kind)) if casts else x
 
 
-@fused_op("magna::linear")
+@fused_op("magna::linear", lambda x, weight, rounded, bias, relu: x.new_empty(x.size(0), rounded.size(0)))
 def linear_op(x: Tensor, weight: Tensor, rounded: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-    """`rounded` is the weight in the type of x: it is what is multiplied, the weight what gets the gradient."""
+    """`rounded` is the weight in the type of x, and is multiplied; the weight gets the gradient."""
     bias = None if bias is None else _rounded(bias, x.dtype)
     if relu and bias is not None:
-        # One call of cuBLAS, which adds the bias and cuts at zero before it writes.
-        return torch._addmm_activation(bias, x, rounded.t())
-    out = torch.nn.functional.linear(x, rounded, bias)
+        return affine_relu(bias, x, rounded.t())
+    out = F.linear(x, rounded, bias)
     return out.relu_() if relu else out
 
 
-@linear_op.register_fake
-def _(x, weight, rounded, bias, relu):
-    return x.new_empty(x.size(0), rounded.size(0))
+def _linear_backward_shape(
+    grad: Tensor, x: Tensor, weight: Tensor, rounded: Tensor, out: Tensor | None, into_x: bool, into_bias: bool
+) -> tuple[Tensor, ...]:
+    sums = weight.new_empty(weight.size(0) if into_bias or out is not None else 0)
+    return x.new_empty(x.shape if into_x else 0), weight.new_empty(weight.shape), sums
 
 
-@fused_op("magna::linear_backward")
+@fused_op("magna::linear_backward", _linear_backward_shape)
 def linear_backward_op(
     grad: Tensor, x: Tensor, weight: Tensor, rounded: Tensor, out: Tensor | None, into_x: bool, into_bias: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, weight and bias, empty where not asked for; `out` is what ReLU gave, where there is one."""
+    """The gradients of x, weight and bias, empty if not asked for; `out` is the output of a ReLU."""
     grad, by_bias = grad.contiguous(), weight.new_empty(0)
     if into_bias or out is not None:
         grad, by_bias = dense_kernels().bias_backward(grad, out)
@@ -137,28 +148,25 @@ def linear_backward_op(
     return by_x, product(grad.t(), x).to(weight.dtype), by_bias.to(weight.dtype)
 
 
-@linear_backward_op.register_fake
-def _(grad, x, weight, rounded, out, into_x, into_bias):
-    sums = weight.new_empty(weight.size(0) if into_bias or out is not None else 0)
-    return x.new_empty(x.shape if into_x else 0), weight.new_empty(weight.shape), sums
-
-
-def _linear_save(ctx, inputs, output):
+def _linear_save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     x, weight, rounded, bias, relu = inputs
     ctx.biased = bias is not None
     ctx.save_for_backward(x, weight, rounded, output if relu else None)
 
 
-def _linear_grad(ctx, grad):
+def _linear_grad(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     into_x = ctx.needs_input_grad[0]
     x, weight, bias = linear_backward_op(grad, *ctx.saved_tensors, into_x, ctx.biased)
     return x if into_x else None, weight, None, bias if ctx.biased else None, None
 
 
-linear_op.register_autograd(_linear_grad, setup_context=_linear_save)
+linear_op.register_autograd(_linear_grad, _linear_save)
 
 
-@fused_op("magna::feed_forward")
+@fused_op(
+    "magna::feed_forward",
+    lambda x, first, second, *_: tuple(x.new_empty(x.size(0), weight.size(0)) for weight in (second, first)),
+)
 def feed_forward_op(
     x: Tensor,
     first: Tensor,
@@ -168,17 +176,19 @@ def feed_forward_op(
     first_bias: Tensor,
     second_bias: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The output, and what ReLU gave."""
-    hidden = torch._addmm_activation(_rounded(first_bias, x.dtype), x, rounded_first.t())
+    """The output, and that of the ReLU."""
+    hidden = affine_relu(_rounded(first_bias, x.dtype), x, rounded_first.t())
     return torch.addmm(_rounded(second_bias, x.dtype), hidden, rounded_second.t()), hidden
 
 
-@feed_forward_op.register_fake
-def _(x, first, second, *rest):
-    return x.new_empty(x.size(0), second.size(0)), x.new_empty(x.size(0), first.size(0))
+def _feed_forward_backward_shape(
+    grad: Tensor, x: Tensor, hidden: Tensor, first: Tensor, second: Tensor, *_: Tensor
+) -> tuple[Tensor, ...]:
+    like_weights = (first.new_empty(size) for size in (first.shape, second.shape, first.size(0), second.size(0)))
+    return x.new_empty(x.shape), *like_weights
 
 
-@fused_op("magna::feed_forward_backward")
+@fused_op("magna::feed_forward_backward", _feed_forward_backward_shape)
 def feed_forward_backward_op(
     grad: Tensor,
     x: Tensor,
@@ -202,38 +212,30 @@ def feed_forward_backward_op(
     )
 
 
-@feed_forward_backward_op.register_fake
-def _(grad, x, hidden, first, second, *rounded):
-    sums = first.new_empty(first.size(0)), second.new_empty(second.size(0))
-    return x.new_empty(x.shape), first.new_empty(first.shape), second.new_empty(second.shape), *sums
-
-
-def _feed_forward_save(ctx, inputs, output):
+def _feed_forward_save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     x, *weights = inputs[:5]
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(x, output[1], *weights)
 
 
-def _feed_forward_grad(ctx, grad, _):
+def _feed_forward_grad(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     x, first, second, first_bias, second_bias = feed_forward_backward_op(grad, *ctx.saved_tensors)
     return x, first, second, None, None, first_bias, second_bias
 
 
-feed_forward_op.register_autograd(_feed_forward_grad, setup_context=_feed_forward_save)
+feed_forward_op.register_autograd(_feed_forward_grad, _feed_forward_save)
 
 
-@fused_op("magna::linears")
+@fused_op("magna::linears", lambda x, weights, rounded: [x.new_empty(x.size(0), group.size(0)) for group in rounded])
 def linears_op(x: Tensor, weights: Sequence[Tensor], rounded: Sequence[Tensor]) -> list[Tensor]:
     """As `linear_op` for each of `rounded`: one weight after the other, a few of them below each other in each."""
     return [x @ group.t() for group in rounded]
 
 
-@linears_op.register_fake
-def _(x, weights, rounded):
-    return [x.new_empty(x.size(0), group.size(0)) for group in rounded]
-
-
-@fused_op("magna::linears_backward")
+@fused_op(
+    "magna::linears_backward",
+    lambda x, grads, weight, rounded: [x.new_empty(x.shape), *(weight.new_empty(group.shape) for group in rounded)],
+)
 def linears_backward_op(x: Tensor, grads: Sequence[Tensor], weight: Tensor, rounded: Sequence[Tensor]) -> list[Tensor]:
     """The gradients of x and of each group, in the type of a weight."""
     by_x = grads[0] @ rounded[0]
@@ -242,22 +244,17 @@ def linears_backward_op(x: Tensor, grads: Sequence[Tensor], weight: Tensor, roun
     return [by_x, *(product(grad.t(), x).to(weight.dtype) for grad in grads)]
 
 
-@linears_backward_op.register_fake
-def _(x, grads, weight, rounded):
-    return [x.new_empty(x.shape), *(weight.new_empty(group.shape) for group in rounded)]
-
-
-def _linears_save(ctx, inputs, output):
+def _linears_save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     x, weights, rounded = inputs
     ctx.rows = [weight.size(0) for weight in weights]
     ctx.save_for_backward(x, weights[0], *rounded)
 
 
-def _linears_grad(ctx, grads):
+def _linears_grad(ctx: Any, grads: Sequence[Tensor]) -> tuple[Any, ...]:
     x, weight, *rounded = ctx.saved_tensors
     by_x, *by_groups = linears_backward_op(x, grads, weight, rounded)
     sizes = in_groups(ctx.rows, [group.size(0) for group in rounded])
-    by_weights = [part for group, rows in zip(by_groups, sizes, strict=True) for part in group.split(rows)]
+    by_weights = [part for group, rows in zip(by_groups, sizes, strict=True) for part in torch.split(group, rows)]
     return by_x, by_weights, [None] * len(rounded)
 
 
@@ -267,12 +264,12 @@ def in_groups(rows: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
     >>> in_groups([2, 2, 3], [4, 3])
     [[2, 2], [3]]
     """
-    found, left = list[list[int]](), list(rows)
+    groups, left = list[list[int]](), list(rows)
     for size in sizes:
-        found.append([])
-        while sum(found[-1]) < size:
-            found[-1].append(left.pop(0))
-    return found
+        groups.append([])
+        while sum(groups[-1]) < size:
+            groups[-1].append(left.pop(0))
+    return groups
 
 
-linears_op.register_autograd(_linears_grad, setup_context=_linears_save)
+linears_op.register_autograd(_linears_grad, _linears_save)

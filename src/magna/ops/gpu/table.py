@@ -1,16 +1,17 @@
-"""Rows of a table, and its gradient, with which torch takes a GPU longer than its bytes ask for.
+"""Rows of a table, and its gradient for the GPU, where torch's takes longer than its bytes ask for.
 
-On the CPU these are torch's own.
+On WN18RR's step of 9 ms the gradient of the entities takes 53 µs, torch's 190 µs (one H200).
 """
 
 from __future__ import annotations
 
 import importlib
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from magna.ops.backend.registry import fused_op, is_plain
+from magna.ops.backend.op import fused_op, is_plain
 
 _FEW_ROWS = 1024  # of a table whose gradient is a matrix product
 
@@ -25,9 +26,9 @@ def lookup(table: Tensor, index: Tensor) -> Tensor:
 
 
 def lookups(table: Tensor, *indices: Tensor) -> tuple[Tensor, ...]:
-    """The table, for what is done with all of it, and its rows at each index: one pass adds up all their gradients.
+    """The table and its rows at each index; one pass adds up the gradients of all of them.
 
-    A gradient is as large as its table, so several that meet elsewhere cost more than what they are of.
+    A gradient is as large as the table, so adding up several by themselves would cost more than the lookups.
 
     Shapes: table [N, C], indices [B] each → [N, C], [B, C] each.
 
@@ -41,66 +42,55 @@ def lookups(table: Tensor, *indices: Tensor) -> tuple[Tensor, ...]:
         # Of table[index], threads add up the gradient in the order they come.
         rows = table.index_select(0, index)
     elif is_plain((table, index)):
-        table, rows = _TableAndRows.apply(table, index)
+        table, rows = _TableAndRows.apply(table, index)  # type: ignore[no-untyped-call]
     else:
         rows = lookup_op(table, index)
-    return table, *(rows.split([len(part) for part in indices]) if several else [rows])
+    return table, *(torch.split(rows, [len(part) for part in indices]) if several else [rows])
 
 
-@fused_op("magna::lookup")
+@fused_op("magna::lookup", lambda table, index: table.new_empty(*index.shape, *table.shape[1:]))
 def lookup_op(table: Tensor, index: Tensor) -> Tensor:
     return table[index]
 
 
-@lookup_op.register_fake
-def _(table, index):
-    return table.new_empty(*index.shape, *table.shape[1:])
-
-
-@fused_op("magna::lookup_backward")
-def lookup_backward_op(grad: Tensor, index: Tensor, beside: Tensor | None, size: int) -> Tensor:
-    """The gradient of a table of `size` rows, from that of the rows at `index` and, `beside` it, of the whole table."""
+@fused_op("magna::lookup_backward", lambda grad, index, whole, size: grad.new_empty(size, grad.size(1)))
+def lookup_backward_op(grad: Tensor, index: Tensor, whole: Tensor | None, size: int) -> Tensor:
+    """The gradient of a table of `size` rows, from those of the rows at `index` and of the `whole` table."""
     if size <= _FEW_ROWS:
         # Nearly all positions would wait for a few rows. Products of any number of columns take four times as long.
         taken = grad.new_empty(len(index), size + -size % 8)
         torch.eq(index[:, None], torch.arange(taken.size(1), device=index.device), out=taken)
         out = (taken.t() @ grad)[:size]
-        return out if beside is None else out.add_(beside)
+        return out if whole is None else out.add_(whole)
     rows = importlib.import_module("magna.ops.triton.table")
-    return rows.table_gradient(
-        grad.contiguous(), index.contiguous(), None if beside is None else beside.contiguous(), size
-    )
+    whole = None if whole is None else whole.contiguous()
+    return cast(Tensor, rows.table_gradient(grad.contiguous(), index.contiguous(), whole, size))
 
 
-@lookup_backward_op.register_fake
-def _(grad, index, beside, size):
-    return grad.new_empty(size, grad.size(1))
-
-
-def _lookup_save(ctx, inputs, output):
+def _lookup_save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Any) -> None:
     table, index = inputs
     ctx.rows = table.size(0)
     ctx.save_for_backward(index)
 
 
-def _lookup_grad(ctx, grad):
+def _lookup_grad(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     (index,) = ctx.saved_tensors
     return lookup_backward_op(grad, index, None, ctx.rows), None
 
 
-lookup_op.register_autograd(_lookup_grad, setup_context=_lookup_save)
+lookup_op.register_autograd(_lookup_grad, _lookup_save)
 
 
 class _TableAndRows(torch.autograd.Function):
     """A table as it is and rows of it; no op of the library, whose results must be other tensors than its inputs."""
 
     @staticmethod
-    def forward(ctx, table, index):
+    def forward(ctx: Any, table: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         _lookup_save(ctx, (table, index), None)
         ctx.set_materialize_grads(False)
         return table, table[index]
 
     @staticmethod
-    def backward(ctx, beside, grad):
+    def backward(ctx: Any, whole: Tensor | None, grad: Tensor | None) -> tuple[Tensor | None, None]:
         (index,) = ctx.saved_tensors
-        return beside if grad is None else lookup_backward_op(grad, index, beside, ctx.rows), None
+        return whole if grad is None else lookup_backward_op(grad, index, whole, ctx.rows), None
