@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
 
 from magna import ops
 from magna.graph import Graph
+from magna.graph.torch_internals import is_plain_call
 from magna.nn.attention import EdgeAttention
 from magna.nn.block import FeedForward, MAGNABlock, Zero
 from magna.nn.conv import MAGNAConv
@@ -41,8 +41,6 @@ class Deferred(NamedTuple):
 def covers(model: MAGNA, x: Tensor) -> bool:
     """True if the walk gives what the modules would, and faster: exact classes, no hooks, no compiled form, a GPU."""
     if choose(model.options.backend, x.device) != "triton":
-        return False
-    if _has_any_global_hook():  # type: ignore[no-untyped-call]
         return False
     return _is_exactly(model.final_norm, *_NORMS) and all(map(_is_covered, model.blocks))
 
@@ -80,8 +78,7 @@ def _is_covered(block: Any) -> bool:
 
 def _is_exactly(module: Any, *kinds: type[nn.Module]) -> bool:
     """True if calling the module is the forward of one of these classes and nothing else."""
-    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
-    return type(module) in kinds and not any(hooks) and module._compiled_call_impl is None
+    return type(module) in kinds and is_plain_call(module)
 
 
 def _block(
