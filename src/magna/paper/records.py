@@ -123,11 +123,9 @@ def write_records(results: Path, table: str, records: Iterable[Record]) -> None:
         splits += [] if record.split is None else [record.split]
     lines = ["cells = [", *(f"  {_cell_line(cell, splits)}," for cell, splits in cells.values()), "]", "", "[recipes]"]
     for name, settings in recipes.items():
-        body = textwrap.wrap(", ".join(map(toml, settings)), 116, break_long_words=False, break_on_hyphens=False)
-        lines += [f"{toml_key(name)} = [", *(f"  {line}" for line in body), "]"]
-    for name, machine in machines.items():
-        lines += ["", f"[machines.{toml_key(name)}]"]
-        lines += [f"{key} = {toml(value)}" for key, value in machine.items()]
+        line = f"{toml_key(name)} = {toml(list(settings))}"
+        lines += textwrap.wrap(line, 160, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    lines += ["", "[machines]", *(f"{toml_key(name)} = {toml(machine)}" for name, machine in machines.items())]
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / RUNS, _runs_text(records).encode(), again=_REPEAT)
     write_whole(folder / CELLS, ("\n".join(lines) + "\n").encode(), again=_REPEAT)
