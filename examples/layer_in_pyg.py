@@ -33,6 +33,6 @@ def main() -> None:
     print(f"most attention: from member {edge_index[1, best]} to member {edge_index[0, best]}")
 
 
-# PyG's Sequential imports the file that builds it, so what runs must stand behind this line.
+# PyG's Sequential imports the file that builds it.
 if __name__ == "__main__":
     main()

@@ -11,6 +11,6 @@ config = load_recipe("families").with_values(["train.epochs=2", "model.num_layer
 with tempfile.TemporaryDirectory() as folder:
     result = train(config, run_dir=Path(folder) / "run", device="cpu")
     print(f"test MRR after two epochs: {result['mean']['test']['mrr']:.3f}")
-    found = predict_links(Path(folder) / "run", [Query("ivan-121", "brother_of", None)], top=3, device="cpu")
-    for answer in found.answers[0]:
+    predictions = predict_links(Path(folder) / "run", [Query("ivan-121", "brother_of", None)], top=3, device="cpu")
+    for answer in predictions.answers[0]:
         print(f"{answer.entity}: {100 * answer.probability:.1f} %{' (known)' if answer.known else ''}")

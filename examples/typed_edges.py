@@ -1,4 +1,4 @@
-"""Edges with types: each relation has an embedding that takes part in the attention."""
+"""Typed edges: each relation has an embedding, which the attention uses."""
 
 import torch
 from torch.nn.functional import mse_loss
@@ -10,7 +10,7 @@ N, E = 50, 400
 edge_index, edge_type = torch.randint(N, (2, E)), torch.randint(2, (E,))
 x = torch.randn(N, 8)
 
-# What is to be learnt: the sum over edges of type 0 alone.
+# The model learns the sum over edges of type 0 alone.
 useful = edge_index[:, edge_type == 0]
 goal = torch.zeros(N, 8).index_add(0, useful[1], x[useful[0]])
 

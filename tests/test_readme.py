@@ -1,4 +1,4 @@
-"""The README keeps its promises: its example runs and its tables are the files'."""
+"""The example, the commands, the links and the tables of the README."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_tables_are_those_of_the_files() -> None:
+def test_the_tables_are_generated_from_the_files() -> None:
     assert with_tables(README, ROOT) == README, "run python -m tools.report"
 
 
-def test_the_example_runs() -> None:
+@pytest.mark.slow
+def test_the_example_learns(capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     assert len(example.strip().splitlines()) <= 16
     exec(compile(example, "README.md", "exec"), {})
+    assert float(capsys.readouterr().out.partition("%")[0]) > 90
 
 
 def test_the_two_commands_are_there() -> None:
