@@ -1,4 +1,4 @@
-"""What knowledge graphs add: a training step, the loss over all entities, and the ranks of a test set."""
+"""Measurements on knowledge graphs: a training step, the loss over all entities, and the ranks of a test set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from magna.bench import measure
 from magna.config.schema import Config, load_recipe, recipe_names
 from magna.config.threads import other_cores
-from magna.data.knowledge_graph import Ranking, load_knowledge_graph
+from magna.data import load_knowledge_graph
+from magna.data.knowledge_graph import Ranking
 from magna.ops import kvsall_loss, rank_targets
 from magna.ops.loss import LossBackend, Precision, choose_block
 from magna.tasks import LinkPrediction, make_task
@@ -28,18 +29,18 @@ Record = dict[str, Any]
 
 ENTITIES = {"fb15k-237": 14_541, "wn18rr": 40_943}
 QUERIES, CHANNELS, ANSWERS = 4096, 512, 4
-# On the CPU bfloat16 is float32 rounded: it costs more there and is not measured.
+# On the CPU bfloat16 is rounded float32, costs more, and is not measured.
 PRECISIONS: dict[str, list[Precision]] = {"cpu": ["float32"], "cuda": ["float32", "bfloat16"]}
-EPOCHS = 32  # that a step is timed in, without a pause: large products bring a GPU to the limit of its power
-# The shapes that the authors took for these graphs; a recipe is also measured in that of its graph.
+EPOCHS = 32  # without a pause, as large products bring a GPU to its power limit
+# Shapes of the authors; a recipe is also measured in that of its graph.
 _SHAPE = ["model.hidden_channels=512", "model.entity_channels=100", "model.decoder=distmult", "task.batch_size=4096"]
-# They have no embeddings past the encoder.
+# They have no shallow embeddings.
 _SHAPE += ["model.skip_channels=0", "task.skip_n3=0.0", "task.skip_relation_prediction=0.0", "train.skip_lr=none"]
 AUTHORS = {
     "wn18rr": ["model.num_layers=3", "model.K=3", *_SHAPE],
     "fb15k-237": ["model.num_layers=2", "model.K=2", *_SHAPE],
 }
-# Without what the recipes train beside the loss of the answers.
+# Without the further losses of the recipes.
 PLAIN = ["task.relation_prediction=0.0", "model.loop_bias=false"]
 BLOCKS = {"cpu": [None], "cuda": [None, 1024, 2048, 4096, 8192, 16384]}
 
@@ -60,7 +61,7 @@ def loss(names: Iterable[str], device: torch.device, out: Path, stamped: Record)
             step = _loss_step(ENTITIES[name], device, backend, precision, block)
             step()
             peak = measure.memory_of(step, [], device)[1].peak_bytes
-            run = measure.captured(step) if device.type == "cuda" else step
+            run = measure.as_cuda_graph(step) if device.type == "cuda" else step
             with other_cores() as others:
                 timing = measure.interleaved({"": run}, device, budget_s=2.0, rounds=5)[""]
             if backend != "reference":
@@ -126,17 +127,17 @@ def _flops(task: LinkPrediction, objective: LinkObjective, network: Any) -> int:
 def _products() -> dict[Any, Any]:
     """The flops of our own linear layers, which the counter does not see into either, from the shapes they get."""
 
-    def linear(x: list[int], weight: list[int], *_: Any, **out: Any) -> int:
+    def linear(x: list[int], weight: list[int], *_: Any, **_out: Any) -> int:
         return 2 * x[0] * weight[0] * weight[1]
 
-    def linear_backward(grad: list[int], x: list[int], weight: list[int], *rest: Any, **out: Any) -> int:
+    def linear_backward(_grad: list[int], x: list[int], weight: list[int], *rest: Any, **_out: Any) -> int:
         into_x = rest[2]
         return (1 + into_x) * linear(x, weight)
 
-    def linears(x: list[int], weights: list[list[int]], *_: Any, **out: Any) -> int:
+    def linears(x: list[int], weights: list[list[int]], *_: Any, **_out: Any) -> int:
         return sum(linear(x, weight) for weight in weights)
 
-    def linears_backward(x: list[int], grads: Any, weight: Any, groups: list[list[int]], **out: Any) -> int:
+    def linears_backward(x: list[int], _grads: Any, _weight: Any, groups: list[list[int]], **_out: Any) -> int:
         return 2 * linears(x, groups)
 
     ops = torch.ops.magna
@@ -191,19 +192,19 @@ def ranking(names: Iterable[str], device: torch.device, data_dir: str | None, ou
         works = {f"{CHANNELS} random channels": _vectors(asked, graph.num_entities)}
         if name in recipe_names():
             works[f"recipe {name}"] = _evaluation(load_recipe(name), device, data_dir)
-        for what, work in works.items():
+        for label, work in works.items():
             times = []
             for _ in range(3):
-                begin, own = time.perf_counter(), time.process_time()
+                begin, begin_cpu = time.perf_counter(), time.process_time()
                 metrics = work()
-                times.append((time.perf_counter() - begin, time.process_time() - own))
+                times.append((time.perf_counter() - begin, time.process_time() - begin_cpu))
             seconds, cpu_seconds = min(times)
-            row = {"graph": name, "of": what, "queries": len(asked.queries), "targets": len(asked.target)}
+            row = {"graph": name, "of": label, "queries": len(asked.queries), "targets": len(asked.target)}
             row |= {"entities": graph.num_entities, "seconds": seconds, "cpu_seconds": cpu_seconds, "mr": metrics["mr"]}
             record["rows"].append(row)
             ledger.write_json(path, record)
             print(
-                f"{name:10} {what}, {row['targets']:,} ranks: {seconds:.2f} s, {cpu_seconds:.2f} s of CPU", flush=True
+                f"{name:10} {label}, {row['targets']:,} ranks: {seconds:.2f} s, {cpu_seconds:.2f} s of CPU", flush=True
             )
     return record
 

@@ -1,4 +1,4 @@
-"""Records: every measurement leaves the machine, the date, the commit and the versions beside its numbers."""
+"""Records of measurements, each with its machine, date, commit and versions."""
 
 from __future__ import annotations
 
@@ -18,38 +18,13 @@ HERE = Path(__file__).parent
 RECORDS = HERE / "records"
 DOCS = HERE.parent / "docs" / "benchmarks.md"
 
-COLUMNS = [
-    "device",
-    "date",
-    "commit",
-    "torch",
-    "triton",
-    "pyg",
-    "magna",
-    "op",
-    "graph",
-    "num_nodes",
-    "num_edges",
-    "heads",
-    "width",
-    "K",
-    "dtype",
-    "backend",
-    "ms",
-    "ms_spread",
-    "peer",
-    "peer_ms",
-    "ratio",
-    "peak_bytes",
-    "saved_bytes",
-    "error",
-    "floor_ms",
-    "floor_ratio",
-    "floor_once_ms",
-    "bandwidth",
-    "other_cores",
-    "note",
-]
+# fmt: off
+COLUMNS = (
+    "device", "date", "commit", "torch", "triton", "pyg", "magna", "op", "graph", "num_nodes", "num_edges", "heads",
+    "width", "K", "dtype", "backend", "ms", "ms_spread", "peer", "peer_ms", "ratio", "peak_bytes", "saved_bytes",
+    "error", "floor_ms", "floor_ratio", "floor_once_ms", "bandwidth", "other_cores", "note",
+)
+# fmt: on
 
 
 def slug(device: torch.device) -> str:
@@ -58,7 +33,7 @@ def slug(device: torch.device) -> str:
 
 
 def stamp(device: torch.device, commit: str | None) -> dict[str, Any]:
-    """What was measured, where and when."""
+    """Device, date, commit and versions of a measurement."""
     versions = bench.versions()
     return {
         "device": bench.describe(device),
@@ -72,17 +47,15 @@ def stamp(device: torch.device, commit: str | None) -> dict[str, Any]:
 
 
 def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
     try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True, check=True
-        )
+        return subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return found.stdout.strip()
 
 
 def append(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Add rows to a CSV that nobody ever rewrites."""
+    """Append rows to a CSV."""
     path.parent.mkdir(parents=True, exist_ok=True)
     is_new = not path.exists()
     with path.open("a", newline="") as file:
@@ -102,7 +75,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_kernels() -> list[dict[str, str]]:
-    """The rows of all devices; of a measurement that was repeated, the last one."""
+    """The rows of all devices, with the last of repeated measurements."""
     latest = {}
     for path in sorted(RECORDS.glob("*.csv")):
         with path.open(newline="") as file:

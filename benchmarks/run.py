@@ -1,16 +1,16 @@
-"""Measure the kernels at length, and write down what came out.
+"""Measure the kernels at length, and record the numbers.
 
     python benchmarks/run.py kernels                     all graphs, backends and precisions
     python benchmarks/run.py scaling                     time over edges and hops, with fitted exponents
     python benchmarks/run.py memory                      peak memory over hops
-    python benchmarks/run.py epoch                       an epoch of the paper's Cora model beside PyG's
+    python benchmarks/run.py epoch                       an epoch of the paper's Cora model, and PyG's
     python benchmarks/run.py step                        a training step on a knowledge graph
     python benchmarks/run.py loss                        the loss over all entities, time and memory
     python benchmarks/run.py ranking                     the ranks of whole test sets
-    python benchmarks/run.py table                       put the records into docs/benchmarks.md
+    python benchmarks/run.py table                       write the records into docs/benchmarks.md
 
-The device is the GPU where there is one. Graphs are read from --data-dir or MAGNA_DATA_DIR; where they are missing,
-synthetic ones of the same size are measured and marked as such.
+The device is the GPU if there is one. Graphs are read from --data-dir or MAGNA_DATA_DIR; a missing graph is replaced
+by a synthetic one of the same size, and marked.
 """
 
 from __future__ import annotations
@@ -36,22 +36,21 @@ def main() -> None:
         return
     device = torch.device(pick_device(arguments.device))
     stamped = ledger.stamp(device, arguments.commit)
+    out, data_dir = arguments.out, getattr(arguments, "data_dir", None)
     if arguments.study == "kernels":
-        studies.kernels(
-            arguments.graph, arguments.dtype, device, arguments.data_dir, arguments.out, stamped, arguments.backend
-        )
+        studies.kernels(arguments.graph, arguments.dtype, device, data_dir, out, stamped, arguments.backend)
     elif arguments.study == "scaling":
-        studies.scaling(device, arguments.out, stamped)
+        studies.scaling(device, out, stamped)
     elif arguments.study == "epoch":
-        studies.epochs(arguments.recipe, arguments.set, device, arguments.data_dir, arguments.out, stamped)
+        studies.epochs(arguments.recipe, arguments.set, device, data_dir, out, stamped)
     elif arguments.study == "step":
-        knowledge.steps(arguments.recipe, device, arguments.data_dir, arguments.out, stamped)
+        knowledge.steps(arguments.recipe, device, data_dir, out, stamped)
     elif arguments.study == "loss":
-        knowledge.loss(arguments.graph, device, arguments.out, stamped)
+        knowledge.loss(arguments.graph, device, out, stamped)
     elif arguments.study == "ranking":
-        knowledge.ranking(arguments.graph, device, arguments.data_dir, arguments.out, stamped)
+        knowledge.ranking(arguments.graph, device, data_dir, out, stamped)
     else:
-        studies.memory(arguments.graph, device, arguments.data_dir, arguments.out, stamped)
+        studies.memory(arguments.graph, device, data_dir, out, stamped)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     shared.add_argument("--out", type=Path, default=ledger.RECORDS, help="folder for the records")
-    shared.add_argument("--commit", help="what was measured, where git cannot say it")
+    shared.add_argument("--commit", help="measured commit, if git cannot tell it")
     data = argparse.ArgumentParser(add_help=False)
     data.add_argument("--data-dir", help="folder with the data sets")
 

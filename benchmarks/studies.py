@@ -1,4 +1,4 @@
-"""The longer measurements: all graphs, growth with edges and hops, memory."""
+"""Measurements of the kernels: all graphs, growth with edges and hops, memory."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ def epochs(
 ) -> None:
     """A training step and a validation of a recipe's model, ours and PyG's in turn; one more row in a JSON list."""
     config = load_recipe(recipe).with_values(settings)
-    found = compare_epochs(make_task(config, data_dir, device), config)
-    print(f"{found['model']}: {found['ms']:,.0f} ms, PyG {found['peer_ms']:,.0f} ms: {found['share']:.2f} of it")
+    row = compare_epochs(make_task(config, data_dir, device), config)
+    print(f"{row['model']}: {row['ms']:,.0f} ms, PyG {row['peer_ms']:,.0f} ms: {row['share']:.2f} of it")
     path = out / f"epoch-{ledger.slug(device)}.json"
     before = json.loads(path.read_text())["rows"] if path.exists() else []
-    ledger.write_json(path, {"rows": [*before, stamped | found | {"settings": settings}]})
+    ledger.write_json(path, {"rows": [*before, stamped | row | {"settings": settings}]})
 
 
 def scaling(device: torch.device, out: Path, stamped: Record) -> Record:
@@ -102,7 +102,7 @@ def scaling(device: torch.device, out: Path, stamped: Record) -> Record:
             run()
             if device.type == "cuda":
                 # Launches take the same time whatever the size; a CUDA graph leaves the work.
-                run = measure.captured(run)
+                run = measure.as_cuda_graph(run)
             timing = measure.interleaved({"": run}, device, budget_s=1.0)[""]
         except torch.OutOfMemoryError:
             print(f"{num_edges:,} edges, K = {K}: not enough memory", flush=True)

@@ -10,6 +10,7 @@ from typing import Any
 import ledger
 
 from magna.bench.comparison import BUSY_CORES
+from magna.paper.render import digits, markdown
 
 Row = dict[str, Any]
 
@@ -20,8 +21,8 @@ def update() -> None:
     for table_of in (kernels, epochs, scaling, memory, steps, loss, ranking):
         name, table = table_of.__name__, table_of()
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        text, found = re.subn(f"{begin}.*?{end}", lambda _, t=f"{begin}\n{table}\n{end}": t, text, flags=re.DOTALL)
-        assert found == 1, f"{ledger.DOCS} has no place for the {name} table"
+        text, count = re.subn(f"{begin}.*?{end}", lambda _, t=f"{begin}\n{table}\n{end}": t, text, flags=re.DOTALL)
+        assert count == 1, f"{ledger.DOCS} has no place for the {name} table"
     ledger.DOCS.write_text(text)
 
 
@@ -37,13 +38,13 @@ def kernels() -> str:
                 f"{row['heads']} × {row['width']}, {row['K']}",
                 row["dtype"],
                 row["backend"],
-                _digits(row["ms"]),
-                _digits(row["ms_spread"]),
+                digits(float(row["ms"])),
+                digits(float(row["ms_spread"])),
                 f"{float(row['ratio']):,.1f}" if row["ratio"] and row["peer"] == "pyg" else "",
                 f"{int(row['peak_bytes']) / 1e6:,.0f}" if row["peak_bytes"] else "",
                 f"{float(row['error']):.0e}",
                 f"{float(row['floor_ratio']):,.1f}",
-                f"{_digits(row['floor_ms'])} / {_digits(row['floor_once_ms'])}",
+                f"{digits(float(row['floor_ms']))} / {digits(float(row['floor_once_ms']))}",
             ]
             for row in group
         ]
@@ -55,7 +56,7 @@ def _remarks(row: dict[str, str]) -> str:
     busy = float(row["other_cores"] or 0)
     remarks = [row["note"]] if row["note"] else []
     if busy > BUSY_CORES:
-        remarks.append(f"{busy:.1f} cores busy with something else")
+        remarks.append(f"{busy:.1f} cores busy elsewhere")
     return f" [{'; '.join(remarks)}]" if remarks else ""
 
 
@@ -67,10 +68,10 @@ def epochs() -> str:
         body = [
             [
                 row["recipe"],
-                " ".join(row["settings"]) or "its own",
+                " ".join(row["settings"]) or "recipe's",
                 row["model"],
-                _digits(row["ms"]),
-                _digits(row["peer_ms"]),
+                digits(row["ms"]),
+                digits(row["peer_ms"]),
                 f"{row['share']:.2f}",
                 f"{row['difference']:.0e}",
             ]
@@ -88,8 +89,8 @@ def scaling() -> str:
                 f"{row['num_edges']:,}",
                 f"{row['max_degree']:,}",
                 str(row["K"]),
-                _digits(row["ms"]),
-                _digits(row["ms_spread"]),
+                digits(row["ms"]),
+                digits(row["ms_spread"]),
             ]
             for row in record["edges"] + record["hops"]
         ]
@@ -118,8 +119,8 @@ def memory() -> str:
 
 def steps() -> str:
     def cells(row: Row) -> list[str]:
-        settings, peak = " ".join(row["set"]) or "its own", _megabytes(row.get("peak_bytes"))
-        return [row["recipe"], settings, f"{row['batch']:,}", _digits(row["ms"]), _digits(row["tflops"]), peak]
+        changes, peak = " ".join(row["set"]) or "recipe's", _megabytes(row.get("peak_bytes"))
+        return [row["recipe"], changes, f"{row['batch']:,}", digits(row["ms"]), digits(row["tflops"]), peak]
 
     return _listed("step", ["recipe", "settings", "queries"], ["ms", "TFLOP/s", "peak MB"], cells)
 
@@ -127,7 +128,7 @@ def steps() -> str:
 def loss() -> str:
     def cells(row: Row) -> list[str]:
         block, peak = f"{row['block']:,}" if row["block"] else "all", _megabytes(row["peak_bytes"])
-        return [row["graph"], row["backend"], row["precision"], block, _digits(row["ms"]), peak]
+        return [row["graph"], row["backend"], row["precision"], block, digits(row["ms"]), peak]
 
     return _listed("loss", ["graph", "backend", "precision", "entities at a time"], ["ms", "peak MB"], cells)
 
@@ -135,36 +136,30 @@ def loss() -> str:
 def ranking() -> str:
     def cells(row: Row) -> list[str]:
         size = [f"{row['targets']:,}", f"{row['entities']:,}"]
-        return [row["graph"], row["of"], *size, _digits(row["seconds"])]
+        return [row["graph"], row["of"], *size, digits(row["seconds"])]
 
     return _listed("ranking", ["graph", "of", "ranks", "entities"], ["seconds"], cells)
 
 
-def _listed(study: str, given: list[str], measured: list[str], cells: Callable[[Row], list[str]]) -> str:
-    """One table for each device: its rows as they stand in the record; of those with the same givens the last."""
+def _listed(study: str, settings: list[str], measured: list[str], cells: Callable[[Row], list[str]]) -> str:
+    """A table for each device, with the last row of each setting."""
     tables = []
     for record in ledger.read_json(study):
-        body = {tuple(row[: len(given)]): row for row in map(cells, record["rows"])}
-        tables.append(_titled(record["device"], _stamps([record]), given + measured, list(body.values())))
+        body = {tuple(row[: len(settings)]): row for row in map(cells, record["rows"])}
+        tables.append(_titled(record["device"], _stamps([record]), settings + measured, list(body.values())))
     return "\n\n".join(tables) or "Not measured yet."
 
 
 def _titled(device: str, stamps: str, header: list[str], body: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *body]]
-    return "\n".join([f"**{device}** ({stamps})", "", *lines])
+    return f"**{device}** ({stamps})\n\n{markdown(header, body)}"
 
 
 def _stamps(rows: list[dict[str, Any]]) -> str:
-    """Date, commit and versions; several where the rows come from several runs."""
+    """Date, commit and versions of each run of the rows."""
     seen = dict.fromkeys(
         f"{row['date'][:10]}, commit {row['commit']}, torch {row['torch']}, PyG {row['pyg']}" for row in rows
     )
     return "; ".join(seen)
-
-
-def _digits(value: str | float) -> str:
-    number = float(value)
-    return f"{number:,.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2f}"
 
 
 def _megabytes(value: int | None) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tools.settings import TABLES, settings_table
 
 from magna.paper.cells import CellStore
-from magna.paper.render import markdown
+from magna.paper.render import digits, markdown
 from magna.paper.tables import make_table
 
 OUR_BACKENDS = ("cpu", "triton")
@@ -43,7 +43,13 @@ def speed_table(records: Path) -> str:
         latest = [row for row in measured if row["commit"] == measured[-1]["commit"]]
         row = sorted(latest, key=lambda row: float(row["ratio"]))[len(latest) // 2]
         rows.append(
-            [*key, _digits(row["ms"]), _digits(row["peer_ms"]), f"{float(row['ratio']):,.1f} ×", str(len(latest))]
+            [
+                *key,
+                digits(float(row["ms"])),
+                digits(float(row["peer_ms"])),
+                f"{float(row['ratio']):,.1f} ×",
+                str(len(latest)),
+            ]
         )
     return markdown(["device", "graph", "backend", "ms", "PyG loop, ms", "faster", "runs"], rows)
 
@@ -65,11 +71,6 @@ def _table(name: str, root: Path) -> str:
     return (
         settings_table(name) if name in TABLES else make_table(name, CellStore(results=root / "results").read)
     ).markdown()
-
-
-def _digits(number: str) -> str:
-    value = float(number)
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ def test_both_models_give_the_same_scores(head_form: str) -> None:
         "head_form": head_form,
     }
     config = Config.from_dict({"model": settings | {"dropout": 0.2, "feature_dropout": 0.1}})
-    found = compare_epochs(node_task(config, None, torch.device("cpu")), config, repeats=1)
-    assert found["difference"] < 1e-4
-    assert found["ms"] > 0 and found["share"] == pytest.approx(found["ms"] / found["peer_ms"])
+    result = compare_epochs(node_task(config, None, torch.device("cpu")), config, repeats=1)
+    assert result["difference"] < 1e-4
+    assert result["ms"] > 0 and result["share"] == pytest.approx(result["ms"] / result["peer_ms"])
 
 
 def test_features_of_few_entries_are_dense_in_the_peer() -> None:

@@ -1,4 +1,4 @@
-"""The studies of knowledge graphs run and leave their records."""
+"""Records of the studies of knowledge graphs."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ def test_ranking(knowledge: Any, tmp_path: Path) -> None:
     assert first["targets"] == second["targets"] and second["mr"] < first["entities"]
 
 
+@pytest.mark.slow
 def test_steps(knowledge: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(knowledge, "EPOCHS", 3)
     knowledge.steps(["families"], torch.device("cpu"), None, tmp_path, {})

@@ -1,11 +1,18 @@
+"""Results, checks and measures of `magna bench`."""
+
+from __future__ import annotations
+
 import io
 import json
 import math
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
+from torch import Tensor
 
 from magna import bench
 from magna.bench import graphs, measure
@@ -17,17 +24,18 @@ PROMISED = {"op", "graph", "backend", "ms", "peer", "peer_ms", "ratio", "peak_by
 
 
 @pytest.fixture
-def tiny(monkeypatch):
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph of forty nodes in place of Cora."""
     monkeypatch.setitem(graphs.SHAPES, "cora", graphs.Shape(40, 200, 17, heads=2, width=4, K=3))
 
 
-def random_problem(K=3, dtype=torch.float32, edges=30, nodes=9):
-    edge_index = torch.randint(nodes, (2, edges), generator=torch.Generator().manual_seed(1)).unique(dim=1)
-    return Problem.random(Graph.from_edge_index(edge_index, nodes), heads=2, width=4, K=K, dtype=dtype)
+def random_problem() -> Problem:
+    edges = torch.randint(9, (2, 30), generator=torch.Generator().manual_seed(1))
+    edge_index: Tensor = torch.unique(edges, dim=1)
+    return Problem.random(Graph.from_edge_index(edge_index, 9), heads=2, width=4, K=3)
 
 
-def test_result_is_the_promised_object(tiny, tmp_path):
+def test_result_is_the_promised_object(tiny: None, tmp_path: Path) -> None:
     lines: list[str] = []
     result = bench.run(device="cpu", quick=True, data_dir=tmp_path, progress=lines.append)
     assert json.loads(json.dumps(result)) == result
@@ -47,7 +55,7 @@ def test_result_is_the_promised_object(tiny, tmp_path):
     assert any("checking" in line for line in lines)
 
 
-def test_table_names_every_row_and_note(tiny, tmp_path):
+def test_table_names_every_row_and_note(tiny: None, tmp_path: Path) -> None:
     result = bench.run(device="cpu", quick=True, data_dir=tmp_path)
     result["notes"].append("a peer that is missing")
     text = io.StringIO()
@@ -58,15 +66,14 @@ def test_table_names_every_row_and_note(tiny, tmp_path):
     assert "a peer that is missing" in text.getvalue()
 
 
-def test_a_note_is_shown_as_it_is():
-    """Whatever a peer died of: brackets in it are no markup."""
+def test_brackets_of_a_note_are_no_markup() -> None:
     text, note = io.StringIO(), "dgl on cora: not installed (libdgl.so [/usr/lib] [int])"
     bench.show_benchmark({"device": "", "bandwidth": 1.0, "rows": [], "notes": [note]}, Console(file=text, width=160))
     assert f"note: {note}" in text.getvalue()
 
 
 @pytest.mark.parametrize("name", peers_on(torch.device("cpu")))
-def test_peer_computes_the_definition(name):
+def test_peer_computes_the_definition(name: str) -> None:
     problem = random_problem()
     reason = PEERS[name].why_not(problem)
     if reason is not None:
@@ -75,18 +82,18 @@ def test_peer_computes_the_definition(name):
     assert max(errors.values()) < 1e-6
 
 
-def test_csr_refuses_parallel_edges():
+def test_csr_refuses_parallel_edges() -> None:
     edges = torch.tensor([[0, 0], [1, 1]])
     problem = Problem.random(Graph.from_edge_index(edges, 2), heads=1, width=1, K=1)
     assert TorchCSR().why_not(problem) == "it refuses parallel edges"
 
 
-def test_wrong_peer_is_not_timed(monkeypatch):
+def test_wrong_peer_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Wrong:
-        def why_not(self, problem):
+        def why_not(self, problem: Problem) -> None:
             return None
 
-        def build(self, problem):
+        def build(self, problem: Problem) -> Callable[[Tensor, Tensor], Tensor]:
             return lambda x, scores: x * 1.01 + 0 * scores.sum()
 
     monkeypatch.setitem(PEERS, "wrong", Wrong())
@@ -96,28 +103,28 @@ def test_wrong_peer_is_not_timed(monkeypatch):
     assert notes[0].startswith("wrong on some failed: ArithmeticError: not timed")
 
 
-def test_bad_input_is_refused():
+def test_bad_input_is_refused() -> None:
     with pytest.raises(ValueError, match="graph is 'nora'"):
         bench.run(graphs=["nora"])
     with pytest.raises(ValueError, match="device is 'tpu'; allowed: "):
         bench.run(device="tpu")
 
 
-def test_saved_memory_counts_each_storage_once_and_no_input():
+def test_saved_memory_counts_each_storage_once_and_no_input() -> None:
     x = torch.ones(1000, requires_grad=True)
     y = torch.ones(1000)
 
-    def passes():
-        z = x * y  # keeps y, an input
-        w = z.exp()  # keeps its result
-        return (w * w).sum()  # keeps the same result twice
+    def passes() -> Tensor:
+        z = x * y  # saves y, an input
+        w = z.exp()  # saves its result
+        return (w * w).sum()  # saves the same result twice
 
     _, memory = measure.memory_of(passes, [x, y], torch.device("cpu"))
     assert memory.saved_bytes == 4000
 
 
-def test_peak_memory_sees_what_is_freed_again():
-    def allocate():
+def test_peak_memory_sees_what_is_freed_again() -> None:
+    def allocate() -> float:
         return float(torch.ones(25_000_000).sum())
 
     _, memory = measure.memory_of(allocate, [], torch.device("cpu"))
@@ -127,7 +134,7 @@ def test_peak_memory_sees_what_is_freed_again():
     assert 0.5e8 < memory.peak_bytes < 1e9
 
 
-def test_timing_meets_every_step_in_every_round():
+def test_timing_meets_every_step_in_every_round() -> None:
     calls: list[str] = []
     steps = {name: partial(calls.append, name) for name in "ab"}
     timings = measure.interleaved(steps, torch.device("cpu"), budget_s=0.0, rounds=5)

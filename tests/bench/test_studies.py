@@ -1,36 +1,45 @@
+"""Records and tables of the studies in `benchmarks`."""
+
+from __future__ import annotations
+
 import importlib
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+Study = Callable[[str], Any]
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
-def study(monkeypatch):
+def study(monkeypatch: pytest.MonkeyPatch) -> Study:
     if not BENCHMARKS.is_dir():
         pytest.skip("benchmarks/ is not part of this install")
     monkeypatch.syspath_prepend(BENCHMARKS)
     return importlib.import_module
 
 
-def test_exponent_of_a_power_law(study):
+def test_exponent_of_a_power_law(study: Study) -> None:
     exponent = study("studies").exponent
     assert exponent([(n, 3.0 * n**1.5) for n in (10, 100, 1000)]) == pytest.approx(1.5)
 
 
-def test_records_are_appended_and_read_back(study, tmp_path, monkeypatch):
+def test_records_are_appended_and_read_back(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = study("ledger")
     monkeypatch.setattr(ledger, "RECORDS", tmp_path)
     row = {"device": "some", "graph": "cora", "dtype": "float32", "backend": "cpu", "ms": 2.0, "note": ""}
     ledger.append(tmp_path / "some.csv", [row])
     ledger.append(tmp_path / "some.csv", [row | {"ms": 1.0 / 3}])
     assert (tmp_path / "some.csv").read_text().count("cora") == 2
-    assert [found["ms"] for found in ledger.read_kernels()] == ["0.33333"]
+    assert [measured["ms"] for measured in ledger.read_kernels()] == ["0.33333"]
 
 
-def test_tables_are_written_between_their_markers(study, tmp_path, monkeypatch):
+def test_tables_are_written_between_their_markers(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ledger, tables = study("ledger"), study("tables")
     document = tmp_path / "benchmarks.md"
     names = ("kernels", "epochs", "scaling", "memory", "steps", "loss", "ranking")
@@ -51,8 +60,8 @@ def test_tables_are_written_between_their_markers(study, tmp_path, monkeypatch):
     text = document.read_text()
     assert "old" not in text
     assert "| cora | save | 5 |" in text
-    assert "| wn18rr | model.K=3 | 4,096 | 9.00 | 300 | 3,000 |" in text
+    assert "| wn18rr | model.K=3 | 4,096 | 9 | 300 | 3,000 |" in text
     assert "| fb15k-237 | some vectors | 40,932 | 14,541 | 0.06 |" in text and "Not measured yet." in text
-    assert "| cora-paper | its own | 6 × 512 | 5.00 | 10.0 | 0.50 | 1e-06 |" in text
+    assert "| cora-paper | recipe's | 6 × 512 | 5 | 10 | 0.50 | 1e-06 |" in text
     assert text.startswith("before\n")
     assert text.endswith("after\n")

@@ -104,7 +104,7 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
         (["plan", "digit"], "did you mean 'digits'"),
         (["plan", "--set", "model.aplha=1"], "did you mean model.alpha"),
         (["evaluate"], "try magna evaluate --help"),
-        (["bench", "--graph", "karate"], "allowed: cora"),
+        (["bench", "--graph", "karate"], "--graph is 'karate'; allowed: 'cora'"),
         (["data", "get", "cora2"], "data set is 'cora2'; did you mean 'cora'?"),
         (["sing"], "No such command"),
         (["train", LONG], "File name too long; try a shorter one"),

@@ -1,4 +1,4 @@
-"""`magna reproduce`: which cells there are, how they are trained together, and that a stopped run goes on."""
+"""`magna reproduce`: the cells, their training in batches, and the continuation after a stop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[list[Config]]:
-    """The batches that were asked for; nothing is trained."""
+    """The batches of configs; nothing is trained."""
     batches: list[list[Config]] = []
 
     def train_trials(
@@ -53,12 +53,12 @@ def _result(config: Config) -> TrialResult:
 
 
 def test_ablations_are_those_of_the_paper() -> None:
-    found = {cell.row: cell.config.model for cell in cells("ablations", ["cora"])}
+    chosen = {cell.row: cell.config.model for cell in cells("ablations", ["cora"])}
     whole = load_recipe("cora").model
-    assert found["MAGNA, tuned"] == whole
-    assert set(found) <= {"MAGNA, tuned", *experiments.ABLATED_PARTS} and len(found) > 1
-    assert all(model != whole for row, model in found.items() if row in experiments.ABLATED_PARTS)
-    assert found["No Diffusion"].diffusion is False
+    assert chosen["MAGNA, tuned"] == whole
+    assert set(chosen) <= {"MAGNA, tuned", *experiments.ABLATED_PARTS} and len(chosen) > 1
+    assert all(model != whole for row, model in chosen.items() if row in experiments.ABLATED_PARTS)
+    assert chosen["No Diffusion"].diffusion is False
 
 
 def test_parts_that_a_recipe_lacks_are_not_taken_away() -> None:
@@ -68,12 +68,12 @@ def test_parts_that_a_recipe_lacks_are_not_taken_away() -> None:
 
 @pytest.mark.parametrize(
     ("name", "dataset"),
-    [(name, dataset) for name, found in EXPERIMENTS.items() for dataset in (*found.datasets, *found.also)],
+    [(name, dataset) for name, chosen in EXPERIMENTS.items() for dataset in (*chosen.datasets, *chosen.also)],
 )
 def test_every_cell_has_a_model_and_a_file_of_its_own(name: str, dataset: str) -> None:
-    found = cells(name, [dataset])
-    assert len({cell.path for cell in found}) == len(found)
-    configs = [cell.config for cell in found]
+    chosen = cells(name, [dataset])
+    assert len({cell.path for cell in chosen}) == len(chosen)
+    configs = [cell.config for cell in chosen]
     with torch.device("meta"):
         for config in [*configs, *(config.with_values(EXPERIMENTS[name].quick) for config in configs)]:
             if config.task.name == "link_prediction":
@@ -84,17 +84,17 @@ def test_every_cell_has_a_model_and_a_file_of_its_own(name: str, dataset: str) -
 
 @pytest.mark.parametrize("dataset", KNOWLEDGE_GRAPHS)
 def test_table_3_has_the_recipes_and_every_control(dataset: str) -> None:
-    found = {cell.row: cell for cell in cells("table3", [dataset])}
-    assert list(found) == [*experiments.TABLE_3_RECIPES, *experiments.CONTROLS]
-    tuned = found["MAGNA, tuned"].config
-    assert found["DistMult"].config.model.num_layers == 0
-    theirs, ours = found["DistMult"].config.train, tuned.train
+    chosen = {cell.row: cell for cell in cells("table3", [dataset])}
+    assert list(chosen) == [*experiments.TABLE_3_RECIPES, *experiments.CONTROLS]
+    tuned = chosen["MAGNA, tuned"].config
+    assert chosen["DistMult"].config.model.num_layers == 0
+    theirs, ours = chosen["DistMult"].config.train, tuned.train
     assert (theirs.eval_every, theirs.precision) == (ours.eval_every, ours.precision)
     assert theirs.epochs >= ours.epochs and theirs.patience >= ours.patience, "its budget is no smaller"
     for row in experiments.CONTROLS:
-        assert found[row].config == tuned.with_values(found[row].changes) != tuned
-    assert found["No propagation"].config.model.K == 0 and not found["One hop of attention"].config.model.diffusion
-    assert {found[row].config.data.control for row in experiments.CONTROLS} == {"none", "random-graph", "no-types"}
+        assert chosen[row].config == tuned.with_values(chosen[row].changes) != tuned
+    assert chosen["No propagation"].config.model.K == 0 and not chosen["One hop of attention"].config.model.diffusion
+    assert {chosen[row].config.data.control for row in experiments.CONTROLS} == {"none", "random-graph", "no-types"}
 
 
 def test_embedded_families_have_the_controls_alone_and_only_where_asked_for() -> None:
@@ -113,10 +113,10 @@ def test_a_switch_changes_one_thing_and_something() -> None:
 
 
 def test_random_splits_have_a_cell_for_each_model_and_split() -> None:
-    found = cells("random-splits", ["cora"])
-    assert {cell.config.model.name for cell in found} == {"magna", "gat", "diff-gcn"}
-    assert len(found) == 3 * experiments.NUM_SPLITS
-    assert {(cell.config.data.split, cell.config.data.split_seed) for cell in found} == {
+    chosen = cells("random-splits", ["cora"])
+    assert {cell.config.model.name for cell in chosen} == {"magna", "gat", "diff-gcn"}
+    assert len(chosen) == 3 * experiments.NUM_SPLITS
+    assert {(cell.config.data.split, cell.config.data.split_seed) for cell in chosen} == {
         ("random", split) for split in range(experiments.NUM_SPLITS)
     }
 

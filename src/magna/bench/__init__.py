@@ -1,8 +1,7 @@
-"""Kernels against their peers on this machine: what `magna bench` runs and prints."""
+"""Kernels against their peers on this machine, as `magna bench` runs and prints them."""
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from magna.bench.comparison import Progress, Row, compare
 from magna.bench.graphs import SHAPES, load, shape_of
 from magna.bench.peers import Problem
 from magna.graph import Graph
+from magna.paper.render import digits
 from magna.training.run_folder import package_version, pick_device
 
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ def run(
     """Time softmax and diffusion, forward and backward, on all backends and peers that run here.
 
     Args:
-        graphs: names out of `magna.bench.graphs.SHAPES`; Cora and Pubmed on the CPU, all on a GPU where none is given.
+        graphs: names of `magna.bench.graphs.SHAPES`; None: Cora and Pubmed on the CPU, all on a GPU.
         device: "auto", "cpu" or "cuda".
         quick: Cora alone, a few seconds.
-        data_dir: where the graphs are; synthetic ones of the same size are taken where it does not hold them.
-        progress: called with a line of text as the work goes on.
+        data_dir: folder of the graphs; a missing graph is replaced by a synthetic one of the same size.
+        progress: called with a line of progress.
 
     Returns:
-        {"device", "threads", "bandwidth", "versions", "rows", "notes"}: a row holds the graph, the backend, its
-        milliseconds, the peer it is compared with and how many times faster it is, memory, error and floor.
+        {"device", "threads", "bandwidth", "versions", "rows", "notes"}: a row holds graph, backend, milliseconds, the
+        peer and its ratio, memory, error and floor.
     """
     where = torch.device(pick_device(device))
     say = progress or (lambda message: None)
@@ -55,8 +55,8 @@ def run(
     notes: list[str] = []
     for name in names:
         problem, synthetic = make_problem(name, where, torch.float32, data_dir)
-        found, missing = compare(problem, name, bandwidth=bandwidth, budget_s=0.3 if quick else 2.0, progress=say)
-        rows += [row | {"synthetic": synthetic} for row in found]
+        measured, missing = compare(problem, name, bandwidth=bandwidth, budget_s=0.3 if quick else 2.0, progress=say)
+        rows += [row | {"synthetic": synthetic} for row in measured]
         notes += missing
     return {
         "device": describe(where),
@@ -71,7 +71,7 @@ def run(
 def make_problem(
     name: str, device: torch.device, dtype: torch.dtype, data_dir: str | Path | None = None
 ) -> tuple[Problem, bool]:
-    """The inputs of a benchmark graph, and whether the graph is synthetic."""
+    """The inputs of a benchmark graph, and True if the graph is synthetic."""
     shape = shape_of(name)
     edge_index, synthetic = load(name, data_dir)
     graph = Graph.from_edge_index(edge_index.to(device), shape.num_nodes)
@@ -79,7 +79,7 @@ def make_problem(
 
 
 def describe(device: torch.device) -> str:
-    """A device in words: the GPU's name, or the processor and how many threads are used."""
+    """A device in words: the GPU, or the processor and the number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
@@ -87,25 +87,19 @@ def describe(device: torch.device) -> str:
 
 
 def _processor() -> str:
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of what takes part, None where it is not installed."""
+    """Versions of the packages that take part, None for missing ones."""
     return {name: package_version(name) for name in ("magna", "torch", "triton", "torch-geometric", "dgl")}
 
 
-def _digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def show_benchmark(result: dict[str, Any], console: Console) -> None:
-    """Print a result of `run` as a table a person can read."""
+    """Print a result of `run` as a table."""
     from rich import box
     from rich.table import Table
 
@@ -120,18 +114,18 @@ def show_benchmark(result: dict[str, Any], console: Console) -> None:
     )
     for column in ("graph", "backend", "ms", "±", "× peer", "peak MB", "error", "× floor"):
         table.add_column(column, justify="left" if column in ("graph", "backend") else "right", no_wrap=True)
-    last = None
+    last = ""
     for row in result["rows"]:
         graph = row["graph"] + (" (synthetic)" if row["synthetic"] else "")
-        if last not in (None, graph):
+        if last and last != graph:
             table.add_section()
         table.add_row(
             graph if graph != last else "",
             row["backend"],
-            _digits(row["ms"]),
-            _digits(row["ms_spread"]),
-            _number(row["ratio"], 1),
-            _megabytes(row["peak_bytes"]),
+            digits(row["ms"]),
+            digits(row["ms_spread"]),
+            "" if row["ratio"] is None else f"{row['ratio']:,.1f}",
+            "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e6:,.0f}",
             f"{row['error']:.0e}",
             f"{row['floor_ratio']:,.1f}",
         )
@@ -139,11 +133,3 @@ def show_benchmark(result: dict[str, Any], console: Console) -> None:
     console.print(table)
     for note in result["notes"]:
         console.print(f"note: {note}", style="dim", highlight=False, markup=False)
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "" if value is None else f"{value:,.{digits}f}"
-
-
-def _megabytes(value: int | None) -> str:
-    return "" if value is None else f"{value / 1e6:,.0f}"

@@ -1,4 +1,4 @@
-"""One epoch of a recipe's model beside the same model written with PyG's `MessagePassing`."""
+"""An epoch of a recipe's model, compared with the same model in PyG's `MessagePassing`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from magna.nn.sparse import as_dense
 from magna.tasks import NodeClassification
 
 
-class PyGConv(MessagePassing):
+class PyGConv(MessagePassing):  # type: ignore[misc]
     """`MAGNAConv` as a PyG user would write it: the same parameters and dropout, messages gathered edge by edge."""
 
     def __init__(self, conv: MAGNAConv):
@@ -50,7 +50,7 @@ class PyGConv(MessagePassing):
 
 
 def in_pyg(model: MAGNA) -> MAGNA:
-    """A copy of a model whose layers are `PyGConv`, whose dropout is torch's, and which takes its features dense."""
+    """A copy of a model with `PyGConv` layers, torch's dropout and dense features."""
     model = copy.deepcopy(model)
     assert model.node_dropout.p == 0
     dense = cache(as_dense)  # once for all epochs
@@ -65,7 +65,7 @@ def in_pyg(model: MAGNA) -> MAGNA:
 
 
 def compare_epochs(task: NodeClassification, config: Config, repeats: int = 5) -> dict[str, Any]:
-    """Milliseconds of a training step and a validation by both models in turn, and how far their scores differ."""
+    """Milliseconds of a training step and a validation by both models in turn, and the difference of their scores."""
     torch.manual_seed(0)
     ours = task.make_model(config.model).to(task.device)
     assert isinstance(ours, MAGNA)
@@ -99,7 +99,7 @@ def _epoch(task: NodeClassification, model: nn.Module, config: Config) -> float:
     for batch in task.batches():
         loss = task.loss(model, batch, 0)
         adam.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), config.train.clip)
         adam.step()
     task.evaluate(model, "valid")

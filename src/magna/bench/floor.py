@@ -1,4 +1,4 @@
-"""How long a pass must take if it only moved its data: bytes of the fused algorithm over the measured bandwidth."""
+"""Least time of a pass that only moves its data: bytes of the fused algorithm over the measured bandwidth."""
 
 from __future__ import annotations
 

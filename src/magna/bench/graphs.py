@@ -1,4 +1,4 @@
-"""The graphs that are measured: five benchmarks from the data folder, or synthetic ones of the same size.
+"""Graphs of the measurements: five benchmarks from the data folder, or synthetic graphs of the same size.
 
 Every graph has both directions of each edge and one self-loop per node, sorted by target. Knowledge graphs hold the
 triples of the training split and the entities that occur in it; parallel edges of different relations stay.
@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from magna.data import DATASETS, load_arxiv, load_node_data, load_triples
+from magna.errors import ArgumentError
 from magna.graph import Graph
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Size of a graph, with the features and hops it is measured with."""
+    """Size of a graph, and the features and hops of its measurement."""
 
     num_nodes: int
     num_edges: int
@@ -39,12 +40,12 @@ SHAPES = {
 
 def shape_of(name: str) -> Shape:
     if name not in SHAPES:
-        raise ValueError(f"graph is {name!r}; allowed: {', '.join(SHAPES)}")
+        raise ArgumentError("graph", name, list(SHAPES))
     return SHAPES[name]
 
 
 def load(name: str, data_dir: str | Path | None = None) -> tuple[Tensor, bool]:
-    """The edge index of a graph, and whether it is synthetic because the data folder does not hold it.
+    """The edge index of a graph, and True if it is synthetic because the data folder lacks the graph.
 
     >>> edge_index, synthetic = load("cora", data_dir="no/such/folder")
     >>> edge_index.shape, synthetic
@@ -63,7 +64,7 @@ def load(name: str, data_dir: str | Path | None = None) -> tuple[Tensor, bool]:
 def synthetic_edges(shape: Shape, seed: int = 0) -> Tensor:
     """A random graph with exactly these numbers of nodes and edges and this largest in-degree.
 
-    Degrees fall off as a power of the rank; nodes are then joined at random, each as often as its degree says.
+    Degrees fall as a power of the rank; nodes are then joined at random according to their degrees.
     """
     generator = torch.Generator().manual_seed(seed)
     degrees = _power_law_degrees(shape.num_nodes, shape.num_edges - shape.num_nodes, shape.max_degree - 1)
@@ -86,10 +87,10 @@ def _power_law_degrees(num_nodes: int, total: int, largest: int) -> Tensor:
         else:
             steep = middle
     result = degrees(steep)
-    # Rounding leaves a few edges over: they go to the nodes after the largest, one each.
-    left = total - int(result.sum())
-    assert 0 <= left < num_nodes, "no power law fits this shape"
-    result[1 : left + 1] += 1
+    # Rounding leaves a few edges, which go to the nodes after the largest, one each.
+    rest = total - int(result.sum())
+    assert 0 <= rest < num_nodes, "no power law fits this shape"
+    result[1 : rest + 1] += 1
     return result
 
 

@@ -1,4 +1,4 @@
-"""Time, memory and error of a pass, measured so that two programs can be compared fairly."""
+"""Time, memory and error of a pass."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ LEAST_TURNS = 3
 
 
 class Timing(NamedTuple):
+    """Milliseconds of several calls."""
+
     ms: float  # median
-    spread: float  # distance between the first and the third quartile
+    spread: float  # from the first to the third quartile
     samples: int
 
 
@@ -60,7 +62,7 @@ def summary(values: list[float]) -> Timing:
 
 
 def _turn(call: Call, device: torch.device) -> list[float]:
-    # The first calls of a turn pay for the caches and pages that the step before it has taken: they are not counted.
+    # The first calls of a turn fill caches and pages that the step before has taken: they are not counted.
     first = elapsed_ms(call, device)
     calls = max(1, min(20, round((10 if device.type == "cuda" else 300) / first)))
     if device.type == "cuda":
@@ -71,25 +73,25 @@ def _turn(call: Call, device: torch.device) -> list[float]:
 
 
 def elapsed_ms(call: Call, device: torch.device, calls: int = 1) -> float:
-    """Milliseconds a call; on a GPU between two CUDA events, so launches count where the GPU waits for them."""
+    """Milliseconds a call; on a GPU between two CUDA events, with the launches that the GPU waits for."""
     if device.type == "cuda":
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         start.record()
         for _ in range(calls):
             call()
         end.record()
         end.synchronize()
-        return start.elapsed_time(end) / calls
+        return float(start.elapsed_time(end)) / calls
     begin = time.perf_counter()
     for _ in range(calls):
         call()
     return 1e3 * (time.perf_counter() - begin) / calls
 
 
-def captured(step: Step) -> Step:
-    """The same step as a CUDA graph: one launch replays all of its kernels on the same tensors."""
-    stream = torch.cuda.Stream()
+def as_cuda_graph(step: Step) -> Step:
+    """The step as a CUDA graph: one launch replays all of its kernels on the same tensors."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
@@ -107,15 +109,17 @@ def captured(step: Step) -> Step:
 
 
 class Memory(NamedTuple):
+    """Bytes that a pass needs."""
+
     peak_bytes: int | None  # above the inputs at the worst moment of the pass
-    saved_bytes: int  # kept between forward and backward
+    saved_bytes: int  # between forward and backward
 
 
 def memory_of(call: Callable[[], T], inputs: Iterable[Tensor], device: torch.device) -> tuple[T, Memory]:
-    """Run something once, and say what it needed beside its inputs.
+    """Run a call once, and return its result and its memory above the inputs.
 
-    On a GPU the peak is what torch's allocator handed out. On the CPU it is the growth of the resident set by Linux's
-    own high-water mark, after free memory has been given back; elsewhere it is not known.
+    The peak on a GPU is that of torch's allocator. On the CPU it is the growth of the resident set by the high-water
+    mark of Linux, after free memory was returned; on other systems it is None.
     """
     with _peak_bytes(device) as peak, _saved_bytes(inputs) as saved:
         result = call()
@@ -125,18 +129,18 @@ def memory_of(call: Callable[[], T], inputs: Iterable[Tensor], device: torch.dev
 @contextlib.contextmanager
 def _saved_bytes(inputs: Iterable[Tensor]) -> Iterator[Callable[[], int]]:
     known = {tensor.untyped_storage().data_ptr() for tensor in inputs}
-    kept: dict[int, int] = {}
+    saved: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
-        # What a sparse matrix adds for the backward pass is its values.
+        # A sparse matrix saves its values.
         dense = tensor if tensor.layout == torch.strided else tensor.detach().values()
         storage = dense.untyped_storage()
         if storage.data_ptr() not in known:
-            kept[storage.data_ptr()] = storage.nbytes()
+            saved[storage.data_ptr()] = storage.nbytes()
         return tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield lambda: sum(kept.values())
+        yield lambda: sum(saved.values())
 
 
 @contextlib.contextmanager
@@ -156,7 +160,7 @@ def _peak_bytes(device: torch.device) -> Iterator[Callable[[], int | None]]:
 
 def _reset_high_water() -> bool:
     try:
-        # Freed blocks that the pool and the C library keep would hide growth: give them back first.
+        # Freed blocks in the pool and the C library would hide growth.
         POOL.clear()
         ctypes.CDLL(None).malloc_trim(0)
         with open("/proc/self/clear_refs", "w") as file:
@@ -173,7 +177,7 @@ def _status_bytes(field: str) -> int:
 
 
 def errors(results: Results, truths: Results) -> dict[str, float]:
-    """Distance to the truth relative to its norm, for the output and both gradients."""
+    """Distance to the truth relative to its norm, of the output and both gradients."""
     names = ("output", "grad_x", "grad_scores")
     return {
         name: float((result.double() - exact).norm() / exact.norm())

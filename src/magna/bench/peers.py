@@ -1,4 +1,4 @@
-"""Everyone who can compute softmax and attention diffusion: our backends, and programs others would write.
+"""Programs that compute softmax and attention diffusion: our backends, and those that others would write.
 
 A peer builds `forward(x, scores) -> z` for a problem; the backward pass is autograd's. A new peer is one class here
 and one line in `PEERS`.
@@ -35,7 +35,7 @@ class Problem:
     graph: Graph
     x: Tensor  # [N, H, D]
     scores: Tensor  # [E, H]
-    grad: Tensor  # [N, H, D], the gradient that arrives from above
+    grad: Tensor  # [N, H, D], the gradient of the output
     K: int
     alpha: float = ALPHA
 
@@ -67,8 +67,10 @@ def step(problem: Problem, forward: Forward) -> Results:
 
 
 class Peer(Protocol):
+    """A program that computes the forward pass of a problem."""
+
     def why_not(self, problem: Problem) -> str | None:
-        """Why this peer cannot take the problem, or None where it can."""
+        """Reason why this peer cannot take the problem, or None."""
 
     def build(self, problem: Problem) -> Forward: ...
 
@@ -81,7 +83,8 @@ class Ours:
     memory: Memory = "auto"
 
     def why_not(self, problem: Problem) -> str | None:
-        return why_not(self.backend, problem.graph.device)
+        reason: str | None = why_not(self.backend, problem.graph.device)
+        return reason
 
     def build(self, problem: Problem) -> Forward:
         def forward(x: Tensor, scores: Tensor) -> Tensor:
@@ -96,14 +99,14 @@ class Ours:
 class PyG:
     """A PyG user's loop over `MessagePassing`."""
 
-    def why_not(self, problem: Problem) -> str | None:
+    def why_not(self, problem: Problem) -> str | None:  # noqa: ARG002
         return _missing("torch_geometric")
 
     def build(self, problem: Problem) -> Forward:
         from torch_geometric.nn import MessagePassing
         from torch_geometric.utils import softmax
 
-        class Diffusion(MessagePassing):
+        class Diffusion(MessagePassing):  # type: ignore[misc]
             def __init__(self, K: int, alpha: float):
                 super().__init__(aggr="add", node_dim=0)
                 self.K, self.alpha = K, alpha
@@ -123,7 +126,7 @@ class PyG:
 
 
 class DGL:
-    """DGL's fused products, where DGL happens to be installed."""
+    """DGL's fused products, if DGL is installed."""
 
     def why_not(self, problem: Problem) -> str | None:
         if problem.x.dtype != torch.float32:
@@ -155,17 +158,18 @@ class TorchCSR:
             return "only measured in float32"
         if problem.graph.num_nodes > 5_000:
             return "its gradient forms a dense product of all pairs of nodes"
-        if problem.graph.edge_index.unique(dim=1).size(1) < problem.graph.num_edges:
+        pairs = problem.graph.edge_index.unique(dim=1)  # type: ignore[no-untyped-call]
+        if pairs.size(1) < problem.graph.num_edges:
             return "it refuses parallel edges"
         return None
 
     def build(self, problem: Problem) -> Forward:
         graph, size = problem.graph, (problem.graph.num_nodes,) * 2
-        # CSR products are wrong without a warning where columns are not sorted inside a row.
+        # CSR products are silently wrong for columns that are not sorted inside a row.
         order = (graph.target * graph.num_nodes + graph.source).argsort()
         rowptr, col = graph.rowptr.long(), graph.source[order]
         with warnings.catch_warnings(action="ignore"):
-            # torch says once in a process that CSR is in beta state: let it say so here.
+            # torch warns once in a process that CSR is in beta state.
             torch.eye(1).to_sparse_csr()
 
         def forward(x: Tensor, scores: Tensor) -> Tensor:
@@ -190,7 +194,7 @@ def _missing(module: str) -> str | None:
     return None
 
 
-# Ours first, so that a table reads from us to them.
+# Ours first, as in the tables.
 PEERS: dict[str, Peer] = {
     "cpu": Ours("cpu"),
     "triton": Ours("triton"),
@@ -202,7 +206,7 @@ PEERS: dict[str, Peer] = {
 
 
 def peers_on(device: torch.device) -> list[str]:
-    """The peers that are meant for a device."""
+    """The peers for a device."""
     other = "cpu" if device.type == "cuda" else "triton"
     return [name for name in PEERS if name != other]
 

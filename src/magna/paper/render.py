@@ -82,3 +82,12 @@ def short(text: str) -> str:
     '.502 ± .001'
     """
     return text.replace("0.", ".")
+
+
+def digits(number: float) -> str:
+    """Three digits, or all whole ones.
+
+    >>> digits(0.0623), digits(1234.5)
+    ('0.0623', '1,234')
+    """
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
