@@ -96,7 +96,7 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
         (["train", "--resume", "--run-dir", "nowhere"], "holds no run to resume"),
         (["evaluate", "nowhere"], "holds no run"),
         (["predict", "nowhere"], "holds no run"),
-        (["predict", "nowhere", "--out", "a.xls"], "allowed: csv, tsv, json, parquet"),
+        (["predict", "nowhere", "--out", "a.xls"], "--format is 'xls'; allowed: 'csv', 'tsv', 'json', 'parquet'"),
         (["predict", "nowhere", "--out", "no/where/a.csv"], "allowed: a file in an existing folder"),
         (["predict", "nowhere", "--out", "/dev/null", "--format", "csv"], "allowed: a file in an existing folder"),
         (["predict", "nowhere", "--format", "csv"], "allowed: with --out FILE"),
