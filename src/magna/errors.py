@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import heapq
 import re
 from collections.abc import Iterable, Sequence
@@ -13,7 +12,6 @@ from typing import Any
 _LONGEST = 600  # characters of a message
 _LONGEST_VALUE = 120
 _MOST_WORDS = 12  # of a list of alternatives
-_CANDIDATES = 100  # names that share the most letter pairs with a word; only these are compared in full
 _SIMILAR = 0.5  # less similar names are not offered
 _CONTAINED = 0.5  # added to the similarity if one name contains the other, word for word
 _BETWEEN_WORDS = re.compile(r"[\W_]+")
@@ -159,23 +157,18 @@ def similar(word: Any, words: Iterable[str], count: int = 3) -> list[str]:
     >>> similar("9", ["00019", "00009", "00090"])
     ['00009']
     """
-    wanted, matcher = _plain(str(word)), difflib.SequenceMatcher(b=str(word).casefold())
+    wanted = _plain(str(word))
     wanted_pairs = _letter_pairs(wanted)
 
-    def contained(plain: str) -> float:
-        return _CONTAINED if plain in wanted or wanted in plain else 0.0
-
-    def overlap(other: str) -> float:
+    def likeness(other: str) -> float:
+        """Dice's coefficient of the letter pairs."""
         plain = _plain(other)
         pairs = _letter_pairs(plain)
-        return 2 * len(wanted_pairs & pairs) / (len(wanted_pairs) + len(pairs)) + contained(plain)
+        contained = _CONTAINED if plain in wanted or wanted in plain else 0.0
+        return 2 * len(wanted_pairs & pairs) / (len(wanted_pairs) + len(pairs)) + contained
 
-    def likeness(other: str) -> float:
-        matcher.set_seq1(other.casefold())
-        return matcher.ratio() + contained(_plain(other))
-
-    candidates = {other: likeness(other) for other in heapq.nlargest(_CANDIDATES, words, key=overlap)}
-    return heapq.nlargest(count, (o for o in candidates if candidates[o] >= _SIMILAR), key=candidates.__getitem__)
+    best = heapq.nlargest(count, ((likeness(other), -place, other) for place, other in enumerate(words)))
+    return [other for score, _, other in best if score >= _SIMILAR]
 
 
 def clean(message: str) -> str:

@@ -12,6 +12,7 @@ from tests.support.data import needs
 
 from magna.data import NodeData, Schema, load_digits, load_node_data
 from magna.data.planetoid import FILES
+from magna.data.pyg import from_pyg, to_pyg
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +75,11 @@ def test_an_unknown_name_is_refused() -> None:
 def test_to_pyg_and_back(digits: NodeData) -> None:
     typed = replace(digits, edge_type=digits.edge_index[0] % 3, num_relations=3)
     for data in (digits, typed):
-        pyg = data.to_pyg()
+        pyg = to_pyg(data)
         pyg.validate()
         assert (pyg.num_nodes, pyg.num_features, pyg.num_edges) == (1_797, 64, 15_044)
         assert pyg.is_undirected() or data is typed
-        back = NodeData.from_pyg(pyg, "digits")
+        back = from_pyg(pyg, "digits")
         for part in ("edge_index", "x", "y", "train", "valid", "test"):
             assert torch.equal(getattr(back, part), getattr(data, part))
         assert (back.num_classes, back.num_relations) == (10, data.num_relations)
@@ -87,7 +88,7 @@ def test_to_pyg_and_back(digits: NodeData) -> None:
 def test_transforms_of_pyg_serve(digits: NodeData) -> None:
     from torch_geometric.transforms import AddSelfLoops, Compose, NormalizeFeatures
 
-    theirs = NodeData.from_pyg(Compose([NormalizeFeatures(), AddSelfLoops()])(digits.to_pyg()))
+    theirs = from_pyg(Compose([NormalizeFeatures(), AddSelfLoops()])(to_pyg(digits)))
     ours = digits.with_row_normalised_features().with_self_loops()
     assert theirs.x is not None and ours.x is not None
     assert torch.allclose(theirs.x, ours.x)
@@ -102,7 +103,7 @@ def test_cora_is_that_of_pyg() -> None:
     assert folder is not None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # old names inside the published pickles
-        theirs = NodeData.from_pyg(read_planetoid_data(str(folder.parent), "cora"))
+        theirs = from_pyg(read_planetoid_data(str(folder.parent), "cora"))
     ours = load_node_data("cora")
     assert torch.equal(theirs.with_both_directions().edge_index, ours.edge_index)
     for part in ("x", "y", "train", "valid", "test"):

@@ -7,6 +7,7 @@ from magna.data.knowledge_graph import Answers, KnowledgeGraph, Ranking
 from magna.data.loading import from_anywhere, load_knowledge_graph, load_new_graph, load_node_data, prepare
 from magna.data.node_data import NodeData, Schema, undirected
 from magna.data.planetoid import load_planetoid
+from magna.data.pyg import from_pyg, to_pyg
 from magna.data.registry import DATASETS, Dataset
 from magna.data.splits import with_drawn_split, with_random_split
 from magna.data.store import data_folder
@@ -24,6 +25,7 @@ __all__ = [
     "Triples",
     "data_folder",
     "from_anywhere",
+    "from_pyg",
     "load_arxiv",
     "load_digits",
     "load_families",
@@ -34,6 +36,7 @@ __all__ = [
     "load_triples",
     "load_user_graph",
     "prepare",
+    "to_pyg",
     "undirected",
     "with_drawn_split",
     "with_random_split",

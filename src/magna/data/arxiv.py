@@ -14,7 +14,7 @@ from torch import Tensor
 
 from magna.data.node_data import NodeData, Schema
 from magna.data.ogb import category_names, load_ogb
-from magna.data.store import PublicFile, data_folder
+from magna.data.store import data_folder, public_files
 from magna.errors import DataError
 
 OGB_FOLDER = "ogbn_arxiv"
@@ -27,36 +27,15 @@ _GNNGUARD = (
     "/Datasets/ogbn_arxiv"
 )
 _TAPE = "https://raw.githubusercontent.com/XiaoxinHe/TAPE/HEAD/gpt_preds"
-_FILES = [
-    PublicFile(
-        "ogbn-arxiv/adj_full.npz",
-        "920dae5bad3f63b07f5b8883493b298f026778d7358c14b955985bacbbd13771",
-        f"{_NETBENCHMARK}/adj_full.npz",
-    ),
-    PublicFile(
-        "ogbn-arxiv/role.json.gz",
-        "b1324be2486ed87efa47065f08f9dec00229a58fd4791cc850654f8e864ac588",
-        f"{_NETBENCHMARK}/role.json",
-        "ef30aec176315e5dd6b5f4bdc2a40741542723c55348b9141a70aeed2c00babb",
-    ),
-    PublicFile(
-        "ogbn-arxiv/node-label.csv.gz",
-        "b06e7cf75d909de66ce49bc4188a6dc525224f85dd6dcb36137de3d9321830d1",
-        f"{_GNNGUARD}/raw/node-label.csv.gz",
-    ),
-    PublicFile(
-        "ogbn-arxiv/labelidx2arxivcategeory.csv.gz",
-        "a516ecd32007acca5817296bdd82f5b5db7e21b0917b94311ef4571e29305577",
-        f"{_GNNGUARD}/mapping/labelidx2arxivcategeory.csv.gz",
-    ),
-    PublicFile(
-        "ogbn-arxiv/gpt_preds.csv.gz",
-        "92b6ab29a974a67a67f07e2e34b1e9024121de29a7ab8cb41b998d0fd4c4fc2d",
-        f"{_TAPE}/ogbn-arxiv.csv",
-        "bbf78fbae7803e35b7cf8deae816e745fb2ca2f6275a9b09c65c482ca4c2a2d3",
-    ),
-]
-FILES = {file.path: file for file in _FILES}
+FILES = public_files(
+    {
+        "ogbn-arxiv/adj_full.npz": f"{_NETBENCHMARK}/adj_full.npz",
+        "ogbn-arxiv/role.json.gz": f"{_NETBENCHMARK}/role.json",
+        "ogbn-arxiv/node-label.csv.gz": f"{_GNNGUARD}/raw/node-label.csv.gz",
+        "ogbn-arxiv/labelidx2arxivcategeory.csv.gz": f"{_GNNGUARD}/mapping/labelidx2arxivcategeory.csv.gz",
+        "ogbn-arxiv/gpt_preds.csv.gz": f"{_TAPE}/ogbn-arxiv.csv",
+    }
+)
 _NUM_CLASSES = 40
 _STAND_IN = (
     "stand-in features, not OGB's: class guesses of a language model from title and abstract, and the degree; "

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from magna.data.tables import nfc
-from magna.errors import ArgumentError, DataError, MissingExtra, UnknownName, listed, similar
+from magna.errors import ArgumentError, DataError, UnknownName, listed, similar
 
 UNLABELLED = -1
 
@@ -168,58 +168,6 @@ class NodeData:
         edge_index = torch.stack([ends % self.num_nodes, ends // self.num_nodes])
         return replace(self, edge_index=edge_index, edge_type=kind, num_relations=relations)
 
-    def to_pyg(self) -> Any:
-        """The same graph as a PyG `Data` with `train_mask`, `val_mask` and `test_mask`."""
-        try:
-            from torch_geometric.data import Data
-        except ModuleNotFoundError:
-            raise MissingExtra("to_pyg", "torch-geometric", "pyg") from None
-
-        def mask(nodes: Tensor) -> Tensor:
-            return torch.zeros(self.num_nodes, dtype=torch.bool).index_fill_(0, nodes, True)
-
-        masks = {f"{key}_mask": mask(self.split(split)) for key, split in _PYG_SPLITS.items()}
-        data = Data(x=self.x, edge_index=self.edge_index, y=self.y, num_nodes=self.num_nodes, **masks)
-        if self.edge_type is not None:
-            data.edge_type = self.edge_type
-        return data
-
-    @staticmethod
-    def from_pyg(data: Any, name: str = "data") -> NodeData:
-        """A PyG `Data` with `edge_index`, and with its `x`, `y`, `edge_type` and three masks."""
-        if data.edge_index is None:
-            raise DataError(name, "it has no edge_index", allowed="a PyG Data with edge_index, x and y")
-        num_nodes = _count_nodes(data)
-        if num_nodes == 0:
-            raise DataError(name, "it has no node", allowed="at least one")
-        edge_index = _whole_numbers(name, "edge_index", data.edge_index, (2, -1))
-        _inside(name, "an edge to node", edge_index, 0, num_nodes)
-        y = torch.full((num_nodes,), UNLABELLED)
-        if getattr(data, "y", None) is not None:
-            y = _whole_numbers(name, "y", data.y.squeeze(-1) if data.y.dim() == 2 else data.y, (num_nodes,))
-        _inside(name, "a label of", y, None, _MOST_KINDS)
-        splits = {split: _masked(name, f"{key}_mask", data, num_nodes) for key, split in _PYG_SPLITS.items()}
-        for split, nodes in splits.items():
-            if (y[nodes] < 0).any():
-                raise DataError(name, f"it has a {split} node without a label", allowed="y of 0 or more in the masks")
-        edge_type = getattr(data, "edge_type", None)
-        if edge_type is not None:
-            edge_type = _whole_numbers(name, "edge_type", edge_type, (edge_index.size(1),))
-            _inside(name, "an edge of type", edge_type, 0, _MOST_KINDS)
-        return NodeData(
-            name=name,
-            edge_index=edge_index,
-            y=torch.where(y < 0, UNLABELLED, y),
-            num_classes=max(int(y.max()) + 1, 0),
-            train=splits["train"],
-            valid=splits["valid"],
-            test=splits["test"],
-            x=_features(name, getattr(data, "x", None), num_nodes),
-            edge_type=edge_type,
-            num_relations=None if edge_type is None else int(edge_type.max()) + 1 if edge_type.numel() else 1,
-            notes=tuple(f"its {part} is not used" for part in _UNUSED if getattr(data, part, None) is not None),
-        )
-
 
 def _hash(text: str, *parts: Tensor | None) -> str:
     content = hashlib.sha256(text.encode())
@@ -227,19 +175,6 @@ def _hash(text: str, *parts: Tensor | None) -> str:
         if part is not None:
             content.update(part.contiguous().numpy().tobytes())
     return content.hexdigest()[:16]
-
-
-_UNUSED = ("edge_attr", "edge_weight")  # of a PyG `Data`
-_MOST_KINDS = 1 << 20  # a larger number is neither a class nor a type of edges
-_PYG_SPLITS = {"train": "train", "val": "valid", "test": "test"}
-
-
-def _count_nodes(data: Any) -> int:
-    """Number of nodes as the data says, or of its features or labels; the edges alone may leave nodes out."""
-    labels = getattr(data, "y", None)
-    if data.x is None and isinstance(labels, Tensor) and labels.dim() and "num_nodes" not in data:
-        return labels.size(0)
-    return int(data.num_nodes or 0)
 
 
 def undirected(source: Tensor, target: Tensor, num_nodes: int) -> Tensor:
@@ -267,40 +202,3 @@ def _by_target(edge_index: Tensor) -> Tensor:
     # Sorted by target, the edges need no permutation on their way into the operators.
     order = torch.argsort(edge_index[0], stable=True)
     return order[torch.argsort(edge_index[1][order], stable=True)]
-
-
-def _inside(name: str, part: str, values: Tensor, low: int | None, end: int) -> None:
-    outside = values[(values >= end) if low is None else (values < low) | (values >= end)]
-    if outside.numel():
-        raise DataError(name, f"it has {part} {int(outside[0])}", allowed=f"{low or 0} to {end - 1:,}")
-
-
-def _whole_numbers(name: str, part: str, values: Any, shape: tuple[int, ...]) -> Tensor:
-    words = f"a tensor of whole numbers with shape {list(shape)}".replace("-1", "E")
-    if not isinstance(values, Tensor) or values.is_floating_point() or values.dtype == torch.bool:
-        raise DataError(name, f"its {part} is of another kind", allowed=words)
-    if values.dim() != len(shape) or any(want not in (-1, got) for got, want in zip(values.shape, shape, strict=True)):
-        raise DataError(name, f"its {part} has shape {list(values.shape)}", allowed=words)
-    return values.long().contiguous()
-
-
-def _masked(name: str, part: str, data: Any, num_nodes: int) -> Tensor:
-    mask = getattr(data, part, None)
-    if mask is None:
-        return torch.zeros(0, dtype=torch.int64)
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != (num_nodes,):
-        words = f"true or false for each of its {num_nodes} nodes"
-        raise DataError(name, f"its {part} is of another kind", allowed=words)
-    return mask.nonzero().squeeze(1)
-
-
-def _features(name: str, x: Any, num_nodes: int) -> Tensor | None:
-    if x is None:
-        return None
-    if not isinstance(x, Tensor) or x.dim() != 2 or x.size(0) != num_nodes or x.is_complex():
-        words = f"a matrix with a row for each of its {num_nodes} nodes"
-        raise DataError(name, "its x is of another kind", allowed=words)
-    x = x.detach()
-    x = (x if x.layout == torch.strided else x.to_dense()).float()
-    check_finite(name, x)
-    return x if x.size(1) else None

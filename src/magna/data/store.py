@@ -7,7 +7,9 @@ import io
 import os
 import tarfile
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 from magna.config.atomic_files import write_whole
@@ -85,6 +87,25 @@ class PublicFile:
                 if Path(member.name).name == self.member and (file := archive.extractfile(member)):
                     return file.read()
         raise tarfile.TarError(f"no {self.member} in {self.url}")
+
+
+def public_files(homes: Mapping[str, str]) -> dict[str, PublicFile]:
+    """Files by their path in the data folder, with their home; an archive there has the file by its name.
+
+    `checksums.txt`, which `sha256sum --check` reads too, has the sum of each file and of the text in each gzip.
+    """
+    lines = resources.files("magna.data").joinpath("checksums.txt").read_text().splitlines()
+    sums = {path: checksum for checksum, path in (line.split("  ") for line in lines)}
+    return {
+        path: PublicFile(
+            path,
+            sums[path],
+            url,
+            text_sha256=sums.get(path.removesuffix(".gz")) if path.endswith(".gz") else None,
+            member=Path(path).stem if url.endswith(".tar.gz") else None,
+        )
+        for path, url in homes.items()
+    }
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:

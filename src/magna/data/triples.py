@@ -13,42 +13,16 @@ from torch import Tensor
 
 from magna.config.path_kind import SPLITS as SPLITS
 from magna.config.path_kind import TRIPLE_SUFFIXES
-from magna.data.store import PublicFile
+from magna.data.store import public_files
 from magna.data.tables import nfc, text_of
 from magna.errors import ArgumentError, DataError, listed, similar
 
-PUBLIC_NAMES = ("wn18rr", "fb15k-237")
-_HOME = "https://raw.githubusercontent.com/TimDettmers/ConvE/HEAD"
-_CHECKSUMS = {  # of the gzip in the data folder and of the text in the published archive
-    ("wn18rr/train.txt.gz", "WN18RR.tar.gz"): (
-        "71a13a12d4962865c308421ce5d11047b9dd4f40ba3df86228da8175b5f2c763",
-        "038612e783c215ee5f3ca9fbfca27b8d0739be1028fe4ee7c174aecf0b83d5df",
-    ),
-    ("wn18rr/valid.txt.gz", "WN18RR.tar.gz"): (
-        "9b296f2fdf573abbe2a733b369090c227ba0ba491d2572e4bb0c25860906a937",
-        "453ce7202afa58094a04d2b1560ee2b02660f1c260b32ce6651c8ccedd1028ab",
-    ),
-    ("wn18rr/test.txt.gz", "WN18RR.tar.gz"): (
-        "c7d73dcbb2dbbe81aa4f9745ed4ee50a15115eb54fabb25b1a3d383122da724b",
-        "0383bceaaa1096cf3c03ec021ed0048068e2355dbfc0239b292cefdac821cec5",
-    ),
-    ("fb15k-237/train.txt.gz", "FB15k-237.tar.gz"): (
-        "ed91d9e513e54397b5466d762324f1dfcfdb445a2280751d7a350e4db2e03152",
-        "6e4c2782169af21e9743f3b1d200886f5d595bf6bc504ec1351720949c5cdfae",
-    ),
-    ("fb15k-237/valid.txt.gz", "FB15k-237.tar.gz"): (
-        "e329dd2cabf99e33b468c029a73e5e94e0fa335ae7f50ba736e8aa67201b4f1e",
-        "cf6309010852f6a8d47a45df830a426415d1ee6f7a3970a8376ff1fb81db4a5c",
-    ),
-    ("fb15k-237/test.txt.gz", "FB15k-237.tar.gz"): (
-        "d53c041f24482fdd15c0a48f807151a0bef894a2407ef7404c8765661db2dcd2",
-        "5711cf41623ceb4eacc50eb6108a3ca6565c7492e3caaf82a3e355cc660d1574",
-    ),
+_ARCHIVES = {
+    "wn18rr": "https://raw.githubusercontent.com/TimDettmers/ConvE/HEAD/WN18RR.tar.gz",
+    "fb15k-237": "https://raw.githubusercontent.com/TimDettmers/ConvE/HEAD/FB15k-237.tar.gz",
 }
-FILES = {
-    path: PublicFile(path, packed, f"{_HOME}/{archive}", text, member=Path(path).stem)
-    for (path, archive), (packed, text) in _CHECKSUMS.items()
-}
+PUBLIC_NAMES = tuple(_ARCHIVES)
+FILES = public_files({f"{name}/{split}.txt.gz": url for name, url in _ARCHIVES.items() for split in SPLITS})
 _COLUMNS = ("head", "relation", "tail")
 # A file of queries may lack the third column.
 _HEADERS = [names[:count] for names in (_COLUMNS, ("subject", "predicate", "object")) for count in (3, 2)]

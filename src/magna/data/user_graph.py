@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +11,9 @@ from torch import Tensor
 
 from magna.config.path_kind import PYG_FILE
 from magna.data.node_data import UNLABELLED, NodeData, Schema
+from magna.data.pyg import load_pyg
 from magna.data.tables import Table, find_table, read_table
-from magna.errors import DataError, MissingExtra, listed, shortened
+from magna.errors import DataError, listed, shortened
 
 _SPLITS = {"train": "train", "valid": "valid", "val": "valid", "test": "test"}
 
@@ -32,9 +29,9 @@ def load_user_graph(path: str | Path, like: Schema | None = None) -> NodeData:
     """
     path = Path(path)
     if path.suffix == ".pt" and not path.is_dir():
-        return _load_pyg(path, path.stem, like)
+        return load_pyg(path, path.stem, like)
     if (path / PYG_FILE).is_file():
-        return _load_pyg(path / PYG_FILE, path.name, like)
+        return load_pyg(path / PYG_FILE, path.name, like)
     if not path.is_dir():
         fault = "it is not a folder" if path.exists() else "it does not exist"
         raise DataError(path, fault, allowed="a folder with nodes.csv and edges.csv, or triples, or a .pt file")
@@ -162,53 +159,3 @@ def _in_order(names: Sequence[str]) -> tuple[str, ...]:
     distinct = set(names) - {""}
     numeric = all(name.removeprefix("-").isdecimal() for name in distinct)
     return tuple(sorted(distinct, key=lambda name: (int(name) if numeric else 0, name)))
-
-
-def _load_pyg(path: Path, name: str, like: Schema | None) -> NodeData:
-    stored = _stored_pyg(path)
-    try:
-        data = NodeData.from_pyg(stored, name)
-    except ValueError:
-        raise
-    except Exception as error:  # a damaged object fails in any way
-        raise DataError(path, f"it has a damaged Data ({error})", allowed="one with edge_index, x and y") from None
-    relations = None if data.num_relations is None else tuple(map(str, range(data.num_relations)))
-    if like is None:
-        if not data.train.numel() and any(f"{split}_mask" in stored for split in _SPLITS):
-            raise DataError(path, "it has no node in train_mask", allowed="at least one, or no masks")
-        return replace(data, schema=Schema(relation_names=relations))
-    typed = like.relation_names is not None
-    for part, count, known in (
-        ("edge types", len(relations or ()), like.relation_names),
-        ("classes", data.num_classes, like.class_names),
-    ):
-        if count > len(known or ()) or (part == "edge types" and (relations is not None) != typed):
-            raise DataError(path, f"it has {count} {part}", allowed=f"{len(known or ())}, as in training")
-    num_relations = len(like.relation_names or ()) if typed else None
-    return replace(data, num_relations=num_relations, num_classes=len(like.class_names or ()), schema=like)
-
-
-def _stored_pyg(path: Path) -> Any:
-    """A saved PyG `Data`. Loading never executes code from the file: only tensors and PyG's own containers pass."""
-    try:
-        from torch_geometric.data import Data
-        from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
-        from torch_geometric.data.storage import GlobalStorage
-    except ModuleNotFoundError:
-        raise MissingExtra(str(path), "torch-geometric", "pyg") from None
-    containers = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
-    if not path.is_file():
-        raise DataError(path, "it does not exist", allowed="a PyG Data saved with torch.save")
-    try:
-        with warnings.catch_warnings(), torch.serialization.safe_globals(containers):
-            warnings.simplefilter("ignore")  # the error below says it
-            stored = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # damaged bytes fail in any way
-        # Torch's message advises to load the file unsafely; only the name that it refused helps.
-        refused = re.search(r"GLOBAL (\S+)", str(error))
-        reason = f"it asks for {refused[1]}" if refused else "it is damaged or something else"
-        fault = f"it is not a saved PyG Data that can be read safely: {reason}"
-        raise DataError(path, fault, allowed="a torch_geometric.data.Data saved with torch.save") from None
-    if not isinstance(stored, Data):
-        raise DataError(path, f"it has {type(stored).__name__}", allowed="one torch_geometric.data.Data")
-    return stored

@@ -1,0 +1,164 @@
+"""PyG's `Data` as `NodeData`, and back."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from magna.data.node_data import UNLABELLED, NodeData, Schema, check_finite
+from magna.errors import DataError, MissingExtra
+
+_UNUSED = ("edge_attr", "edge_weight")
+_MOST_KINDS = 1 << 20  # a larger number is neither a class nor a type of edges
+_MASKS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
+
+
+def to_pyg(data: NodeData) -> Any:
+    """A PyG `Data` with `train_mask`, `val_mask` and `test_mask`."""
+    try:
+        from torch_geometric.data import Data
+    except ModuleNotFoundError:
+        raise MissingExtra("to_pyg", "torch-geometric", "pyg") from None
+
+    nothing = torch.zeros(data.num_nodes, dtype=torch.bool)
+    masks = {mask: nothing.index_fill(0, data.split(split), True) for split, mask in _MASKS.items()}
+    types = {} if data.edge_type is None else {"edge_type": data.edge_type}
+    return Data(x=data.x, edge_index=data.edge_index, y=data.y, num_nodes=data.num_nodes, **types, **masks)
+
+
+def from_pyg(data: Any, name: str = "data") -> NodeData:
+    """A PyG `Data` with `edge_index`, and with its `x`, `y`, `edge_type` and three masks."""
+    if data.edge_index is None:
+        raise DataError(name, "it has no edge_index", allowed="a PyG Data with edge_index, x and y")
+    num_nodes = _count_nodes(data)
+    if num_nodes == 0:
+        raise DataError(name, "it has no node", allowed="at least one")
+    edge_index = _whole_numbers(name, "edge_index", data.edge_index, (2, -1))
+    _check_range(name, "an edge to node", edge_index, num_nodes)
+    y = torch.full((num_nodes,), UNLABELLED)
+    if getattr(data, "y", None) is not None:
+        y = _whole_numbers(name, "y", data.y.squeeze(-1) if data.y.dim() == 2 else data.y, (num_nodes,))
+        y = torch.where(y < 0, UNLABELLED, y)
+    _check_range(name, "a label of", y[y >= 0], _MOST_KINDS)
+    splits = {split: _masked(name, mask, getattr(data, mask, None), num_nodes) for split, mask in _MASKS.items()}
+    for split, nodes in splits.items():
+        if (y[nodes] < 0).any():
+            raise DataError(name, f"it has a {split} node without a label", allowed="y of 0 or more in the masks")
+    edge_type = getattr(data, "edge_type", None)
+    if edge_type is not None:
+        edge_type = _whole_numbers(name, "edge_type", edge_type, (edge_index.size(1),))
+        _check_range(name, "an edge of type", edge_type, _MOST_KINDS)
+    return NodeData(
+        name=name,
+        edge_index=edge_index,
+        y=y,
+        num_classes=int(y.max()) + 1,
+        x=_features(name, getattr(data, "x", None), num_nodes),
+        edge_type=edge_type,
+        num_relations=None if edge_type is None else int(edge_type.max()) + 1 if edge_type.numel() else 1,
+        notes=tuple(f"its {part} is not used" for part in _UNUSED if getattr(data, part, None) is not None),
+        train=splits["train"],
+        valid=splits["valid"],
+        test=splits["test"],
+    )
+
+
+def load_pyg(path: Path, name: str, like: Schema | None) -> NodeData:
+    """Read a saved PyG `Data`, for a model of this schema."""
+    stored = _stored_pyg(path)
+    try:
+        data = from_pyg(stored, name)
+    except ValueError:
+        raise
+    except Exception as error:  # a damaged object fails in any way
+        raise DataError(path, f"it has a damaged Data ({error})", allowed="one with edge_index, x and y") from None
+    relations = None if data.num_relations is None else tuple(map(str, range(data.num_relations)))
+    if like is None:
+        if not data.train.numel() and any(mask in stored for mask in _MASKS.values()):
+            raise DataError(path, "it has no node in train_mask", allowed="at least one, or no masks")
+        return replace(data, schema=Schema(relation_names=relations))
+    typed = like.relation_names is not None
+    for part, count, known in (
+        ("edge types", len(relations or ()), like.relation_names),
+        ("classes", data.num_classes, like.class_names),
+    ):
+        if count > len(known or ()) or (part == "edge types" and (relations is not None) != typed):
+            raise DataError(path, f"it has {count} {part}", allowed=f"{len(known or ())}, as in training")
+    num_relations = len(like.relation_names or ()) if typed else None
+    return replace(data, num_relations=num_relations, num_classes=len(like.class_names or ()), schema=like)
+
+
+def _stored_pyg(path: Path) -> Any:
+    """A saved PyG `Data`. Loading never executes code from the file: only tensors and PyG's own containers pass."""
+    if not path.is_file():
+        raise DataError(path, "it does not exist", allowed="a PyG Data saved with torch.save")
+    try:
+        from torch_geometric.data import Data
+        from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+        from torch_geometric.data.storage import GlobalStorage
+    except ModuleNotFoundError:
+        raise MissingExtra(str(path), "torch-geometric", "pyg") from None
+    containers = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
+    try:
+        with warnings.catch_warnings(), torch.serialization.safe_globals(containers):
+            warnings.simplefilter("ignore")  # the error below says it
+            stored = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged bytes fail in any way
+        # Torch's message advises to load the file unsafely; only the name that it refused helps.
+        refused = re.search(r"GLOBAL (\S+)", str(error))
+        reason = f"it asks for {refused[1]}" if refused else "it is damaged or something else"
+        fault = f"it is not a saved PyG Data that can be read safely: {reason}"
+        raise DataError(path, fault, allowed="a torch_geometric.data.Data saved with torch.save") from None
+    if not isinstance(stored, Data):
+        raise DataError(path, f"it has {type(stored).__name__}", allowed="one torch_geometric.data.Data")
+    return stored
+
+
+def _count_nodes(data: Any) -> int:
+    """Number of nodes as the data says, or of its features or labels; the edges alone may leave nodes out."""
+    labels = getattr(data, "y", None)
+    if data.x is None and isinstance(labels, Tensor) and labels.dim() and "num_nodes" not in data:
+        return labels.size(0)
+    return int(data.num_nodes or 0)
+
+
+def _check_range(name: str, part: str, values: Tensor, end: int) -> None:
+    outside = values[(values < 0) | (values >= end)]
+    if outside.numel():
+        raise DataError(name, f"it has {part} {int(outside[0])}", allowed=f"0 to {end - 1:,}")
+
+
+def _whole_numbers(name: str, part: str, values: Any, shape: tuple[int, ...]) -> Tensor:
+    words = f"a tensor of whole numbers with shape {list(shape)}".replace("-1", "E")
+    if not isinstance(values, Tensor) or values.is_floating_point() or values.dtype == torch.bool:
+        raise DataError(name, f"its {part} is of another kind", allowed=words)
+    if values.dim() != len(shape) or any(want not in (-1, got) for got, want in zip(values.shape, shape, strict=True)):
+        raise DataError(name, f"its {part} has shape {list(values.shape)}", allowed=words)
+    return values.long().contiguous()
+
+
+def _masked(name: str, part: str, mask: Any, num_nodes: int) -> Tensor:
+    if mask is None:
+        return torch.zeros(0, dtype=torch.int64)
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != (num_nodes,):
+        words = f"true or false for each of its {num_nodes} nodes"
+        raise DataError(name, f"its {part} is of another kind", allowed=words)
+    return mask.nonzero().squeeze(1)
+
+
+def _features(name: str, x: Any, num_nodes: int) -> Tensor | None:
+    if x is None:
+        return None
+    if not isinstance(x, Tensor) or x.dim() != 2 or x.size(0) != num_nodes or x.is_complex():
+        words = f"a matrix with a row for each of its {num_nodes} nodes"
+        raise DataError(name, "its x is of another kind", allowed=words)
+    x = x.detach()
+    x = (x if x.layout == torch.strided else x.to_dense()).float()
+    check_finite(name, x)
+    return x if x.size(1) else None
