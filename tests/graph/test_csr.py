@@ -273,12 +273,12 @@ def test_refused(edge_index: Tensor, options: Options, message: str) -> None:
 
 
 def test_no_python_runs_when_the_edges_of_a_kept_graph_are_freed() -> None:
-    """What is raised there, an interrupt above all, would be lost."""
-    kept = len(_BUILT)
+    """An exception raised there, such as an interrupt, would be lost."""
+    remaining = len(_BUILT)
     edges = [torch.tensor([[0, 1], [1, 0]])]
     as_graph(edges[0], 2, None, None)
     called: list[str] = []
     sys.setprofile(lambda frame, event, argument: called.append(event))
     edges.clear()
     sys.setprofile(None)
-    assert "call" not in called and len(_BUILT) == kept
+    assert "call" not in called and len(_BUILT) == remaining

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from magna.errors import ArgumentError
 from magna.graph import Graph
 from magna.ops import attention_diffusion, dropout, edge_scores, edge_softmax, head_scores
 from magna.typing import Backend
@@ -35,6 +36,7 @@ DIFFUSION = [
     ({"K": -1}, "K is -1; allowed: an int, 0 and above"),
     ({"K": 2.0}, "K is 2.0; allowed: an int, 0 and above"),
     ({"K": True}, "K is True; allowed: an int"),
+    ({"K": math.nan}, "K is nan; allowed: an int"),
     ({"K": None}, "K is None; allowed: an int"),
     ({"alpha": -0.1}, "alpha is -0.1; allowed: 0 to 1"),
     ({"alpha": 1.5}, "alpha is 1.5; allowed: 0 to 1"),
@@ -127,6 +129,9 @@ SCORES = [
     ({"relation": torch.ones(5, 3), "typed": True}, r"relation is \S+ \[5, 3\] on \S+; allowed: .*\[2, 2\]"),
     ({"relation": torch.ones(2, 2).to("meta"), "typed": True}, "relation is .* on meta; allowed: .* on "),
     ({"negative_slope": -0.1}, "negative_slope is -0.1; allowed: 0 and above"),
+    ({"negative_slope": math.nan}, "negative_slope is nan; allowed: 0 and above"),
+    ({"negative_slope": "0.2"}, "negative_slope is '0.2'; allowed: 0 and above"),
+    ({"negative_slope": torch.ones(2)}, r"negative_slope is \S+ \[2\] on \S+; allowed: a number, or a tensor of one"),
     ({"source": [[1.0, 1.0]] * 3}, "source is .*; allowed: a torch.Tensor"),
     ({"graph": EDGES}, "graph is .*; allowed: a Graph"),
 ]
@@ -182,6 +187,13 @@ def test_head_scores(backend: Backend, changed: dict, message: str) -> None:
     arguments: Options = {"x": X, "vector": torch.ones(2, 5), "backend": backend} | changed
     with pytest.raises(ValueError, match=message):
         head_scores(**placed(arguments, graph_for(backend)))
+
+
+def test_a_refusal_is_one_short_line_of_its_parts() -> None:
+    with pytest.raises(ArgumentError) as refused:
+        edge_softmax([["\x1b[2J" * 1000] * 1000], graph_for("reference"))  # type: ignore[arg-type]
+    assert refused.value.name == "scores" and refused.value.allowed == "a torch.Tensor"
+    assert len(str(refused.value)) < 600 and str(refused.value).isprintable()
 
 
 def test_dropout() -> None:

@@ -54,11 +54,11 @@ def learn(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def dense_samples(x: Tensor) -> Iterator[tuple[FusedOp, tuple]]:
     """Those of Triton alone, of x [G, N, C]."""
-    own, low = x[:, 0], x[:, 0].bfloat16()  # [G, C]
+    rows, low = x[:, 0], x[:, 0].bfloat16()  # [G, C]
     grad = low @ low.T
-    yield linears_op, (*learn(low), list(learn(own, own)), [low, low])
-    yield linears_op, (*learn(low), list(learn(own, own, own)), [torch.cat([low, low]), low])
-    yield linears_backward_op, (low, [grad, grad], own, [low, low])
+    yield linears_op, (*learn(low), list(learn(rows, rows)), [low, low])
+    yield linears_op, (*learn(low), list(learn(rows, rows, rows)), [torch.cat([low, low]), low])
+    yield linears_backward_op, (low, [grad, grad], rows, [low, low])
     square = torch.linspace(-1, 1, 64, device=x.device).view(8, 8)  # rows of whole 16 bytes
     rounded = square.bfloat16()
     yield feed_forward_op, (*learn(rounded, square, square.T), rounded, rounded.T, *learn(square[0], square[1]))
@@ -66,12 +66,12 @@ def dense_samples(x: Tensor) -> Iterator[tuple[FusedOp, tuple]]:
     rate, seed = torch.full((len(x),), 0.3, device=x.device), torch.tensor([3], device=x.device)
     for adds in (True, False):
         for drawn in ((rate, seed, None, None), (None, None, rate, seed), (None, None, None, None)):
-            given = *learn(x), learn(x)[0] if adds else None, *learn(own, own)
-            yield layer_norm_op, (*given, *drawn, 1e-5, adds)
-            saved = x, x if adds else None, x, own, x[:, :, 0], x[:, :, 1]
+            passed = *learn(x), learn(x)[0] if adds else None, *learn(rows, rows)
+            yield layer_norm_op, (*passed, *drawn, 1e-5, adds)
+            saved = x, x if adds else None, x, rows, x[:, :, 0], x[:, :, 1]
             yield layer_norm_backward_op, (*saved, *drawn, 1e-5, adds)
-        yield linear_op, (*learn(low, own), low, learn(own[:, 0])[0] if adds else None, adds)
-        yield linear_backward_op, (grad, low, own, low, grad if adds else None, adds, adds)
+        yield linear_op, (*learn(low, rows), low, learn(rows[:, 0])[0] if adds else None, adds)
+        yield linear_backward_op, (grad, low, rows, low, grad if adds else None, adds, adds)
 
 
 def op_samples(fused: Backend) -> Iterator[tuple[FusedOp, tuple]]:
@@ -99,8 +99,8 @@ def op_samples(fused: Backend) -> Iterator[tuple[FusedOp, tuple]]:
     yield edge_scores_backward_op, (p.scores, p.scores, *packed, 0.2, fused)
     yield dropout_op, (*learn(p.x), rate[:1], seed, False, fused)
     yield lookup_op, (*learn(nodes), seed)
-    for beside in (nodes, None):
-        yield lookup_backward_op, (nodes[:1], seed, beside, len(nodes))
+    for whole in (nodes, None):
+        yield lookup_backward_op, (nodes[:1], seed, whole, len(nodes))
     if fused == "triton":
         yield from dense_samples(p.x)
     # Two queries among four entities.
@@ -111,13 +111,13 @@ def op_samples(fused: Backend) -> Iterator[tuple[FusedOp, tuple]]:
         yield kvsall_targets_op, (*answers, weight, 4, 0.1, torch.float32, chosen)
     targets = kvsall_targets_op(*answers, rate, 4, 0.1, nodes.dtype, chosen)
     options = ("float32", 3, chosen)
-    for given in (bias, None):
-        learned = (*learn(query, nodes), None if given is None else learn(given)[0])
-        entity = None if given is None else answers[1][:2]
-        own = (entity, None if given is None else learn(rate)[0])
-        yield kvsall_loss_op, (*learned, answers[0], *targets, *own, *options)
+    for passed in (bias, None):
+        learned = (*learn(query, nodes), None if passed is None else learn(passed)[0])
+        entity = None if passed is None else answers[1][:2]
+        rows = (entity, None if passed is None else learn(rate)[0])
+        yield kvsall_loss_op, (*learned, answers[0], *targets, *rows, *options)
         picked = torch.ones_like(targets[0], dtype=nodes.dtype)
-        saved = (query, nodes, given, *targets, entity, None if given is None else rate, rate, rate, picked)
+        saved = (query, nodes, passed, *targets, entity, None if passed is None else rate, rate, rate, picked)
         yield kvsall_loss_backward_op, (rate.sum(), *saved, *options)
 
 
@@ -150,10 +150,10 @@ def test_every_op_runs_on_the_device_of_its_tensors(fused: Backend, monkeypatch:
 
 def test_the_short_way_gives_the_same_bits(fused: Backend) -> None:
     def results(call: Callable, arguments: tuple) -> list[Tensor]:
-        found = call(*arguments)
-        outputs = list(found) if isinstance(found, tuple | list) else [found]
-        given = [t for a in arguments for t in (a if isinstance(a, list) else [a])]
-        leaves = [t for t in given if isinstance(t, Tensor) and t.requires_grad]
+        actual = call(*arguments)
+        outputs = list(actual) if isinstance(actual, tuple | list) else [actual]
+        passed = [t for a in arguments for t in (a if isinstance(a, list) else [a])]
+        leaves = [t for t in passed if isinstance(t, Tensor) and t.requires_grad]
         learned = [out for out in outputs if out.requires_grad]
         if not leaves or not learned:
             return outputs
@@ -161,9 +161,9 @@ def test_the_short_way_gives_the_same_bits(fused: Backend) -> None:
         return [*outputs, *(grad for grad in grads if grad is not None)]
 
     for op, arguments in op_samples(fused):
-        expected, found = results(op.library, arguments), results(op, arguments)
-        assert len(found) == len(expected), op.name
-        for one, other in zip(found, expected, strict=True):
+        expected, actual = results(op.library, arguments), results(op, arguments)
+        assert len(actual) == len(expected), op.name
+        for one, other in zip(actual, expected, strict=True):
             assert one.requires_grad == other.requires_grad and torch.equal(one, other), op.name
 
 
@@ -172,14 +172,14 @@ def test_the_short_way_is_for_plain_tensors_alone(fused: Backend, monkeypatch: p
     x = torch.ones(2, 3, 4, device=device)
     calls = []
     monkeypatch.setattr(dropout_op, "library", lambda *arguments: calls.append(arguments))
-    given = torch.tensor([0.5], device=device), torch.tensor([1], device=device), False, fused
-    dropout_op(x, *given)
+    passed = torch.tensor([0.5], device=device), torch.tensor([1], device=device), False, fused
+    dropout_op(x, *passed)
     assert not calls
     with FakeTensorMode(allow_non_fake_inputs=True):
-        dropout_op(x, *given)
-    dropout_op(x.to("meta"), *given)
-    torch.vmap(lambda row: row.clone() if dropout_op(row, *given) is None else row)(x)
-    dropout_op(x, x.as_subclass(Own), *given[1:])
+        dropout_op(x, *passed)
+    dropout_op(x.to("meta"), *passed)
+    torch.vmap(lambda row: row.clone() if dropout_op(row, *passed) is None else row)(x)
+    dropout_op(x, x.as_subclass(Own), *passed[1:])
     assert len(calls) == 4
 
 
@@ -234,9 +234,9 @@ def run(function: Callable[..., Tensor], problem: Problem) -> list[Tensor]:
 
 def check(function: Callable[..., Tensor], problem: Problem, compiler: str) -> None:
     expected = run(function, problem)
-    found = run(torch.compile(function, fullgraph=True, backend=compiler), problem)
-    assert len(found) == len(expected) == 5
-    torch.testing.assert_close(found, expected)
+    actual = run(torch.compile(function, fullgraph=True, backend=compiler), problem)
+    assert len(actual) == len(expected) == 5
+    torch.testing.assert_close(actual, expected)
 
 
 def test_compiles_in_one_graph(backend: Backend) -> None:

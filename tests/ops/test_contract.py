@@ -46,9 +46,9 @@ def test_diffusion_on_odd_graphs(fused: Backend, calls: Counter, name: str, drop
     # Dropout takes long in the interpreter; two pieces are a hub too.
     graph = odd_graphs((70 if drops else 300) if interpreted(fused) else 5000)[name]
     problem = Problem.of(graph, heads=2, width=3, K=2, device=device_of(fused))
-    found = diffuse(problem, fused, **drops)
+    actual = diffuse(problem, fused, **drops)
     assert hops_ran(calls, fused) == (2, 2)
-    same(found, diffuse(problem, "reference", **drops))
+    same(actual, diffuse(problem, "reference", **drops))
 
 
 def test_longer_pieces_give_the_same(fused: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,17 +59,17 @@ def test_longer_pieces_give_the_same(fused: Backend, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("magna.graph.segments._MANY_EDGES", 0)
     longer = Problem.of(random_graph(4, 900), heads=2, width=3, K=1, device=device_of(fused))
     assert longer.graph.by_target.num_slots < problem.graph.by_target.num_slots
-    for found, same_as in zip([diffuse(longer, fused), softmax(longer, fused)], expected, strict=True):
-        same(found, same_as)
+    for actual, same_as in zip([diffuse(longer, fused), softmax(longer, fused)], expected, strict=True):
+        same(actual, same_as)
     assert torch.equal(kernels(fused).top_k_mask(longer.scores, 15, longer.graph), mask)
 
 
 @pytest.mark.parametrize("name", ODD)
 def test_softmax_on_odd_graphs(fused: Backend, calls: Counter, name: str) -> None:
     problem = Problem.of(odd_graphs(300 if interpreted(fused) else 5000)[name], heads=3, device=device_of(fused))
-    found = softmax(problem, fused)
+    actual = softmax(problem, fused)
     assert calls[fused, "edge_softmax"] == calls[fused, "edge_softmax_backward"] == 1
-    same(found, softmax(problem, "reference"))
+    same(actual, softmax(problem, "reference"))
 
 
 @pytest.mark.parametrize(("heads", "width"), [(1, 1), (3, 3), (8, 16), (1, 33), (3, 64), (2, 130), (8, 1)])
@@ -102,9 +102,9 @@ def test_hub_of_a_hundred_thousand_edges(fused: Backend) -> None:
 def test_alpha_per_head(fused: Backend, calls: Counter, K: int) -> None:
     problem = Problem.of(random_graph(6, 12), heads=3, device=device_of(fused))
     alpha = torch.tensor([0.1, 0.4, 1.0], dtype=torch.float64, device=problem.x.device)
-    found = diffuse(problem, fused, K=K, alpha=alpha)
+    actual = diffuse(problem, fused, K=K, alpha=alpha)
     assert hops_ran(calls, fused) == (K, K)
-    same(found, diffuse(problem, "reference", K=K, alpha=alpha))
+    same(actual, diffuse(problem, "reference", K=K, alpha=alpha))
 
 
 def test_fixed_alpha_has_no_other_gradient(fused: Backend) -> None:
@@ -163,9 +163,9 @@ def test_attention_masks_are_the_reference_bits(fused: Backend) -> None:
     attention = torch.ones(36, 2, device=device)
     options: Options = {"K": 1, "alpha": 0.0, "dropout": 0.5}
     for seed in (0, 2**40 + 1, -7):
-        found = attention_diffusion(x, attention, graph, **options, seed=seed, backend=fused)
-        assert torch.equal(found, attention_diffusion(x, attention, graph, **options, seed=seed, backend="reference"))
-        assert set(found.unique().tolist()) == {0, 2}
+        actual = attention_diffusion(x, attention, graph, **options, seed=seed, backend=fused)
+        assert torch.equal(actual, attention_diffusion(x, attention, graph, **options, seed=seed, backend="reference"))
+        assert set(actual.unique().tolist()) == {0, 2}
 
 
 @pytest.mark.parametrize("K", [8, 9, 33])
@@ -180,9 +180,9 @@ def test_dropout_over_many_hops(fused: Backend, K: int) -> None:
 def test_exact_and_its_gradients(fused: Backend, calls: Counter, alpha: float) -> None:
     problem = Problem.of(random_graph(6, 12), device=device_of(fused))
     alphas = torch.tensor([alpha, 0.5], dtype=torch.float64, device=problem.x.device)
-    found = diffuse(problem, fused, alpha=alphas, mode="exact", tolerance=1e-11)
+    actual = diffuse(problem, fused, alpha=alphas, mode="exact", tolerance=1e-11)
     assert calls[fused, "hop"] > 2 and calls[fused, "hop_backward"] == 1
-    same(found, diffuse(problem, "reference", alpha=alphas, mode="exact", tolerance=1e-11), rtol=1e-8, atol=1e-9)
+    same(actual, diffuse(problem, "reference", alpha=alphas, mode="exact", tolerance=1e-11), rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -206,8 +206,8 @@ def closed_form(problem: Problem, alpha: Tensor) -> Results:
 def test_exact_gradients_meet_a_dense_solve(backend: Backend) -> None:
     problem = Problem.of(random_graph(6, 12, fed=True), device=device_of(backend))
     alpha = torch.tensor([0.3, 0.5], dtype=torch.float64, device=problem.x.device)
-    found = diffuse(problem, backend, alpha=alpha, mode="exact", tolerance=1e-11)
-    same(found, closed_form(problem, alpha), rtol=1e-8, atol=1e-9)
+    actual = diffuse(problem, backend, alpha=alpha, mode="exact", tolerance=1e-11)
+    same(actual, closed_form(problem, alpha), rtol=1e-8, atol=1e-9)
 
 
 def tied_scores(graph: Graph, heads: int, seed: int = 0) -> Tensor:
@@ -219,12 +219,12 @@ def tied_scores(graph: Graph, heads: int, seed: int = 0) -> Tensor:
 def test_top_k_with_ties(backend: Backend, k: int, shared: bool) -> None:
     graph = random_graph(5, 24).to(device_of(backend))
     scores = tied_scores(graph, 3).to(graph.device)
-    kept = edge_softmax(scores, graph, top_k=k, top_k_shared=shared, backend=backend) > 0
+    left = edge_softmax(scores, graph, top_k=k, top_k_shared=shared, backend=backend) > 0
     rank_by = scores.mean(1, keepdim=True).expand_as(scores) if shared else scores
     for edge in range(graph.num_edges):
         rivals = rank_by[graph.target == graph.target[edge]]
         better = (rivals > rank_by[edge]).sum(0)
-        assert torch.equal(kept[edge], better < k)
+        assert torch.equal(left[edge], better < k)
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["per head", "shared"])
@@ -232,9 +232,9 @@ def test_top_k_with_ties(backend: Backend, k: int, shared: bool) -> None:
 def test_top_k_and_its_gradient(fused: Backend, calls: Counter, shared: bool, options: Options) -> None:
     graph = random_graph(6, 40) if interpreted(fused) else random_graph(50, 600)
     problem = Problem.of(graph, heads=3, device=device_of(fused))
-    found = softmax(problem, fused, top_k=3, top_k_shared=shared, **options)
+    actual = softmax(problem, fused, top_k=3, top_k_shared=shared, **options)
     assert calls[fused, "top_k_mask"] == 1
-    same(found, softmax(problem, "reference", top_k=3, top_k_shared=shared, **options))
+    same(actual, softmax(problem, "reference", top_k=3, top_k_shared=shared, **options))
 
 
 def test_top_k_of_hub_and_absent_edges(fused: Backend) -> None:
@@ -274,14 +274,14 @@ def test_mask_and_targets_with_nothing_left(backend: Backend, shape: tuple[int, 
     problem = Problem.of(random_graph(6, 12), device=device_of(backend))
     mask = (uniform(*shape, seed=4) > 0).to(problem.x.device)
     mask[problem.graph.target == problem.graph.target[0]] = False
-    found = softmax(problem, backend, mask=mask)
+    actual = softmax(problem, backend, mask=mask)
     absent = ~mask if mask.dim() == 2 else ~mask[:, None].expand(12, 2)
-    assert (found["out"][absent] == 0).all() and (found["scores"][absent] == 0).all()
+    assert (actual["out"][absent] == 0).all() and (actual["scores"][absent] == 0).all()
     by_hand = Problem(
         problem.graph, problem.x, problem.scores.masked_fill(absent, -torch.inf), problem.theta, problem.grad
     )
-    same(found, softmax(by_hand, "reference"))
-    assert found["out"].isfinite().all() and found["scores"].isfinite().all()
+    same(actual, softmax(by_hand, "reference"))
+    assert actual["out"].isfinite().all() and actual["scores"].isfinite().all()
 
 
 def both_ways(num_nodes: int) -> Graph:
@@ -295,10 +295,10 @@ def test_edge_dropout_drops_pairs_together_and_keeps_loops(backend: Backend) -> 
     size = graph.num_nodes
     scores = torch.zeros(graph.num_edges, 2, device=graph.device)
     options: Options = {"edge_dropout": 0.4, "seed": 1, "backend": backend}
-    kept = (edge_softmax(scores, graph, **options) > 0).view(size, size, 2)
-    assert torch.equal(kept, kept.transpose(0, 1))
-    assert kept.diagonal().all()
-    assert torch.equal(kept[..., 0], kept[..., 1])  # an edge is absent for all heads
+    left = (edge_softmax(scores, graph, **options) > 0).view(size, size, 2)
+    assert torch.equal(left, left.transpose(0, 1))
+    assert left.diagonal().all()
+    assert torch.equal(left[..., 0], left[..., 1])  # an edge is absent for all heads
     alone = (edge_softmax(scores, graph, **options, edge_pairs=False) > 0).view(size, size, 2)
     assert not torch.equal(alone, alone.transpose(0, 1)) and alone.diagonal().all()
     by_number = edge_softmax(scores, graph, **options, edge_pairs=torch.arange(size * size, device=graph.device))
@@ -307,10 +307,10 @@ def test_edge_dropout_drops_pairs_together_and_keeps_loops(backend: Backend) -> 
 
 def test_edge_dropout_has_its_rate() -> None:
     graph, rates = both_ways(150), torch.tensor([0.0, 0.2, 0.7])
-    kept = edge_softmax(torch.zeros(graph.num_edges, 3), graph, edge_dropout=rates, seed=1, backend="reference") > 0
+    left = edge_softmax(torch.zeros(graph.num_edges, 3), graph, edge_dropout=rates, seed=1, backend="reference") > 0
     apart = graph.source < graph.target
     pairs = int(apart.sum())
-    assert (~kept[apart]).double().mean(0).tolist() == pytest.approx(rates.tolist(), abs=5 * (0.25 / pairs) ** 0.5)
+    assert (~left[apart]).double().mean(0).tolist() == pytest.approx(rates.tolist(), abs=5 * (0.25 / pairs) ** 0.5)
 
 
 def test_edge_dropout_renormalises(backend: Backend) -> None:
@@ -342,9 +342,9 @@ def test_edge_scores(fused: Backend, calls: Counter, typed: bool, slope: float) 
             graph = graph.with_types(torch.arange(graph.num_edges) * 5 % 3, 4)
         graph = graph.to(device_of(fused))
         calls.clear()
-        found = scores_with_grads(fused, graph, 3, typed, slope)
+        actual = scores_with_grads(fused, graph, 3, typed, slope)
         assert calls[fused, "edge_scores"] == 1 and calls[fused, "segment_sum"] == (3 if typed else 2)
-        same(found, scores_with_grads("reference", graph, 3, typed, slope))
+        same(actual, scores_with_grads("reference", graph, 3, typed, slope))
 
 
 @pytest.mark.parametrize("heads", [1, 8, 40])
@@ -371,9 +371,9 @@ def test_node_scores_of_odd_sizes(fused: Backend, calls: Counter, shape: tuple[i
     x, vector = (
         uniform(*size, seed=i, low=-3, high=3).to(device_of(fused)) for i, size in enumerate((shape, shape[1:]))
     )
-    found = node_scores_with_grads(fused, x, vector, tanh)
+    actual = node_scores_with_grads(fused, x, vector, tanh)
     assert calls[fused, "head_scores"] == calls[fused, "head_scores_backward"] == 1
-    same(found, node_scores_with_grads("reference", x, vector, tanh))
+    same(actual, node_scores_with_grads("reference", x, vector, tanh))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -382,9 +382,9 @@ def test_error_budget_of_node_scores(fused: Backend, dtype: torch.dtype) -> None
     x, vector = uniform(300, 2, 16, seed=0, low=-3, high=3).to(device, dtype), uniform(2, 16, seed=1).to(device)
     truth = node_scores_with_grads("reference", x.double(), vector, True)
     plain = node_scores_with_grads("reference", x, vector.float(), True)
-    found = node_scores_with_grads(fused, x, vector.float(), True)
-    assert found["x"].dtype == dtype and found["out"].dtype == found["vector"].dtype == torch.float32
-    within_budget(found, plain, truth, times=4)
+    actual = node_scores_with_grads(fused, x, vector.float(), True)
+    assert actual["x"].dtype == dtype and actual["out"].dtype == actual["vector"].dtype == torch.float32
+    within_budget(actual, plain, truth, times=4)
 
 
 def test_node_scores_of_extreme_features(fused: Backend) -> None:
@@ -400,13 +400,13 @@ def test_the_same_edges_are_left_out(fused: Backend, calls: Counter, pairs: str)
     for graph in odd_graphs(70 if interpreted(fused) else 5000).values():
         graph = graph.to(device_of(fused))
         number = torch.arange(graph.num_edges, device=graph.device) // 3
-        given = {"pairs": True, "edges": False, "numbers": number, "large numbers": number * (2**31 + 5)}[pairs]
-        options: Options = {"edge_dropout": torch.tensor([0.2, 0.7]), "edge_pairs": given, "seed": 11}
+        arguments = {"pairs": True, "edges": False, "numbers": number, "large numbers": number * (2**31 + 5)}[pairs]
+        options: Options = {"edge_dropout": torch.tensor([0.2, 0.7]), "edge_pairs": arguments, "seed": 11}
         scores = torch.zeros(graph.num_edges, 2, device=graph.device)
         calls.clear()
-        kept = edge_softmax(scores, graph, backend=fused, **options) > 0
+        left = edge_softmax(scores, graph, backend=fused, **options) > 0
         assert calls[fused, "kept_edges"] == 1
-        assert torch.equal(kept, edge_softmax(scores, graph, backend="reference", **options) > 0)
+        assert torch.equal(left, edge_softmax(scores, graph, backend="reference", **options) > 0)
 
 
 @pytest.mark.parametrize("top_k", [None, 2])
@@ -448,11 +448,11 @@ def test_error_budget_of_diffusion(fused: Backend, dtype: torch.dtype, name: str
     attention, options = problem.attention, BUDGETED[name]
     truth = diffuse(problem.to(torch.float64), "reference", attention=attention.double(), **options)
     plain = diffuse(problem, "reference", attention=attention, **options)
-    found = diffuse(problem, fused, attention=attention, **options)
-    assert found["out"].dtype == found["x"].dtype == dtype
+    actual = diffuse(problem, fused, attention=attention, **options)
+    assert actual["out"].dtype == actual["x"].dtype == dtype
     # Triton's interpreter cuts bfloat16 off where a GPU rounds it.
     times = 8 if interpreted(fused) and dtype == torch.bfloat16 else 2
-    within_budget(found, plain, truth, times=times, floor=options.get("tolerance", 0.0))
+    within_budget(actual, plain, truth, times=times, floor=options.get("tolerance", 0.0))
 
 
 def test_error_budget_of_softmax(fused: Backend) -> None:
@@ -523,8 +523,8 @@ def test_a_second_derivative_of_dropout_is_one(fused: Backend) -> None:
     x = torch.randn(4, 3, device=device_of(fused)).requires_grad_()
     (first,) = torch.autograd.grad(dropout(x, 0.5, seed=1, backend=fused).pow(3).sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), x)
-    kept = dropout(torch.ones_like(x), 0.5, seed=1, backend=fused)
-    torch.testing.assert_close(second, 6 * x * kept**3)
+    left = dropout(torch.ones_like(x), 0.5, seed=1, backend=fused)
+    torch.testing.assert_close(second, 6 * x * left**3)
 
 
 def test_derivatives_in_forward_mode_are_refused_not_zero(fused: Backend) -> None:

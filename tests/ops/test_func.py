@@ -46,20 +46,20 @@ def test_gradients_are_those_of_backward(fused: Backend, options: dict[str, Any]
     graph = Graph.from_edge_index(random_graph(N, E).edge_index, N, *types).to(device)
     x = uniform(N, C, seed=1).to(device)
     parameters = dict(conv.named_parameters())
-    found = grad(energy(conv, graph))({name: p.detach() for name, p in parameters.items()}, x)
+    actual = grad(energy(conv, graph))({name: p.detach() for name, p in parameters.items()}, x)
     energy(conv, graph)(parameters, x).backward()
     for name, parameter in parameters.items():
-        torch.testing.assert_close(found[name], parameter.grad)
+        torch.testing.assert_close(actual[name], parameter.grad)
 
 
 def test_gradients_of_each_input_and_of_each_model(fused: Backend) -> None:
-    """What one model asks of each of several inputs, and each of several models of one input."""
+    """The gradients of one model at several inputs, and of several models at one input."""
     device, edges = device_of(fused), random_graph(N, E).edge_index.to(device_of(fused))
     conv, plain = layer(fused), layer("reference").to(device)
     xs = uniform(3, N, C, seed=1).to(device)
-    own = {name: p.detach() for name, p in conv.named_parameters()}
-    stacked = {name: torch.stack([p, 2 * p, -p]) for name, p in own.items()}
-    for axes, parameters, x in (((None, 0), own, xs), ((0, None), stacked, xs[0])):
+    parameters_alone = {name: p.detach() for name, p in conv.named_parameters()}
+    stacked = {name: torch.stack([p, 2 * p, -p]) for name, p in parameters_alone.items()}
+    for axes, parameters, x in (((None, 0), parameters_alone, xs), ((0, None), stacked, xs[0])):
         results = [vmap(grad(energy(one, edges)), axes, randomness="same")(parameters, x) for one in (conv, plain)]
         torch.testing.assert_close(*results)
     together = [grad(lambda x: vmap(lambda x: one(x, edges))(x).square().sum())(xs) for one in (conv, plain)]  # noqa: B023

@@ -114,8 +114,8 @@ def test_proposition_1_converges_at_its_rate(backend: Backend, graph: Graph, att
     limit = diffused_attention(attention, graph, ALPHA)[0]
     before = None
     for K in (0, 1, 2, 4, 8, 16):
-        found = operator_matrix(graph, attention, backend, K=K, alpha=ALPHA)
-        error = (found - limit).abs().sum(1).max()  # the operator's norm for the largest entry
+        actual = operator_matrix(graph, attention, backend, K=K, alpha=ALPHA)
+        error = (actual - limit).abs().sum(1).max()  # the operator's norm for the largest entry
         assert error <= truncation_error(K, ALPHA) + 1e-12
         if before is not None:
             hops, last = K - before[0], before[1]
@@ -136,15 +136,15 @@ def test_proposition_1_rate_is_attained(backend: Backend) -> None:
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0])
 def test_enough_hops_meet_the_closed_form(backend: Backend, graph: Graph, attention: Tensor, alpha: float) -> None:
     tolerance = 1e-4
-    found = operator_matrix(graph, attention, backend, K=hops_for(tolerance, alpha), alpha=alpha)
-    assert (found - diffused_attention(attention, graph, alpha)[0]).abs().sum(1).max() <= tolerance
+    actual = operator_matrix(graph, attention, backend, K=hops_for(tolerance, alpha), alpha=alpha)
+    assert (actual - diffused_attention(attention, graph, alpha)[0]).abs().sum(1).max() <= tolerance
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0])
 def test_exact_meets_the_closed_form(backend: Backend, graph: Graph, attention: Tensor, alpha: float) -> None:
     for tolerance in (1e-3, 1e-9):
-        found = operator_matrix(graph, attention, backend, mode="exact", tolerance=tolerance, alpha=alpha)
-        assert (found - diffused_attention(attention, graph, alpha)[0]).abs().max() <= tolerance
+        actual = operator_matrix(graph, attention, backend, mode="exact", tolerance=tolerance, alpha=alpha)
+        assert (actual - diffused_attention(attention, graph, alpha)[0]).abs().max() <= tolerance
 
 
 @pytest.mark.parametrize("case", [ring, turning])
@@ -208,17 +208,17 @@ def test_proposition_3_is_personalised_pagerank(backend: Backend, graph: Graph, 
         walk = ALPHA * start + (1 - ALPHA) * walk @ A
     series = sum(ALPHA * (1 - ALPHA) ** hop * torch.linalg.matrix_power(A, hop) for hop in range(400))
     closed = diffused_attention(attention, graph, ALPHA)[0]
-    found = operator_matrix(graph, attention, backend, mode="exact", tolerance=1e-13, alpha=ALPHA)
+    actual = operator_matrix(graph, attention, backend, mode="exact", tolerance=1e-13, alpha=ALPHA)
     for other in (walk, series, closed):
-        torch.testing.assert_close(found, other, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(actual, other, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("options", [{}, {"dropout": 0.4, "feature_dropout": 0.3, "seed": 1}, {"mode": "exact"}])
 def test_adjoint_identity(backend: Backend, options: Options) -> None:
     problem = Problem.of(random_graph(6, 12), device=device_of(backend))
     hops: Options = {"tolerance": 1e-13} if "mode" in options else {"K": 3}
-    found = diffuse(problem, backend, alpha=ALPHA, **hops, **options)
-    torch.testing.assert_close((found["out"] * problem.grad).sum(), (problem.x * found["x"]).sum(), **TIGHT)
+    actual = diffuse(problem, backend, alpha=ALPHA, **hops, **options)
+    torch.testing.assert_close((actual["out"] * problem.grad).sum(), (problem.x * actual["x"]).sum(), **TIGHT)
 
 
 def test_linear_in_features(backend: Backend) -> None:
@@ -243,9 +243,9 @@ def test_renaming_nodes_commutes(backend: Backend) -> None:
     name = torch.randperm(6, generator=torch.Generator().manual_seed(1)).to(problem.x.device)
     back = name.argsort()
     renamed = Graph.from_edge_index(name[problem.graph.edge_index], 6)
-    found = diffuse(Problem(renamed, problem.x[back], problem.scores, problem.theta, problem.grad[back]), backend)
+    actual = diffuse(Problem(renamed, problem.x[back], problem.scores, problem.theta, problem.grad[back]), backend)
     expected = diffuse(problem, backend)
-    same(found, expected | {"out": expected["out"][back], "x": expected["x"][back]}, **TIGHT)
+    same(actual, expected | {"out": expected["out"][back], "x": expected["x"][back]}, **TIGHT)
 
 
 def test_order_of_edges_does_not_matter(backend: Backend) -> None:
@@ -254,9 +254,9 @@ def test_order_of_edges_does_not_matter(backend: Backend) -> None:
     shuffled = Graph.from_edge_index(problem.graph.edge_index[:, order], 6)
     softmax = edge_softmax(problem.scores[order], shuffled, backend=backend)
     torch.testing.assert_close(softmax, problem.attention[order], **TIGHT)
-    found = diffuse(Problem(shuffled, problem.x, problem.scores[order], problem.theta, problem.grad), backend)
+    actual = diffuse(Problem(shuffled, problem.x, problem.scores[order], problem.theta, problem.grad), backend)
     expected = diffuse(problem, backend)
-    same(found, expected | {"attention": expected["attention"][order]}, **TIGHT)
+    same(actual, expected | {"attention": expected["attention"][order]}, **TIGHT)
 
 
 def test_parallel_edges_add_up(backend: Backend) -> None:
@@ -267,8 +267,8 @@ def test_parallel_edges_add_up(backend: Backend) -> None:
     whole = uniform(3, 2, seed=1, low=0).to(device)
     parts = torch.cat([whole, 0.25 * whole[:1]])
     parts[0] *= 0.75
-    found = attention_diffusion(x, parts, twice, K=3, alpha=ALPHA, backend=backend)
-    torch.testing.assert_close(found, attention_diffusion(x, whole, once, K=3, alpha=ALPHA, backend=backend), **TIGHT)
+    actual = attention_diffusion(x, parts, twice, K=3, alpha=ALPHA, backend=backend)
+    torch.testing.assert_close(actual, attention_diffusion(x, whole, once, K=3, alpha=ALPHA, backend=backend), **TIGHT)
 
 
 def test_full_teleport_returns_the_features(backend: Backend) -> None:

@@ -39,7 +39,7 @@ class Queries:
     bias: Tensor | None
     answers: Answers
     weight: Tensor | None
-    own: tuple[Tensor, Tensor] | None = None
+    self_bias: tuple[Tensor, Tensor] | None = None
 
     @staticmethod
     def of(
@@ -52,9 +52,9 @@ class Queries:
         device: torch.device | str = "cpu",
     ) -> Queries:
         number = torch.Generator().manual_seed(sum(counts))
-        found = [torch.randperm(entities, generator=number)[:count].sort().values for count in counts]
+        actual = [torch.randperm(entities, generator=number)[:count].sort().values for count in counts]
         ptr = torch.tensor([0, *counts]).cumsum(0)
-        index = torch.cat([*found, torch.full((padding,), 7 * entities)])
+        index = torch.cat([*actual, torch.full((padding,), 7 * entities)])
         return Queries(
             uniform(len(counts), channels, seed=1, low=-2, high=2).to(device),
             uniform(entities, channels, seed=2, low=-2, high=2).to(device),
@@ -70,13 +70,13 @@ class Queries:
     def loss(self, backend: LossBackend, **options: Any) -> Results:
         """The loss and the gradient of everything that has one."""
         leaves = {"query": self.query, "candidates": self.candidates, "bias": self.bias}
-        leaves |= {"own": None if self.own is None else self.own[1]}
+        leaves |= {"self_bias": None if self.self_bias is None else self.self_bias[1]}
         leaves = {k: None if v is None else v.detach().clone().requires_grad_() for k, v in leaves.items()}
-        query, candidates, bias, own_bias = leaves.values()
-        own = None if self.own is None or own_bias is None else (self.own[0], own_bias)
+        query, candidates, bias, entity_bias = leaves.values()
+        self_bias = None if self.self_bias is None or entity_bias is None else (self.self_bias[0], entity_bias)
         assert query is not None and candidates is not None
         out = kvsall_loss(
-            query, candidates, bias, self.answers, weight=self.weight, own=own, backend=backend, **options
+            query, candidates, bias, self.answers, weight=self.weight, self_bias=self_bias, backend=backend, **options
         )
         (2.5 * out).backward()
         return {"loss": out.detach()} | {name: gradient(leaf) for name, leaf in leaves.items() if leaf is not None}
@@ -100,8 +100,8 @@ def test_the_definition_is_torchs_kl_divergence() -> None:
     target = torch.nn.functional.normalize(labels * 0.7 + 0.3 / 11, p=1)
     scores = (q.query @ q.candidates.T + q.bias).log_softmax(1)
     expected = torch.nn.functional.kl_div(scores, target, reduction="batchmean")
-    found = kvsall_loss(q.query, q.candidates, q.bias, q.answers, label_smoothing=0.3, backend="reference")
-    torch.testing.assert_close(found, expected)
+    actual = kvsall_loss(q.query, q.candidates, q.bias, q.answers, label_smoothing=0.3, backend="reference")
+    torch.testing.assert_close(actual, expected)
 
 
 SIZES = [([1], 1), ([2, 0, 3, 1], 7), ([5, 5, 1], 64), ([0, 1, 0], 65), ([130, 2, 0, 0, 1], 131), ([3] * 17, 200)]
@@ -123,24 +123,24 @@ def test_blocks_equal_the_definition(
 @pytest.mark.parametrize("entity", [-1, 9])
 def test_an_entity_that_is_none(entity: int) -> None:
     q = Queries.of([1, 2], 9)
-    own = torch.tensor([0, entity]), torch.zeros(2)
-    with pytest.raises(ValueError, match=r"an entry of own: entities is .*; allowed: 0 to 8"):
-        kvsall_loss(q.query, q.candidates, q.bias, q.answers, own=own)
-    with pytest.raises(ValueError, match="own: biases is torch"):
-        kvsall_loss(q.query, q.candidates, q.bias, q.answers, own=(own[0], own[0]))
+    self_bias = torch.tensor([0, entity]), torch.zeros(2)
+    with pytest.raises(ValueError, match=r"an entry of self_bias: entities is .*; allowed: 0 to 8"):
+        kvsall_loss(q.query, q.candidates, q.bias, q.answers, self_bias=self_bias)
+    with pytest.raises(ValueError, match="self_bias: biases is torch"):
+        kvsall_loss(q.query, q.candidates, q.bias, q.answers, self_bias=(self_bias[0], self_bias[0]))
 
 
 @pytest.mark.parametrize("block", [None, 3, 64])
 def test_a_bias_of_its_own_for_one_entity_of_a_query(blocked: LossBackend, block: int | None) -> None:
     q = Queries.of([2, 0, 3, 1], 70, padding=3, device=device_of(blocked))
     entity = torch.tensor([0, 69, 5, int(q.answers[1][-4])], device=q.query.device)  # the last one is its answer
-    q = replace(q, own=(entity, uniform(4, seed=5, low=-9, high=3).to(q.query.device)))
+    q = replace(q, self_bias=(entity, uniform(4, seed=5, low=-9, high=3).to(q.query.device)))
     expected = q.loss("reference", label_smoothing=0.1)
     if not interpreted(blocked) or block == 64:
         same(q.loss(blocked, label_smoothing=0.1, block=block), expected)
-    assert q.bias is not None and q.own is not None
+    assert q.bias is not None and q.self_bias is not None
     scores = q.query @ q.candidates.T + q.bias
-    scores[torch.arange(4), entity] += q.own[1]
+    scores[torch.arange(4), entity] += q.self_bias[1]
     unit = torch.eye(70, dtype=scores.dtype, device=scores.device)
     plain = kvsall_loss(scores, unit, None, q.answers, weight=q.weight, label_smoothing=0.1, backend="reference")
     torch.testing.assert_close(plain, expected["loss"])
@@ -149,9 +149,9 @@ def test_a_bias_of_its_own_for_one_entity_of_a_query(blocked: LossBackend, block
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_rows_that_do_not_lie_side_by_side(blocked: LossBackend, dtype: torch.dtype) -> None:
     q = Queries.of([2, 1], 70, device=device_of(blocked)).to(dtype)
-    own = torch.tensor([[3, 9], [69, 9]], device=q.query.device)[:, 0], q.query[:, 0]
-    expected = replace(q, own=own).loss(blocked, label_smoothing=0.1, block=64)
-    apart = replace(q, query=q.query.T.contiguous().T, candidates=q.candidates.T.contiguous().T, own=own)
+    self_bias = torch.tensor([[3, 9], [69, 9]], device=q.query.device)[:, 0], q.query[:, 0]
+    expected = replace(q, self_bias=self_bias).loss(blocked, label_smoothing=0.1, block=64)
+    apart = replace(q, query=q.query.T.contiguous().T, candidates=q.candidates.T.contiguous().T, self_bias=self_bias)
     same(apart.loss(blocked, label_smoothing=0.1, block=64), expected)
 
 
@@ -187,10 +187,10 @@ def test_queries_without_answers_are_not_seen(blocked: LossBackend) -> None:
         answers=(torch.cat([ptr, ptr[-1:], ptr[-1:]]), torch.cat([index, index.new_zeros(4)])),
         weight=torch.cat([few.weight, few.weight.new_ones(2)]),
     )
-    expected, found = few.loss(blocked, label_smoothing=0.1), filled.loss(blocked, label_smoothing=0.1)
-    assert (found["query"][2:] == 0).all()
-    found["query"] = found["query"][:2]
-    same(found, expected)
+    expected, actual = few.loss(blocked, label_smoothing=0.1), filled.loss(blocked, label_smoothing=0.1)
+    assert (actual["query"][2:] == 0).all()
+    actual["query"] = actual["query"][:2]
+    same(actual, expected)
 
 
 def test_no_weight_no_loss(blocked: LossBackend) -> None:
@@ -201,8 +201,8 @@ def test_no_weight_no_loss(blocked: LossBackend) -> None:
 
 def test_no_queries(blocked: LossBackend) -> None:
     q = Queries.of([], 5, device=device_of(blocked))
-    found = q.loss(blocked)
-    assert found["loss"] == 0 and (found["candidates"] == 0).all() and (found["bias"] == 0).all()
+    actual = q.loss(blocked)
+    assert actual["loss"] == 0 and (actual["candidates"] == 0).all() and (actual["bias"] == 0).all()
 
 
 def test_a_certain_answer_costs_nothing(blocked: LossBackend) -> None:
@@ -230,17 +230,17 @@ def test_bfloat16_products_are_in_the_budget(
     """Rows of whole 16 bytes have kernels of their own on a GPU, others not."""
     q = Queries.of([3, 1, 40, 7], 300, channels=channels, device=device_of(blocked)).to(torch.bfloat16).to(dtype)
     assert q.bias is not None
-    own = torch.tensor([0, 299, 5, int(q.answers[1][-1])], device=q.query.device), q.bias[:4].float()
-    q = replace(q, bias=q.bias.float(), own=own)
+    self_bias = torch.tensor([0, 299, 5, int(q.answers[1][-1])], device=q.query.device), q.bias[:4].float()
+    q = replace(q, bias=q.bias.float(), self_bias=self_bias)
     truth = q.to(torch.float64).loss("reference", label_smoothing=0.1)
-    found = q.loss(blocked, label_smoothing=0.1, precision="bfloat16", block=block)
-    assert {t.dtype for t in (found["query"], found["candidates"])} == {dtype}
-    assert found["loss"].dtype == found["bias"].dtype == torch.float32
-    torch.testing.assert_close(found["own"], truth["own"], rtol=1e-4, atol=1e-7)
+    actual = q.loss(blocked, label_smoothing=0.1, precision="bfloat16", block=block)
+    assert {t.dtype for t in (actual["query"], actual["candidates"])} == {dtype}
+    assert actual["loss"].dtype == actual["bias"].dtype == torch.float32
+    torch.testing.assert_close(actual["self_bias"], truth["self_bias"], rtol=1e-4, atol=1e-7)
     # Inputs that are bfloat16 numbers already: the scores lose nothing, only their gradient is rounded.
-    torch.testing.assert_close(found["loss"].double(), truth["loss"], rtol=1e-5, atol=0)
+    torch.testing.assert_close(actual["loss"].double(), truth["loss"], rtol=1e-5, atol=0)
     plain = q.to(torch.bfloat16).loss("reference", label_smoothing=0.1)
-    within_budget(found, plain, truth, times=1)
+    within_budget(actual, plain, truth, times=1)
 
 
 def test_same_bits(blocked: LossBackend) -> None:
@@ -309,8 +309,8 @@ def test_what_is_known_of_the_answers(counts: list[int], weighted: bool, smoothi
         pytest.skip(reason)
     q = Queries.of(counts, 160, padding=3, device=device_of("triton"))
     apart = (torch.stack([t, t], 1)[:, 0] for t in q.answers)  # numbers that do not lie side by side
-    given = (q.weight if weighted else None, 160, smoothing, torch.float64)
-    ours, theirs = kvsall_targets_op(*apart, *given, "triton"), kvsall_targets_op(*q.answers, *given, "blocked")
+    passed = (q.weight if weighted else None, 160, smoothing, torch.float64)
+    ours, theirs = kvsall_targets_op(*apart, *passed, "triton"), kvsall_targets_op(*q.answers, *passed, "blocked")
     assert torch.equal(ours[0], theirs[0]) and torch.equal(ours[1], theirs[1])
     torch.testing.assert_close(ours[2], theirs[2])
 
@@ -340,8 +340,8 @@ def test_a_cuda_graph_replays_it_with_other_answers(blocked: LossBackend, precis
     ptr.copy_(many.answers[0])
     index.copy_(many.answers[1])
     graph.replay()
-    for found, expected in zip(captured, step(), strict=True):
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    for actual, expected in zip(captured, step(), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
 def test_compiles_in_one_graph(blocked: LossBackend) -> None:
@@ -353,17 +353,17 @@ def test_compiles_in_one_graph(blocked: LossBackend) -> None:
         return kvsall_loss(query, candidates, bias, q.answers, label_smoothing=0.1, weight=q.weight, backend=blocked)
 
     expected = loss(*leaves)
-    found = torch.compile(loss, fullgraph=True, backend="aot_eager")(*leaves)
-    torch.testing.assert_close(found, expected)
-    for ours, theirs in zip(*(torch.autograd.grad(out, leaves) for out in (found, expected)), strict=True):
+    actual = torch.compile(loss, fullgraph=True, backend="aot_eager")(*leaves)
+    torch.testing.assert_close(actual, expected)
+    for ours, theirs in zip(*(torch.autograd.grad(out, leaves) for out in (actual, expected)), strict=True):
         torch.testing.assert_close(ours, theirs)
     torch._dynamo.reset()
 
 
 def test_the_definition_takes_the_same_arguments() -> None:
     q = Queries.of([2, 1], 7)
-    own = reference.kvsall_loss(q.query, q.candidates, q.bias, q.answers, label_smoothing=0.1, weight=q.weight)
-    torch.testing.assert_close(own, q.loss("blocked", label_smoothing=0.1)["loss"])
+    plain = reference.kvsall_loss(q.query, q.candidates, q.bias, q.answers, label_smoothing=0.1, weight=q.weight)
+    torch.testing.assert_close(plain, q.loss("blocked", label_smoothing=0.1)["loss"])
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {

@@ -14,7 +14,7 @@ from tests.support.operators import Options, Problem
 from tests.support.running import device_of, interpreted
 
 
-def kept(problem: Problem, fused: Backend, memory: Memory, **options) -> list[Tensor]:
+def remaining(problem: Problem, fused: Backend, memory: Memory, **options) -> list[Tensor]:
     x, attention = problem.x.clone().requires_grad_(), problem.attention.requires_grad_()
 
     def forward() -> object:
@@ -41,7 +41,7 @@ def test_auto_saves_while_the_states_are_small(monkeypatch: pytest.MonkeyPatch) 
 def test_recompute_keeps_no_states(fused: Backend, drops: Options) -> None:
     device = device_of(fused)
     problems = [Problem.of(random_graph(6, 12), heads=2, width=12, K=K, device=device) for K in (2, 9)]
-    few, many = (kept(problem, fused, "recompute", **drops) for problem in problems)
+    few, many = (remaining(problem, fused, "recompute", **drops) for problem in problems)
     # Nothing but the weights of the hops themselves grows with K.
     assert size(many) - size(few) == problems[1].theta.nbytes - problems[0].theta.nbytes
     assert [t.shape for t in many if t.numel() >= problems[1].x.numel()] == [problems[1].x.shape]
@@ -50,7 +50,7 @@ def test_recompute_keeps_no_states(fused: Backend, drops: Options) -> None:
 def test_save_keeps_one_state_less_than_hops(fused: Backend) -> None:
     device = device_of(fused)
     problems = [Problem.of(random_graph(6, 12), heads=2, width=12, K=K, device=device) for K in (2, 5)]
-    few, many = (kept(problem, fused, "save") for problem in problems)
+    few, many = (remaining(problem, fused, "save") for problem in problems)
     grown = problems[1].theta.nbytes - problems[0].theta.nbytes
     assert size(many) - size(few) == 3 * problems[0].x.nbytes + grown
 
@@ -59,13 +59,13 @@ def test_dropout_masks_are_not_kept(fused: Backend) -> None:
     problem = Problem.of(random_graph(6, 12), heads=2, width=12, device=device_of(fused))
     drops: Options = {"dropout": 0.5, "feature_dropout": 0.5, "seed": 1}
     rates_and_seed = 2 * 2 * 4 + 8
-    assert size(kept(problem, fused, "save", **drops)) - size(kept(problem, fused, "save")) <= rates_and_seed
+    assert size(remaining(problem, fused, "save", **drops)) - size(remaining(problem, fused, "save")) <= rates_and_seed
 
 
 def test_nothing_is_kept_without_gradients(fused: Backend) -> None:
     problem = Problem.of(random_graph(6, 12), device=device_of(fused))
     with torch.no_grad():
-        assert kept(problem, fused, "save") == []
+        assert remaining(problem, fused, "save") == []
 
 
 @pytest.mark.parametrize("memory", ["auto", "save", "recompute"])
@@ -78,7 +78,7 @@ def test_the_choice_decides(fused: Backend, memory: Memory, monkeypatch: pytest.
         return False
 
     monkeypatch.setattr(diffusion, "saves", saves)
-    states = [t for t in kept(problem, fused, memory) if t.dim() == 4 and t.numel()]
+    states = [t for t in remaining(problem, fused, memory) if t.dim() == 4 and t.numel()]
     assert len(states) == (1 if memory == "save" else 0)
     assert asked == ([3 * problem.x.nbytes] if memory == "auto" else [])
 
@@ -126,4 +126,4 @@ def test_peak_does_not_grow_with_hops(fused: Backend) -> None:
 
 def test_the_graph_is_kept_as_it_is(fused: Backend) -> None:
     problem = Problem.of(random_graph(6, 12), device=device_of(fused))
-    assert not [t for t in kept(problem, fused, "save") if t.dtype == torch.int32]
+    assert not [t for t in remaining(problem, fused, "save") if t.dtype == torch.int32]

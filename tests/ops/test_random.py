@@ -49,10 +49,10 @@ def plain_bits(seed: int, stream: int, index: int) -> int:
 
 
 def chi_square(cells: Tensor, count: int) -> float:
-    """How many standard deviations the cells stand from uniform."""
-    found = torch.bincount(cells, minlength=count).double()
+    """Standard deviations between the cells and a uniform distribution."""
+    actual = torch.bincount(cells, minlength=count).double()
     expected = cells.numel() / count
-    statistic = ((found - expected) ** 2 / expected).sum().item()
+    statistic = ((actual - expected) ** 2 / expected).sum().item()
     return (statistic - (count - 1)) / (2 * (count - 1)) ** 0.5
 
 
@@ -95,7 +95,7 @@ def test_bits_beyond_32_bit_indices_are_uniform() -> None:
 
 def test_neighbours_are_independent() -> None:
     index = torch.arange(COUNT)
-    here = bits(seed_of(5), 4, index)
+    inside = bits(seed_of(5), 4, index)
     for other in (
         bits(seed_of(5), 4, index + 1),
         bits(seed_of(5), 4, index + 64),
@@ -108,7 +108,7 @@ def test_neighbours_are_independent() -> None:
         bits(seed_of(5 + 2**32), 4, index),
         bits(seed_of(-5), 4, index),
     ):
-        assert together(here, other) < 5
+        assert together(inside, other) < 5
 
 
 def test_many_seeds_at_one_place_are_uniform() -> None:
@@ -124,11 +124,11 @@ def test_thresholds() -> None:
 
 def test_share_that_is_kept() -> None:
     index = torch.arange(COUNT)
-    kept = {rate: stays(seed_of(1), 2, index, torch.tensor(rate)) for rate in (0.0, 0.1, 0.5, 0.9)}
-    assert kept[0.0].all()
-    for rate, mask in kept.items():
+    remaining = {rate: stays(seed_of(1), 2, index, torch.tensor(rate)) for rate in (0.0, 0.1, 0.5, 0.9)}
+    assert remaining[0.0].all()
+    for rate, mask in remaining.items():
         assert mask.double().mean().item() == pytest.approx(1 - rate, abs=5 * (rate * (1 - rate) / COUNT) ** 0.5 + 1e-9)
-    assert (kept[0.9] <= kept[0.5]).all() and (kept[0.5] <= kept[0.1]).all()
+    assert (remaining[0.9] <= remaining[0.5]).all() and (remaining[0.5] <= remaining[0.1]).all()
 
 
 def test_factor_keeps_the_mean() -> None:
@@ -140,10 +140,10 @@ def test_factor_keeps_the_mean() -> None:
 def test_dropout_has_the_reference_bits(backend: Backend) -> None:
     x = torch.linspace(-1, 1, 3000, device=device_of(backend)).view(30, 100)
     for rate in (0.1, 0.5, 0.97):
-        found, expected = dropout(x, rate, 11, backend=backend), dropout(x, rate, 11, backend="reference")
-        assert torch.equal(found == 0, expected == 0)
-        torch.testing.assert_close(found, expected)
-        assert (found == 0).double().mean().item() == pytest.approx(rate, abs=5 * (rate * (1 - rate) / 3000) ** 0.5)
+        actual, expected = dropout(x, rate, 11, backend=backend), dropout(x, rate, 11, backend="reference")
+        assert torch.equal(actual == 0, expected == 0)
+        torch.testing.assert_close(actual, expected)
+        assert (actual == 0).double().mean().item() == pytest.approx(rate, abs=5 * (rate * (1 - rate) / 3000) ** 0.5)
     assert dropout(x, 0.0, 11, backend=backend) is x
 
 
@@ -175,16 +175,16 @@ def test_number_of_threads_does_not_change_a_bit(backend: Backend) -> None:
         pytest.skip(reason)
     problem = Problem.of(random_graph(20, 3000), heads=3, width=17, dtype=torch.float32)
     threads = torch.get_num_threads()
-    found = []
+    actual = []
     for number in (1, 2, 5):
         torch.set_num_threads(number)
         attention = softmax(problem, backend, top_k=40)
-        found.append(
+        actual.append(
             diffuse(problem, backend, seed=5, **DROPS) | {f"softmax {name}": t for name, t in attention.items()}
         )
     torch.set_num_threads(threads)
-    same_bits(found[1], found[0])
-    same_bits(found[2], found[0])
+    same_bits(actual[1], actual[0])
+    same_bits(actual[2], actual[0])
 
 
 def test_edge_dropout_same_seed_same_bits(backend: Backend) -> None:

@@ -50,10 +50,10 @@ def test_autocast_has_no_say_in_the_ranks() -> None:
 
 def test_a_small_case() -> None:
     scores = torch.tensor([[5.0, 4.0, 4.0, 4.0, 3.0], [1.0, 1.0, 1.0, 1.0, 1.0]])
-    found = rank(scores, [0, 1, 0, 0], [1, 2, 4, 0], [[0, 1], [2]])
-    assert [t.tolist() for t in found] == [[0, 0, 2, 0], [2, 4, 0, 0]]
-    found = rank(scores, [0, 1, 0, 0], [1, 2, 4, 0], None)
-    assert [t.tolist() for t in found] == [[1, 0, 4, 0], [2, 4, 0, 0]]
+    actual = rank(scores, [0, 1, 0, 0], [1, 2, 4, 0], [[0, 1], [2]])
+    assert [t.tolist() for t in actual] == [[0, 0, 2, 0], [2, 4, 0, 0]]
+    actual = rank(scores, [0, 1, 0, 0], [1, 2, 4, 0], None)
+    assert [t.tolist() for t in actual] == [[1, 0, 4, 0], [2, 4, 0, 0]]
 
 
 def test_nan_loses() -> None:
@@ -62,12 +62,12 @@ def test_nan_loses() -> None:
     query, candidates, target = torch.zeros(1, 1), torch.zeros(5, 1), torch.arange(5)
     filters: list[list[int]] = [[0, 1], [2, 3], []]
     for known in filters:
-        found = rank_targets(query, candidates, bias, torch.zeros_like(target), target, csr([known]))
+        actual = rank_targets(query, candidates, bias, torch.zeros_like(target), target, csr([known]))
         expected = [by_hand([bias.tolist()], 0, j, [known]) for j in range(5)]
-        assert list(zip(*(t.tolist() for t in found), strict=True)) == expected
+        assert list(zip(*(t.tolist() for t in actual), strict=True)) == expected
     # Among all: NaN is below every other entity, and above none.
-    assert found.better.tolist() == [4, 0, 2, 4, 0]
-    assert found.equal.tolist() == [0, 1, 0, 0, 1]
+    assert actual.better.tolist() == [4, 0, 2, 4, 0]
+    assert actual.equal.tolist() == [0, 1, 0, 0, 1]
 
 
 @pytest.mark.parametrize("block", [None, 1, 3, 100])
@@ -78,13 +78,13 @@ def test_blocks_equal_the_definition(block: int | None) -> None:
     bias = integers(2, entities, seed=3).double()
     known = [sorted(set(integers(entities, 5 * (q % 3), seed=q).tolist())) for q in range(queries)]
     query_index, target = integers(queries - 2, targets, seed=4), integers(entities, targets, seed=5)
-    own = integers(entities, queries, seed=6), integers(5, queries, seed=7).double() - 2
-    for filters, added in ((csr(known), None), (None, None), (csr(known), own)):
+    self_bias = integers(entities, queries, seed=6), integers(5, queries, seed=7).double() - 2
+    for filters, added in ((csr(known), None), (None, None), (csr(known), self_bias)):
         arguments = (query, candidates, bias, query_index, target, filters, added)
-        found = rank_targets(*arguments, block=block)
-        for ours, theirs in zip(found, reference.rank_targets(*arguments), strict=True):
+        actual = rank_targets(*arguments, block=block)
+        for ours, theirs in zip(actual, reference.rank_targets(*arguments), strict=True):
             assert ours.tolist() == theirs.tolist()
-    assert found.equal.max() > 2
+    assert actual.equal.max() > 2
 
 
 @pytest.mark.parametrize("block", [None, 1, 3])
@@ -99,11 +99,14 @@ def test_scores_of_any_form_are_ranked_like_products(block: int | None) -> None:
     assert counts.equal.max() > 0
     with pytest.raises(ValueError, match="an entry of target is 20; allowed: 0 to 19"):
         rank_scores(lambda rows: table[rows], 7, 20, torch.tensor([0, 0]), torch.tensor([0, 20]), known)
+    for scores in (table[:, :1], table.repeat(2, 1)):  # one column for all would be broadcast
+        with pytest.raises(ValueError, match=r"scores is .*; allowed: \[\d, 20\], a row per query"):
+            rank_scores(lambda rows, scores=scores: scores, 7, 20, query_index, target, known, block=block)  # type: ignore[misc]
 
 
 def test_nothing_to_rank() -> None:
-    found = rank(torch.zeros(3, 4), [], [], [[1], [], []])
-    assert found.better.shape == found.equal.shape == (0,)
+    actual = rank(torch.zeros(3, 4), [], [], [[1], [], []])
+    assert actual.better.shape == actual.equal.shape == (0,)
 
 
 def test_any_scores_and_filters() -> None:
@@ -120,7 +123,7 @@ def test_any_scores_and_filters() -> None:
         known = [sorted(data.draw(st.sets(entity))) for _ in range(queries)]
         asked = data.draw(st.lists(st.tuples(st.integers(0, queries - 1), entity), max_size=8))
         # Each query has the same scores: they are all in the bias, where infinities and NaN survive.
-        found = rank_targets(
+        actual = rank_targets(
             torch.zeros(queries, 1),
             torch.zeros(entities, 1),
             torch.tensor(row),
@@ -130,7 +133,7 @@ def test_any_scores_and_filters() -> None:
             block=data.draw(st.integers(1, 4)),
         )
         expected = [by_hand([row] * queries, q, t, known) for q, t in asked]
-        assert list(zip(*(t.tolist() for t in found), strict=True)) == expected
+        assert list(zip(*(t.tolist() for t in actual), strict=True)) == expected
 
     check()
 

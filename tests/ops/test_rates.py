@@ -47,10 +47,10 @@ def test_what_is_made_while_somebody_looks_on_is_not_kept(mode: str) -> None:
     with WATCHED[mode]():
         fresh = rates()
         assert rates() is not fresh and not checks._FIXED_RATES
-    kept = rates()
-    assert kept is not fresh and not kept.is_inference() and type(kept) is Tensor
+    remaining = rates()
+    assert remaining is not fresh and not remaining.is_inference() and type(remaining) is Tensor
     with WATCHED[mode]():
-        assert rates() is not kept
+        assert rates() is not remaining
 
 
 def test_nor_under_transforms_and_compilers() -> None:
@@ -73,9 +73,9 @@ def test_a_training_step_after_inference() -> None:
 
 
 def test_a_capture_uses_what_is_kept_and_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = rates()
+    remaining = rates()
     monkeypatch.setattr(checks, "values_readable", lambda tensor: False)
-    assert rates() is kept
+    assert rates() is remaining
     assert checks.rates(0.4, 2, CPU) is not checks.rates(0.4, 2, CPU)
 
 

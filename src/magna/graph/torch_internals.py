@@ -106,6 +106,11 @@ def copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     torch._foreach_copy_(list(targets), list(sources))
 
 
+def scale_each(tensors: Sequence[Tensor], factor: Tensor) -> None:
+    """Multiply tensors by a number in place, on a GPU in one kernel."""
+    torch._foreach_mul_(list(tensors), factor)
+
+
 def is_plain_call(module: nn.Module) -> bool:
     """True if calling a module is its forward and nothing else: no hook and no compiled form."""
     hooks: tuple[Any, ...] = (

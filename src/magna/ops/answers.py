@@ -15,16 +15,16 @@ from torch import Tensor
 from magna.errors import ArgumentError
 
 Answers = tuple[Tensor, Tensor]
-Own = tuple[Tensor, Tensor]  # one entity of each query, and a bias of its score
+SelfBias = tuple[Tensor, Tensor]  # one entity of each query, and a bias of its score
 
 
 class Factors(NamedTuple):
-    """The parts of scores query @ entities.T + bias, with `own` added to one entity of each query."""
+    """The parts of scores query @ entities.T + bias, with `self_bias` added to one entity of each query."""
 
     query: Tensor  # [B, C]
     entities: Tensor  # those from `start` on, [width, C]
     bias: Tensor  # [width] or more, with -inf after the last entity
-    own: Own | None
+    self_bias: SelfBias | None
     where: Answers  # `entries` of all answers, also of other entities
     start: int = 0
 
@@ -72,11 +72,11 @@ def shares(ptr: Tensor, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
     return share / torch.where(total > 0, total, 1)
 
 
-def with_own(scores: Tensor, own: Own | None) -> Tensor:
+def with_self_bias(scores: Tensor, self_bias: SelfBias | None) -> Tensor:
     """Scores [B, N] with a bias [B] added to one entity [B] of each query."""
-    if own is None:
+    if self_bias is None:
         return scores
-    return scores.scatter_add(1, own[0][:, None], own[1][:, None].to(scores.dtype))
+    return scores.scatter_add(1, self_bias[0][:, None], self_bias[1][:, None].to(scores.dtype))
 
 
 def check_products(query: Tensor, candidates: Tensor, bias: Tensor | None) -> None:
@@ -121,20 +121,20 @@ def check_values(name: str, answers: Answers, num_entities: int) -> None:
         raise ArgumentError(f"{name}: query {int(query[place])}", pair, allowed, "sorting, and removing duplicates")
 
 
-def check_own(own: Own | None, num_queries: int, device: torch.device) -> None:
-    if own is None:
+def check_self_bias(self_bias: SelfBias | None, num_queries: int, device: torch.device) -> None:
+    if self_bias is None:
         return
-    entity, bias = own
+    entity, bias = self_bias
     allowed = f"[{num_queries}] on {device}, one per query"
     for name, value, kind in (("entities", entity, "torch.int64"), ("biases", bias, "a float type")):
         right = value.is_floating_point() if name == "biases" else value.dtype == torch.int64
         if not right or value.shape != (num_queries,) or value.device != device:
-            raise ArgumentError(f"own: {name}", value, f"{kind} {allowed}")
+            raise ArgumentError(f"self_bias: {name}", value, f"{kind} {allowed}")
 
 
-def check_own_values(own: Own | None, num_entities: int) -> None:
-    if own is not None:
-        check_range("own: entities", own[0], num_entities)
+def check_self_bias_values(self_bias: SelfBias | None, num_entities: int) -> None:
+    if self_bias is not None:
+        check_range("self_bias: entities", self_bias[0], num_entities)
 
 
 def check_range(name: str, index: Tensor, size: int) -> None:

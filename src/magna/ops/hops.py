@@ -45,7 +45,7 @@ def with_kept(draw: Draw, hops: int, segments: Segments, backend: Kernels) -> Dr
     """The draw with what a backend wants to know before walking over segments."""
     if draw.attention_rate is None:
         return draw
-    return draw._replace(kept=backend.attention_kept(draw, hops, segments))
+    return draw._replace(drawn=backend.attention_kept(draw, hops, segments))
 
 
 def _after(draw: Draw, hop: int) -> Draw:

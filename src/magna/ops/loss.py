@@ -19,13 +19,13 @@ from magna.ops import checks, reference
 from magna.ops.answers import (
     Answers,
     Factors,
-    Own,
     Scanned,
+    SelfBias,
     check_answers,
     check_block,
-    check_own,
-    check_own_values,
     check_products,
+    check_self_bias,
+    check_self_bias_values,
     check_values,
 )
 from magna.ops.backend.op import fused_op
@@ -47,7 +47,7 @@ def kvsall_loss(
     *,
     label_smoothing: float = 0.0,
     weight: Tensor | None = None,
-    own: Own | None = None,
+    self_bias: SelfBias | None = None,
     precision: Precision = "float32",
     block: int | None = None,
     backend: LossBackend = "auto",
@@ -69,7 +69,7 @@ def kvsall_loss(
         answers: ptr and index: the answers of query b are index[ptr[b]:ptr[b + 1]], increasing, each once.
         label_smoothing: γ, 0 to 1.
         weight: w, 0 and above; None counts all queries the same. It gets no gradient.
-        own: one entity of each query and a bias of its score, such as the head of the query itself.
+        self_bias: one entity of each query and a bias of its score, such as the head of the query itself.
         precision: "float32" multiplies as torch is set to (TF32 where allowed; float64 stays float64); "bfloat16"
             rounds both factors to bfloat16 and adds up in float32, on the GPU's tensor cores.
         block: entities at a time; None chooses by the size of a block of scores.
@@ -85,12 +85,12 @@ def kvsall_loss(
     one_of("backend", backend, LossBackend)
     check_products(query, candidates, bias)
     check_answers("answers", answers, query.size(0), query.device)
-    check_own(own, query.size(0), query.device)
+    check_self_bias(self_bias, query.size(0), query.device)
     check_block(block)
     _check_options(query, label_smoothing, weight, precision)
     if validate and checks.values_readable(query):
         check_values("answers", answers, candidates.size(0))
-        check_own_values(own, candidates.size(0))
+        check_self_bias_values(self_bias, candidates.size(0))
         if weight is not None and not bool((weight >= 0).all()):
             raise ArgumentError("an entry of weight", float(weight[~(weight >= 0)][0]), "0 and above")
     chosen = choose_backend(backend, query.device)
@@ -99,7 +99,7 @@ def kvsall_loss(
             query, candidates = query.bfloat16().float(), candidates.bfloat16().float()
         with as_they_come(query.device):
             return reference.kvsall_loss(
-                query, candidates, bias, answers, label_smoothing=label_smoothing, weight=weight, own=own
+                query, candidates, bias, answers, label_smoothing=label_smoothing, weight=weight, self_bias=self_bias
             )
     ptr, index = answers
     weight = None if weight is None else weight.detach()
@@ -109,7 +109,7 @@ def kvsall_loss(
     if block is None:
         multiplied = torch.bfloat16 if precision == "bfloat16" else query.dtype
         block = choose_block(query.size(0), candidates.size(0), query.device, multiplied)
-    entity, entity_bias = own or (None, None)
+    entity, entity_bias = self_bias or (None, None)
     options = precision, block, chosen
     return kvsall_loss_op(query, candidates, bias, ptr, *targets, entity, entity_bias, *options)[0]
 
@@ -190,8 +190,8 @@ def kvsall_loss_op(
     """
     steps, dtype = _steps(backend), targets.dtype
     q, e, b = _operands(query, candidates, bias, precision, block, dtype)
-    own = _own(entity, entity_bias, dtype)
-    factors = Factors(q, e, b, own, (row, column))
+    self_bias = _self_bias(entity, entity_bias, dtype)
+    factors = Factors(q, e, b, self_bias, (row, column))
     scanned = steps.scan(factors, block)
     return steps.loss(factors, steps.column_sums(e, dtype), bias, scanned, ptr, targets), *scanned
 
@@ -208,8 +208,8 @@ def _loss_backward_shape(
     *_: Any,
 ) -> tuple[Tensor, ...]:
     grad_bias = targets.new_empty(0) if bias is None else torch.empty_like(bias)
-    grad_own = targets.new_empty(0 if entity is None else len(query))
-    return torch.empty_like(query), candidates.new_empty(candidates.shape), grad_bias, grad_own
+    grad_self_bias = targets.new_empty(0 if entity is None else len(query))
+    return torch.empty_like(query), candidates.new_empty(candidates.shape), grad_bias, grad_self_bias
 
 
 @fused_op("magna::kvsall_loss_backward", _loss_backward_shape)
@@ -232,7 +232,7 @@ def kvsall_loss_backward_op(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """∂s = grad · share (softmax(s) − t), block by block; ∂query = ∂s e, ∂candidates = ∂sᵀ q, ∂bias = Σ_b ∂s.
 
-    The gradient of a query's own bias is ∂s at that entity.
+    The gradient of a query's self bias is ∂s at that entity.
     """
     steps, where = _steps(backend), (row, column)
     share, extra, elsewhere, _ = targets
@@ -241,13 +241,13 @@ def kvsall_loss_backward_op(
     grad_q = torch.zeros_like(q, dtype=share.dtype)
     grad_e = candidates.new_empty(len(b), e.size(1))
     grad_b = torch.empty_like(b) if bias is not None else b.new_empty(0)
-    own = _own(entity, entity_bias, share.dtype)
-    grad_own = share.new_zeros(0 if own is None else len(share))
+    self_bias = _self_bias(entity, entity_bias, share.dtype)
+    grad_self_bias = share.new_zeros(0 if self_bias is None else len(share))
     scanned = Scanned(top, total, picked)
-    for part in Factors(q, e, b, own, where).blocks(block):
+    for part in Factors(q, e, b, self_bias, where).blocks(block):
         rows = slice(part.start, part.start + block)
         # The gradient of a block's scores is freed before the next one is made.
-        grad_s = steps.gradient(part, scanned, share, elsewhere, extra, grad_own)
+        grad_s = steps.gradient(part, scanned, share, elsewhere, extra, grad_self_bias)
         add_product(grad_q, grad_s, part.entities)
         product(grad_s.T, q, out=grad_e[rows])
         if bias is not None:
@@ -255,7 +255,7 @@ def kvsall_loss_backward_op(
         del grad_s
     size = candidates.size(0)
     grad_b = grad_b[:size] if bias is None else grad_b[:size].to(bias.dtype)
-    return grad_q.to(query.dtype), grad_e[:size], grad_b, grad_own
+    return grad_q.to(query.dtype), grad_e[:size], grad_b, grad_self_bias
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -265,11 +265,11 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _grad(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    query, candidates, bias, own = kvsall_loss_backward_op(
+    query, candidates, bias, self_bias = kvsall_loss_backward_op(
         grad, *ctx.saved_tensors, ctx.precision, ctx.block, ctx.backend
     )
     none = [None] * 5
-    return query, candidates, bias if ctx.biased else None, *none, own if ctx.owned else None, *none[:3]
+    return query, candidates, bias if ctx.biased else None, *none, self_bias if ctx.owned else None, *none[:3]
 
 
 kvsall_loss_op.register_autograd(_grad, _save)
@@ -292,7 +292,7 @@ def _operands(
     return query.contiguous(), candidates.contiguous(), b
 
 
-def _own(entity: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Own | None:
+def _self_bias(entity: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> SelfBias | None:
     return None if entity is None or bias is None else (entity.contiguous(), bias.to(dtype).contiguous())
 
 

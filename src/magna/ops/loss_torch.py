@@ -78,17 +78,17 @@ def loss(factors: Factors, sums: Tensor, bias: Tensor | None, scanned: Scanned, 
     scores = factors.query.to(sums.dtype) @ sums
     if bias is not None:
         scores += bias.sum(dtype=sums.dtype)
-    if factors.own is not None:
-        scores += factors.own[1]
+    if factors.self_bias is not None:
+        scores += factors.self_bias[1]
     rest: Tensor = (share * (scanned.top + scanned.total.log() - elsewhere * scores + entropy)).sum()
     picked: Tensor = ((share * extra)[factors.where[0]] * scanned.picked).sum()
     return rest - picked
 
 
 def gradient(
-    block: Factors, scanned: Scanned, share: Tensor, elsewhere: Tensor, extra: Tensor, grad_own: Tensor
+    block: Factors, scanned: Scanned, share: Tensor, elsewhere: Tensor, extra: Tensor, grad_self_bias: Tensor
 ) -> Tensor:
-    """Share (softmax − target) of a block; `grad_own` gets that of the scores with a bias, not rounded."""
+    """Share (softmax − target) of a block; `grad_self_bias` gets that of the scores with a bias, not rounded."""
     scores = _with_biases(block, product(block.query, block.entities.T))
     softmax = scores.sub_(scanned.top[:, None]).exp_().div_(scanned.total[:, None])
     grad = softmax.sub_(elsewhere[:, None]).mul_(share[:, None])
@@ -96,17 +96,17 @@ def gradient(
     # A place gets at most one number besides zeros, so the order of the sum has no effect.
     less = torch.where(inside, (share * extra)[query], 0)
     grad.view(-1).index_add_(0, query * grad.size(1) + entity, less, alpha=-1)
-    if block.own is not None:
-        column, inside = _places(block.own[0], block)
-        grad_own += torch.where(inside, grad.gather(1, column[:, None]).squeeze(1), 0)
+    if block.self_bias is not None:
+        column, inside = _places(block.self_bias[0], block)
+        grad_self_bias += torch.where(inside, grad.gather(1, column[:, None]).squeeze(1), 0)
     return grad.to(block.query.dtype)
 
 
 def _with_biases(block: Factors, scores: Tensor) -> Tensor:
     scores.add_(block.bias)
-    if block.own is not None:
-        column, inside = _places(block.own[0], block)
-        scores.scatter_add_(1, column[:, None], torch.where(inside, block.own[1], 0)[:, None])
+    if block.self_bias is not None:
+        column, inside = _places(block.self_bias[0], block)
+        scores.scatter_add_(1, column[:, None], torch.where(inside, block.self_bias[1], 0)[:, None])
     return scores
 
 

@@ -13,13 +13,13 @@ from torch import Tensor
 from magna.errors import ArgumentError
 from magna.ops.answers import (
     Answers,
-    Own,
+    SelfBias,
     check_answers,
     check_block,
-    check_own,
-    check_own_values,
     check_products,
     check_range,
+    check_self_bias,
+    check_self_bias_values,
     check_values,
     entries,
 )
@@ -43,7 +43,7 @@ def rank_targets(
     query_index: Tensor,
     target: Tensor,
     known: Answers | None,
-    own: Own | None = None,
+    self_bias: SelfBias | None = None,
     *,
     block: int | None = None,
 ) -> RankCounts:
@@ -63,7 +63,7 @@ def rank_targets(
         target: the true entities.
         known: ptr and index of the entities known to be true for each query, in all splits, in increasing order; the
             target may be among them. None ranks among all entities.
-        own: one entity of each query, int64 [Q], and a bias of its score, [Q]; or None.
+        self_bias: one entity of each query, int64 [Q], and a bias of its score, [Q]; or None.
         block: queries at a time; None: those whose scores fit into a small part of the memory.
 
     Shapes: query [Q, C], candidates [N, C], bias [N], query_index [T], target [T] → better [T], equal [T].
@@ -74,15 +74,15 @@ def rank_targets(
     RankCounts(better=tensor([0]), equal=tensor([1]))
     """
     check_products(query, candidates, bias)
-    check_own(own, query.size(0), query.device)
-    check_own_values(own, candidates.size(0))
+    check_self_bias(self_bias, query.size(0), query.device)
+    check_self_bias_values(self_bias, candidates.size(0))
 
     def scores(rows: Tensor) -> Tensor:
         products = query[rows] @ candidates.T
         if bias is not None:
             products += bias
-        if own is not None:
-            entity, value = own[0][rows], own[1][rows].to(products.dtype)
+        if self_bias is not None:
+            entity, value = self_bias[0][rows], self_bias[1][rows].to(products.dtype)
             products.scatter_add_(1, entity[:, None], value[:, None])
         return products
 

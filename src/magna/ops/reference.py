@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from magna.graph import Graph
-from magna.ops.answers import Answers, Own, entries, shares, with_own
+from magna.ops.answers import Answers, SelfBias, entries, shares, with_self_bias
 from magna.ops.backend.registry import accumulator
 from magna.ops.random import DENSE_STREAM, EDGE_STREAM, attention_stream, dropout_factor, feature_stream, stays
 
@@ -180,11 +180,11 @@ def kvsall_loss(
     *,
     label_smoothing: float = 0.0,
     weight: Tensor | None = None,
-    own: Own | None = None,
+    self_bias: SelfBias | None = None,
 ) -> Tensor:
     """The weighted mean over the queries of KL(t ‖ softmax(s)), with s = query @ candidates.T + bias over all entities.
 
-    `own` is one entity of each query and a bias of its score.
+    `self_bias` is one entity of each query and a bias of its score.
 
     t = labels (1 − γ) + γ / N, divided by its sum. Here all B × N scores are stored.
 
@@ -193,7 +193,7 @@ def kvsall_loss(
     scores = query @ candidates.T
     if bias is not None:
         scores = scores + bias
-    scores = with_own(scores, own)
+    scores = with_self_bias(scores, self_bias)
     # Ignored entries have entity -1: a column at the end that is cut off.
     labels = scores.new_zeros(scores.size(0), scores.size(1) + 1)
     labels.index_put_(entries(answers), labels.new_ones(()))  # 1 alone would come from the CPU
@@ -209,7 +209,7 @@ def rank_targets(
     query_index: Tensor,
     target: Tensor,
     known: Answers | None,
-    own: Own | None = None,
+    self_bias: SelfBias | None = None,
 ) -> tuple[Tensor, Tensor]:
     """For each target the number of other entities that score higher, and of those that score the same.
 
@@ -221,7 +221,7 @@ def rank_targets(
     scores = query @ candidates.T
     if bias is not None:
         scores = scores + bias
-    scores = with_own(scores, own)
+    scores = with_self_bias(scores, self_bias)
     counts = scores.new_ones(scores.size(0), scores.size(1) + 1, dtype=torch.bool)
     if known is not None:
         counts[entries(known)] = False

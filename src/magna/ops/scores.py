@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from magna.errors import ArgumentError
 from magna.graph import Graph
 from magna.ops import checks, reference
 from magna.ops.backend.graph_tensors import pack, save_inputs, saved_inputs, unpack
@@ -66,6 +67,8 @@ def edge_scores(
     Shapes: source [N, H], target [N, H], relation [R, H] → [E, H], in the caller's edge order.
     """
     if isinstance(negative_slope, Tensor):
+        if negative_slope.numel() != 1:
+            raise ArgumentError("negative_slope", negative_slope, "a number, or a tensor of one")
         # With slope 1 the op gives the bare sums.
         total = edge_scores(source, target, graph, relation, negative_slope=1.0, backend=backend)
         return torch.where(total > 0, total, total * negative_slope)

@@ -139,7 +139,7 @@ class LinkObjective:
             answers,
             label_smoothing=label_smoothing,
             weight=weight,
-            own=product.self_bias,
+            self_bias=product.self_bias,
             precision="bfloat16" if rounded else "float32",
             validate=False,
         )

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from magna.config.schema import Config, TrainConfig
 from magna.errors import DataError
+from magna.graph.torch_internals import scale_each
 from magna.nn.dropout import seeds_at_once
 from magna.tasks import Task
 from magna.tasks.models import Model, members_of
@@ -132,7 +133,7 @@ class Training:
         grads = [[p.grad for p in group["params"] if p.grad is not None] for group in self.adam.param_groups]
         factors = self.schedule.factors(torch.stack([nn.utils.get_total_norm(group) for group in grads]))
         for group, factor in zip(grads, factors, strict=True):
-            torch._foreach_mul_(group, factor)
+            scale_each(group, factor)
 
     def run_epoch(self) -> dict[str, Any]:
         """Train an epoch, validate if it is due, and return the line of `metrics.jsonl`."""

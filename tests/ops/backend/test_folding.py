@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from magna.graph import Graph
-from magna.ops import attention_diffusion, diffusion, dropout, edge_scores, edge_softmax, head_scores
+from magna.ops import attention_diffusion, diffusion, dropout, edge_scores, edge_softmax, head_scores, reference
 from magna.ops.backend import registry as backends
 from magna.ops.diffusion import diffuse_op
 from magna.typing import Backend, Memory
@@ -48,9 +48,9 @@ def test_scores_softmax_and_hops_of_each_trial(graph: Graph, backend: Backend, t
         out = layer(*alone)
         out.square().sum().backward()
         torch.testing.assert_close(together[trial], out)
-        for part, own in zip(stacked, alone, strict=True):
+        for part, part_alone in zip(stacked, alone, strict=True):
             assert part.grad is not None
-            torch.testing.assert_close(part.grad[trial], own.grad)
+            torch.testing.assert_close(part.grad[trial], part_alone.grad)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -119,25 +119,25 @@ def test_node_scores_of_each_trial(backend: Backend, axes: tuple[int | None, int
 def test_each_trial_leaves_out_edges_at_its_own_rate(graph: Graph, backend: Backend) -> None:
     scores, seed = torch.zeros(30, HEADS), torch.tensor([5])
 
-    def kept(rate: Tensor, backend: Backend) -> Tensor:
+    def remaining(rate: Tensor, backend: Backend) -> Tensor:
         return edge_softmax(scores, graph, edge_dropout=rate, seed=seed, backend=backend, validate=False) > 0
 
     rates = torch.tensor([0.1, 0.5, 0.9])
-    together = torch.vmap(lambda rate: kept(rate, backend))(rates)
+    together = torch.vmap(lambda rate: remaining(rate, backend))(rates)
     for trial, rate in enumerate(rates):
-        assert torch.equal(together[trial], kept(rate, "reference"))
+        assert torch.equal(together[trial], remaining(rate, "reference"))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_each_trial_leaves_out_edges_of_its_own(graph: Graph, backend: Backend) -> None:
     scores, seeds = torch.zeros(30, HEADS), torch.tensor([[5], [6], [7]])
 
-    def kept(seed: Tensor, backend: Backend) -> Tensor:
+    def remaining(seed: Tensor, backend: Backend) -> Tensor:
         return edge_softmax(scores, graph, edge_dropout=0.5, seed=seed, backend=backend, validate=False) > 0
 
-    together = torch.vmap(lambda seed: kept(seed, backend))(seeds)
+    together = torch.vmap(lambda seed: remaining(seed, backend))(seeds)
     for trial, seed in enumerate(seeds):
-        assert torch.equal(together[trial], kept(seed, "reference"))
+        assert torch.equal(together[trial], remaining(seed, "reference"))
     assert not torch.equal(together[0], together[1])
 
 
@@ -193,3 +193,13 @@ def test_trials_draw_different_masks(graph: Graph, backend: Backend) -> None:
 
     out = torch.vmap(diffuse, randomness="different")(attention)
     assert not torch.equal(out[0], out[1]) and not torch.equal(out[1], out[2])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_trial_drops_the_entries_that_the_definition_numbers_after_those_before_it(backend: Backend) -> None:
+    x, rates, seed = draw(TRIALS, 50), torch.tensor([0.2, 0.5, 0.6]), torch.tensor([3])
+    together = torch.vmap(lambda x, rate: dropout(x, rate, seed, backend=backend, validate=False))(x, rates)
+    for trial, rate in enumerate(rates):
+        alone = reference.dropout(x[trial], rate, seed, first=50 * trial)
+        assert torch.equal(together[trial] == 0, alone == 0)
+        torch.testing.assert_close(together[trial], alone)

@@ -37,11 +37,11 @@ def tensors(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> lis
 def with_grads(
     function: Callable[..., Tensor | tuple[Tensor, ...]], *inputs: Tensor, autocast: bool = False
 ) -> Results:
-    """What comes out, and the gradient of each input from all of it."""
-    leaves = [given.detach().clone().requires_grad_() for given in inputs]
+    """The outputs, and the gradient of each input."""
+    leaves = [factors.detach().clone().requires_grad_() for factors in inputs]
     with torch.autocast(DEVICE.type, torch.bfloat16, enabled=autocast):
-        found = function(*leaves)
-    outs = found if isinstance(found, tuple) else (found,)
+        actual = function(*leaves)
+    outs = actual if isinstance(actual, tuple) else (actual,)
     grads = [uniform(*out.shape, seed=9 + i).to(out) for i, out in enumerate(outs)]
     torch.autograd.backward(outs, grads)
     results = {f"out {i}": out.detach() for i, out in enumerate(outs)}
@@ -53,8 +53,8 @@ def norm_of(
 ) -> Callable[..., tuple[Tensor, ...]]:
     def function(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         *added, weight, bias = rest
-        given = x, added[0] if adds else None, weight, bias, 1e-3
-        return add_norm(*given, unbiased=unbiased, p=p, seed=7, backend=backend)
+        factors = x, added[0] if adds else None, weight, bias, 1e-3
+        return add_norm(*factors, unbiased=unbiased, p=p, seed=7, backend=backend)
 
     return function
 
@@ -62,10 +62,13 @@ def norm_of(
 @pytest.mark.parametrize("adds", [True, False], ids=["added", "alone"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_norm_of_odd_sizes(shape: tuple[int, int], adds: bool) -> None:
-    given = tensors(shape, *([shape] if adds else []), shape[1:], shape[1:])
+    factors = tensors(shape, *([shape] if adds else []), shape[1:], shape[1:])
     for unbiased in (False, True) if shape[1] != 1 else (False,):  # of one number there is no unbiased deviation
         options = {"adds": adds, "unbiased": unbiased}
-        same(with_grads(norm_of("triton", **options), *given), with_grads(norm_of("reference", **options), *given))
+        same(
+            with_grads(norm_of("triton", **options), *factors),
+            with_grads(norm_of("reference", **options), *factors),
+        )
 
 
 def test_the_unbiased_norm_of_rows_that_hardly_vary() -> None:
@@ -81,18 +84,18 @@ def test_the_unbiased_norm_of_rows_that_hardly_vary() -> None:
 @pytest.mark.parametrize("adds", [True, False], ids=["added", "alone"])
 @pytest.mark.parametrize("shape", [(0, 3), (1, 5), (37, 130), (2, 3, 4)])
 def test_norm_under_dropout(shape: tuple[int, ...], adds: bool) -> None:
-    given = tensors(shape, *([shape] if adds else []), shape[-1:], shape[-1:])
-    ours, theirs = (with_grads(norm_of(b, adds=adds, p=0.3), *given) for b in ("triton", "reference"))
+    factors = tensors(shape, *([shape] if adds else []), shape[-1:], shape[-1:])
+    ours, theirs = (with_grads(norm_of(b, adds=adds, p=0.3), *factors) for b in ("triton", "reference"))
     same(ours, theirs)
     # The entries that dropout by itself sets to zero.
-    kept = dropout(torch.ones_like(given[0]), 0.3, 7, backend="triton")
-    assert torch.equal(ours["out 1"] == 0, kept == 0)
-    same({"norm": ours["out 1"]}, {"norm": kept * with_grads(norm_of("triton", adds=adds), *given)["out 1"]})
+    remaining = dropout(torch.ones_like(factors[0]), 0.3, 7, backend="triton")
+    assert torch.equal(ours["out 1"] == 0, remaining == 0)
+    same({"norm": ours["out 1"]}, {"norm": remaining * with_grads(norm_of("triton", adds=adds), *factors)["out 1"]})
 
 
-def alike(found: Results, expected: Results) -> None:
+def alike(actual: Results, expected: Results) -> None:
     """Bit for bit, but on a GPU, which adds the product with dropout's factor without rounding it first."""
-    (same_bits if interpreted("triton") else same)(found, expected)
+    (same_bits if interpreted("triton") else same)(actual, expected)
 
 
 def norm_of_dropped(backend: Backend, together: bool, p: Rate = 0.0, unbiased: bool = False) -> Callable[..., Any]:
@@ -102,9 +105,9 @@ def norm_of_dropped(backend: Backend, together: bool, p: Rate = 0.0, unbiased: b
         *added, weight, bias = rest
         if not together:
             x, x_p = dropout(x, x_p, 5, backend=backend, validate=False), 0.0
-        given = x, added[0] if added else None, weight, bias, 1e-3
+        factors = x, added[0] if added else None, weight, bias, 1e-3
         drawn: dict[str, Any] = {"x_p": x_p, "x_seed": 5, "p": p, "seed": 7}
-        both = add_norm(*given, unbiased=unbiased, backend=backend, validate=False, **drawn)
+        both = add_norm(*factors, unbiased=unbiased, backend=backend, validate=False, **drawn)
         # Of x alone the sum is x: apart, its gradients meet outside, with a rounding of their own.
         return both if added else both[1:]
 
@@ -117,32 +120,32 @@ def norm_of_dropped(backend: Backend, together: bool, p: Rate = 0.0, unbiased: b
 def test_norm_of_what_dropout_leaves(shape: tuple[int, ...], adds: bool, dtype: torch.dtype) -> None:
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     features = tensors(*([shape] * (1 + adds)), dtype=dtype)
-    given = *features, *tensors(shape[-1:], shape[-1:], dtype=wide)
+    factors = *features, *tensors(shape[-1:], shape[-1:], dtype=wide)
     backends: tuple[Backend, ...] = ("triton", "reference")
     for backend in backends:
         for p, unbiased in ((0.0, False), (0.3, True)):
             apart, together = (norm_of_dropped(backend, t, p, unbiased) for t in (False, True))
-            alike(with_grads(together, *given), with_grads(apart, *given))
+            alike(with_grads(together, *factors), with_grads(apart, *factors))
 
 
 def test_norm_of_what_dropout_leaves_in_mixed_types() -> None:
     x, added, weight, bias = tensors((9, 6), (9, 6), (6,), (6,), dtype=torch.float32)
-    given = x.bfloat16(), added, weight, bias
-    same_bits(*(with_grads(norm_of_dropped("triton", together), *given) for together in (True, False)))
+    factors = x.bfloat16(), added, weight, bias
+    same_bits(*(with_grads(norm_of_dropped("triton", together), *factors) for together in (True, False)))
 
 
 @pytest.mark.parametrize("axes", [(0, 0, 0, None, 0), (None, 1, None, 0, 0), (0, None, 0, None, None)])
 def test_norm_of_what_the_dropout_of_each_trial_leaves(axes: tuple[int | None, ...]) -> None:
     p: Rate = torch.tensor([0.1, 0.5, 0.8], device=DEVICE) if axes[0] == 0 else 0.5
-    given = [
+    factors = [
         t if axis is None else torch.stack([t, t + 1, t.flip(0)], axis)
         for t, axis in zip(tensors((7, 4), (7, 4), (4,), (4,)), axes[1:], strict=True)
     ]
 
     def trials(function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *inputs: torch.vmap(lambda p, *own: function(*own, x_p=p), in_dims=axes)(p, *inputs)
+        return lambda *inputs: torch.vmap(lambda p, *third: function(*third, x_p=p), in_dims=axes)(p, *inputs)
 
-    alike(*(with_grads(trials(norm_of_dropped("triton", together)), *given) for together in (True, False)))
+    alike(*(with_grads(trials(norm_of_dropped("triton", together)), *factors) for together in (True, False)))
 
 
 def test_draws_of_more_entries_than_32_bits_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,12 +154,12 @@ def test_draws_of_more_entries_than_32_bits_count(monkeypatch: pytest.MonkeyPatc
     from magna.ops.triton import dense as triton_dense
     from magna.ops.triton import draw as triton_draw
 
-    given = tensors((9, 130), (9, 130), (130,), (130,), dtype=torch.float32)
-    expected = [with_grads(norm_of_dropped("triton", together, p=0.3), *given) for together in (True, False)]
+    factors = tensors((9, 130), (9, 130), (130,), (130,), dtype=torch.float32)
+    expected = [with_grads(norm_of_dropped("triton", together, p=0.3), *factors) for together in (True, False)]
     for module in (triton_dense, triton_draw):
         monkeypatch.setattr(module, "index_type", lambda size: tl.int64)
     for together, same_as in zip((True, False), expected, strict=True):
-        same_bits(with_grads(norm_of_dropped("triton", together, p=0.3), *given), same_as)
+        same_bits(with_grads(norm_of_dropped("triton", together, p=0.3), *factors), same_as)
 
 
 def test_the_seed_of_a_norm_under_dropout_is_asked_for() -> None:
@@ -183,22 +186,25 @@ def test_norm_of_more_rows_than_programs(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(triton_dense, "_CHUNKS", 3)
     monkeypatch.setattr(triton_dense, "_TILE", 8)
     monkeypatch.setattr(triton_dense, "_NORM_BACK", (8, 3))
-    given = tensors((29, 3), (29, 3), (3,), (3,))
-    same(with_grads(norm_of("triton", adds=True), *given), with_grads(norm_of("reference", adds=True), *given))
-    given = tensors((29, 3), (20, 3), (20,))
-    same(with_grads(linear_of("triton", relu=True), *given), with_grads(linear_of("reference", relu=True), *given))
+    factors = tensors((29, 3), (29, 3), (3,), (3,))
+    same(with_grads(norm_of("triton", adds=True), *factors), with_grads(norm_of("reference", adds=True), *factors))
+    factors = tensors((29, 3), (20, 3), (20,))
+    same(
+        with_grads(linear_of("triton", relu=True), *factors),
+        with_grads(linear_of("reference", relu=True), *factors),
+    )
 
 
 @pytest.mark.parametrize("drops", [True, False], ids=["dropout", "plain"])
 @pytest.mark.parametrize("used", [0, 1], ids=["the sum", "the norm"])
 def test_norm_of_which_one_result_is_used(used: int, drops: bool) -> None:
-    given = tensors((5, 6), (5, 6), (6,), (6,))
-    found, expected = ([leaf.clone().requires_grad_() for leaf in given] for _ in range(2))
-    runs: list[tuple[Backend, list[Tensor]]] = [("triton", found), ("reference", expected)]
+    factors = tensors((5, 6), (5, 6), (6,), (6,))
+    actual, expected = ([leaf.clone().requires_grad_() for leaf in factors] for _ in range(2))
+    runs: list[tuple[Backend, list[Tensor]]] = [("triton", actual), ("reference", expected)]
     for backend, leaves in runs:
         function = norm_of_dropped(backend, True) if drops else norm_of(backend, adds=True)
         function(*leaves)[used].square().sum().backward()
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad)
 
 
@@ -211,11 +217,11 @@ def test_the_gradients_of_a_norm_and_of_what_it_is_of_meet_in_one_pass() -> None
 
 def test_norm_takes_any_number_of_axes_and_mixed_types() -> None:
     x, added, weight, bias = tensors((2, 3, 4), (2, 3, 4), (4,), (4,), dtype=torch.float32)
-    found = with_grads(norm_of("triton", adds=True), x.bfloat16(), added, weight, bias)
+    actual = with_grads(norm_of("triton", adds=True), x.bfloat16(), added, weight, bias)
     expected = with_grads(norm_of("reference", adds=True), x.bfloat16(), added, weight, bias)
-    assert found["out 1"].shape == (2, 3, 4) and found["out 1"].dtype == torch.float32
-    assert found["gradient 0"].dtype == torch.bfloat16 and found["gradient 1"].dtype == torch.float32
-    same(found, expected)
+    assert actual["out 1"].shape == (2, 3, 4) and actual["out 1"].dtype == torch.float32
+    assert actual["gradient 0"].dtype == torch.bfloat16 and actual["gradient 1"].dtype == torch.float32
+    same(actual, expected)
 
 
 def linear_of(backend: Backend, *, relu: bool) -> Callable[..., Tensor]:
@@ -227,12 +233,15 @@ def linear_of(backend: Backend, *, relu: bool) -> Callable[..., Tensor]:
 @pytest.mark.parametrize("shape", [(0, 3, 2), (1, 1, 1), (7, 5, 9), (33, 4, 130), (6, 2, 513), (700, 3, 2)])
 def test_linear_of_odd_sizes(shape: tuple[int, int, int], biased: bool, relu: bool) -> None:
     N, C, D = shape
-    given = tensors((N, C), (D, C), *([(D,)] if biased else []))
-    same(with_grads(linear_of("triton", relu=relu), *given), with_grads(linear_of("reference", relu=relu), *given))
+    factors = tensors((N, C), (D, C), *([(D,)] if biased else []))
+    same(
+        with_grads(linear_of("triton", relu=relu), *factors),
+        with_grads(linear_of("reference", relu=relu), *factors),
+    )
 
 
 def feed_forward_of(backend: Backend) -> Callable[..., Tensor]:
-    return lambda *given: feed_forward(*given, backend=backend)
+    return lambda *factors: feed_forward(*factors, backend=backend)
 
 
 @pytest.mark.parametrize(
@@ -240,20 +249,20 @@ def feed_forward_of(backend: Backend) -> Callable[..., Tensor]:
 )
 def test_feed_forward_of_odd_sizes(shape: tuple[int, int, int]) -> None:
     N, C, D = shape
-    given = tensors((N, C), (D, C), (D,), (C, D), (C,))
-    twice = with_grads(feed_forward_of("reference"), *given)
-    same(with_grads(feed_forward_of("triton"), *given), twice)
+    factors = tensors((N, C), (D, C), (D,), (C, D), (C,))
+    twice = with_grads(feed_forward_of("reference"), *factors)
+    same(with_grads(feed_forward_of("triton"), *factors), twice)
     # In bfloat16 the hidden gradient is masked and summed up where it was multiplied.
-    low = [t.to(torch.bfloat16) if i == 0 else t.bfloat16().float() for i, t in enumerate(given)]
-    found, torchs = (with_grads(feed_forward_of(b), *low, autocast=True) for b in ("triton", "reference"))
-    assert all(found[f"gradient {i}"].dtype == t.dtype for i, t in enumerate(low))
+    low = [t.to(torch.bfloat16) if i == 0 else t.bfloat16().float() for i, t in enumerate(factors)]
+    actual, torchs = (with_grads(feed_forward_of(b), *low, autocast=True) for b in ("triton", "reference"))
+    assert all(actual[f"gradient {i}"].dtype == t.dtype for i, t in enumerate(low))
     if N:
-        within_budget(found, torchs, with_grads(feed_forward_of("reference"), *(t.double() for t in low)))
+        within_budget(actual, torchs, with_grads(feed_forward_of("reference"), *(t.double() for t in low)))
 
 
 def test_feed_forward_of_each_trial() -> None:
-    given = [torch.stack([t, t + 1, t.flip(0)]) for t in tensors((7, 4), (5, 4), (5,), (4, 5), (4,))]
-    low = [t.bfloat16() for t in given]
+    factors = [torch.stack([t, t + 1, t.flip(0)]) for t in tensors((7, 4), (5, 4), (5,), (4, 5), (4,))]
+    low = [t.bfloat16() for t in factors]
     ours, theirs = (with_grads(torch.vmap(feed_forward_of(b)), *low) for b in ("triton", "reference"))
     same(ours, theirs, rtol=0.05, atol=0.1)
 
@@ -267,9 +276,9 @@ def layers_of(backend: Backend, joined: int) -> Callable[..., tuple[Tensor, ...]
 @pytest.mark.parametrize("outs", [(4,), (4, 9), (1, 4, 4)])
 @pytest.mark.parametrize("joined", [1, 2])
 def test_several_layers_of_one_input(outs: tuple[int, ...], joined: int, autocast: bool) -> None:
-    given = tensors((7, 5), *((out, 5) for out in outs), dtype=torch.float32)
+    factors = tensors((7, 5), *((out, 5) for out in outs), dtype=torch.float32)
     ours, theirs = (
-        with_grads(layers_of(b, joined), *given, autocast=autocast)
+        with_grads(layers_of(b, joined), *factors, autocast=autocast)
         for b in cast(list[Backend], ["triton", "reference"])
     )
     # Products of bfloat16 are rounded once more by torch.
@@ -279,12 +288,12 @@ def test_several_layers_of_one_input(outs: tuple[int, ...], joined: int, autocas
 @pytest.mark.parametrize("axes", [(0, 0, 0), (None, 0, 1), (1, None, None), (0, None, 0)])
 @pytest.mark.parametrize("joined", [1, 2])
 def test_several_layers_of_each_trial(axes: tuple[int | None, ...], joined: int) -> None:
-    given = [
+    factors = [
         t if axis is None else torch.stack([t, t + 1, t.flip(0)], axis)
         for t, axis in zip(tensors((7, 4), (5, 4), (3, 4)), axes, strict=True)
     ]
     ours, theirs = (
-        with_grads(torch.vmap(layers_of(b, joined), in_dims=axes), *given)
+        with_grads(torch.vmap(layers_of(b, joined), in_dims=axes), *factors)
         for b in cast(list[Backend], ["triton", "reference"])
     )
     same(ours, theirs)
@@ -292,9 +301,9 @@ def test_several_layers_of_each_trial(axes: tuple[int | None, ...], joined: int)
 
 def test_relu_lets_nan_through_and_nothing_at_zero() -> None:
     x = torch.tensor([[0.0], [-1.0], [1.0], [torch.nan]], dtype=torch.float64, device=DEVICE)
-    for given in ([x, torch.ones_like(x[:1])], [x, torch.ones_like(x[:1]), torch.zeros_like(x[0])]):
-        found, expected = (with_grads(linear_of(b, relu=True), *given) for b in ("triton", "reference"))
-        same({"x": found["gradient 0"]}, {"x": expected["gradient 0"]}, equal_nan=True)
+    for factors in ([x, torch.ones_like(x[:1])], [x, torch.ones_like(x[:1]), torch.zeros_like(x[0])]):
+        actual, expected = (with_grads(linear_of(b, relu=True), *factors) for b in ("triton", "reference"))
+        same({"x": actual["gradient 0"]}, {"x": expected["gradient 0"]}, equal_nan=True)
 
 
 def test_linear_of_features_that_learn_nothing() -> None:
@@ -316,21 +325,21 @@ def test_error_budget(dtype: torch.dtype) -> None:
         (norm_of, norm, {"adds": True, "unbiased": True}),
         (linear_of, dense, {"relu": False}),
     ]
-    for function, given, options in kinds:
+    for function, factors, options in kinds:
         features = 2 if function is norm_of else 1
-        low = [t.to(dtype) if i < features else t.to(dtype).float() for i, t in enumerate(given)]
+        low = [t.to(dtype) if i < features else t.to(dtype).float() for i, t in enumerate(factors)]
         ours, plain = function("triton", **options), function("reference", **options)
-        found, torchs = (with_grads(f, *low, autocast=dtype == torch.bfloat16) for f in (ours, plain))
-        assert all(found[f"gradient {i}"].dtype == t.dtype for i, t in enumerate(low))
-        within_budget(found, torchs, with_grads(plain, *(t.double() for t in low)))
+        actual, torchs = (with_grads(f, *low, autocast=dtype == torch.bfloat16) for f in (ours, plain))
+        assert all(actual[f"gradient {i}"].dtype == t.dtype for i, t in enumerate(low))
+        within_budget(actual, torchs, with_grads(plain, *(t.double() for t in low)))
 
 
 def test_the_norm_keeps_its_digits_far_from_zero() -> None:
     x = (uniform(50, 33, seed=0) + 1000).to(DEVICE)
     ones, zeros = torch.ones(33, device=DEVICE), torch.zeros(33, device=DEVICE)
     expected = add_norm(x, None, ones.double(), zeros.double(), backend="reference")[1]
-    found = add_norm(x.float(), None, ones, zeros, backend="triton")[1]
-    torch.testing.assert_close(found.double(), expected, rtol=0, atol=5e-4)
+    actual = add_norm(x.float(), None, ones, zeros, backend="triton")[1]
+    torch.testing.assert_close(actual.double(), expected, rtol=0, atol=5e-4)
 
 
 def test_autocast_gives_torchs_types() -> None:
@@ -338,26 +347,26 @@ def test_autocast_gives_torchs_types() -> None:
     with torch.autocast(DEVICE.type, torch.bfloat16):
         out = linear(x, weight, bias, backend="triton")
         assert out.dtype == linear(x, weight, bias, backend="reference").dtype == torch.bfloat16
-        for given in (x, out):
-            assert add_norm(given, None, bias, bias, backend="triton")[1].dtype == given.dtype
+        for factors in (x, out):
+            assert add_norm(factors, None, bias, bias, backend="triton")[1].dtype == factors.dtype
     torch.testing.assert_close(out, linear(x.bfloat16(), weight.bfloat16(), bias.bfloat16(), backend="reference"))
 
 
 def test_the_weights_gradient_is_not_rounded() -> None:
     x, weight, bias = tensors((64, 5), (4, 5), (4,), dtype=torch.float32)
-    found = with_grads(linear_of("triton", relu=False), x, weight, bias, autocast=True)
+    actual = with_grads(linear_of("triton", relu=False), x, weight, bias, autocast=True)
     for name in ("gradient 1", "gradient 2"):
-        assert found[name].dtype == torch.float32
-        assert not torch.equal(found[name], found[name].bfloat16().float())
+        assert actual[name].dtype == torch.float32
+        assert not torch.equal(actual[name], actual[name].bfloat16().float())
 
 
 def test_weights_that_were_rounded_at_once() -> None:
-    given = tensors((7, 8), (16, 8), (16,), (8, 16), (8,), (4, 8), dtype=torch.float32)
+    factors = tensors((7, 8), (16, 8), (16,), (8, 16), (8,), (4, 8), dtype=torch.float32)
 
-    def layers(x: Tensor, first: Tensor, bias: Tensor, second: Tensor, second_bias: Tensor, own: Tensor) -> Tensor:
+    def layers(x: Tensor, first: Tensor, bias: Tensor, second: Tensor, second_bias: Tensor, third: Tensor) -> Tensor:
         inner = linear(x, first, bias, relu=True, backend="triton")
         out = feed_forward(x, first, bias, second, second_bias, backend="triton")
-        return torch.cat([inner, out, *linears(x, [[own, first], [own]], backend="triton")], dim=1)
+        return torch.cat([inner, out, *linears(x, [[third, first], [third]], backend="triton")], dim=1)
 
     def together(x: Tensor, *weights: Tensor) -> Tensor:
         with rounded_at_once(weights, torch.bfloat16):
@@ -365,8 +374,8 @@ def test_weights_that_were_rounded_at_once() -> None:
                 weight.data.zero_()  # nobody looks at it any more
             return layers(x, *weights)
 
-    same_bits(with_grads(together, *given, autocast=True), with_grads(layers, *given, autocast=True))
-    x, first, bias = given[:3]
+    same_bits(with_grads(together, *factors, autocast=True), with_grads(layers, *factors, autocast=True))
+    x, first, bias = factors[:3]
     for none_or_some in ([], [first, bias]):
         with rounded_at_once(none_or_some, torch.bfloat16):
             pass
@@ -387,12 +396,12 @@ def test_linear_of_odd_width_in_bfloat16(rows: int, relu: bool) -> None:
             weight.data.zero_()
             return ours(x, weight, bias)
 
-    found, torchs = (with_grads(f, *low, autocast=True) for f in (ours, plain))
-    assert all(found[f"gradient {i}"].dtype == t.dtype for i, t in enumerate(low))
+    actual, torchs = (with_grads(f, *low, autocast=True) for f in (ours, plain))
+    assert all(actual[f"gradient {i}"].dtype == t.dtype for i, t in enumerate(low))
     if rows:
-        within_budget(found, torchs, with_grads(plain, *(t.double() for t in low)))
+        within_budget(actual, torchs, with_grads(plain, *(t.double() for t in low)))
     if rows <= 256:
-        same_bits(with_grads(forgetting, *low, autocast=True), found)
+        same_bits(with_grads(forgetting, *low, autocast=True), actual)
 
 
 def test_gradcheck() -> None:
@@ -409,8 +418,8 @@ def test_gradcheck() -> None:
 
 def test_same_bits_every_time() -> None:
     norm, dense = tensors((70, 9), (70, 9), (9,), (9,), dtype=torch.float32), tensors((70, 9), (20, 9), (20,))
-    for function, given in ((norm_of("triton", adds=True), norm), (linear_of("triton", relu=True), dense)):
-        same_bits(with_grads(function, *given), with_grads(function, *given))
+    for function, factors in ((norm_of("triton", adds=True), norm), (linear_of("triton", relu=True), dense)):
+        same_bits(with_grads(function, *factors), with_grads(function, *factors))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -418,9 +427,9 @@ def test_lookup(dtype: torch.dtype) -> None:
     table, index = tensors((7, 3), dtype=dtype)[0], torch.tensor([3, 0, 3, 3, 6, 0], device=DEVICE)
     expected = with_grads(lambda table: table[index], table)
     for function in (lookup, lookup_op):
-        found = with_grads(lambda table: function(table, index), table)  # noqa: B023
-        assert torch.equal(found["out 0"], expected["out 0"])
-        same(found, expected)
+        actual = with_grads(lambda table: function(table, index), table)  # noqa: B023
+        assert torch.equal(actual["out 0"], expected["out 0"])
+        same(actual, expected)
     assert with_grads(lambda table: lookup_op(table, index[:0]), table)["gradient 0"].abs().sum() == 0
 
 
@@ -450,12 +459,12 @@ def test_the_gradient_of_rows(kind: str, width: int, counted: bool, monkeypatch:
     if not counted:
         monkeypatch.setattr(triton_table, "_COUNTED", 0)
     index = _positions(kind, 31)
-    table, grad, beside = tensors((31, width), (len(index), width), (31, width))
+    table, grad, whole = tensors((31, width), (len(index), width), (31, width))
     expected = torch.zeros_like(table).index_put_((index,), grad, accumulate=True)
     torch.testing.assert_close(lookup_backward_op(grad, index, None, 31), expected)
-    kept = beside.clone()
-    torch.testing.assert_close(lookup_backward_op(grad, index, beside, 31), expected + beside)
-    assert torch.equal(beside, kept)  # it may be somebody else's
+    remaining = whole.clone()
+    torch.testing.assert_close(lookup_backward_op(grad, index, whole, 31), expected + whole)
+    assert torch.equal(whole, remaining)  # it may be somebody else's
 
 
 @pytest.mark.parametrize("kind", ["none", "a few often"])
@@ -463,14 +472,14 @@ def test_the_gradient_of_rows(kind: str, width: int, counted: bool, monkeypatch:
 def test_the_gradient_of_rows_that_nobody_took(dtype: torch.dtype, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("magna.ops.gpu.table._FEW_ROWS", 0)
     index = _positions(kind, 31)
-    grad, beside = tensors((len(index), 5), (5, 31), dtype=dtype)
+    grad, whole = tensors((len(index), 5), (5, 31), dtype=dtype)
     untouched = torch.ones(31, dtype=torch.bool, device=DEVICE).index_fill_(0, index, False)
-    for given in (beside.t(), beside.t().contiguous(), beside[:1, :5].expand(31, 5)):
-        found = lookup_backward_op(grad, index, given, 31)
-        assert found.is_contiguous()
-        assert found.data_ptr() != given.data_ptr()
-        assert torch.equal(found[untouched], given[untouched])
-        assert torch.equal(found, lookup_backward_op(grad, index, given.contiguous(), 31))
+    for factors in (whole.t(), whole.t().contiguous(), whole[:1, :5].expand(31, 5)):
+        actual = lookup_backward_op(grad, index, factors, 31)
+        assert actual.is_contiguous()
+        assert actual.data_ptr() != factors.data_ptr()
+        assert torch.equal(actual[untouched], factors[untouched])
+        assert torch.equal(actual, lookup_backward_op(grad, index, factors.contiguous(), 31))
     assert not lookup_backward_op(grad, index, None, 31)[untouched].any()
 
 
@@ -480,7 +489,7 @@ def test_a_table_and_rows_of_it(dtype: torch.dtype, few: bool, monkeypatch: pyte
     if not few:
         monkeypatch.setattr("magna.ops.gpu.table._FEW_ROWS", 0)
     index = _positions("hubs among others", 31)
-    given = tensors((31, 7))
+    factors = tensors((31, 7))
 
     def ours(table: Tensor) -> tuple[Tensor, ...]:
         table, rows = _TableAndRows.apply(table, index)
@@ -489,52 +498,52 @@ def test_a_table_and_rows_of_it(dtype: torch.dtype, few: bool, monkeypatch: pyte
     def theirs(table: Tensor) -> tuple[Tensor, ...]:
         return table * 2, table[index]
 
-    truth = with_grads(theirs, *given)
-    rounded = [one.to(dtype) for one in given]
-    found = with_grads(ours, *rounded)
+    truth = with_grads(theirs, *factors)
+    rounded = [one.to(dtype) for one in factors]
+    actual = with_grads(ours, *rounded)
     if dtype == torch.float64:
-        same(found, truth)
+        same(actual, truth)
     else:
-        within_budget(found, with_grads(theirs, *rounded), with_grads(theirs, *(one.double() for one in rounded)))
-    same_bits(found, with_grads(ours, *rounded))
+        within_budget(actual, with_grads(theirs, *rounded), with_grads(theirs, *(one.double() for one in rounded)))
+    same_bits(actual, with_grads(ours, *rounded))
 
 
 @pytest.mark.parametrize("used", [0, 1], ids=["the table", "the rows"])
 def test_a_table_and_rows_of_which_one_is_used(used: int) -> None:
     index = torch.tensor([2, 0, 2], device=DEVICE)
     (table,) = tensors((5, 3))
-    found = with_grads(lambda table: _TableAndRows.apply(table, index)[used], table)
-    same(found, with_grads(lambda table: (table * 1, table[index])[used], table))
+    actual = with_grads(lambda table: _TableAndRows.apply(table, index)[used], table)
+    same(actual, with_grads(lambda table: (table * 1, table[index])[used], table))
 
 
 def test_the_gradient_of_a_table_may_be_shared() -> None:
     """A sum hands one gradient to both sides: what is added for the rows is not seen on the other one."""
     index = torch.tensor([2, 0, 2], device=DEVICE)
-    given = tensors((5, 3), (5, 3))
+    factors = tensors((5, 3), (5, 3))
 
     def ours(table: Tensor, other: Tensor) -> tuple[Tensor, ...]:
         table, rows = _TableAndRows.apply(table, index)
         return table + other, rows
 
-    same(with_grads(ours, *given), with_grads(lambda table, other: (table + other, table[index]), *given))
+    same(with_grads(ours, *factors), with_grads(lambda table, other: (table + other, table[index]), *factors))
 
 
 def test_several_lookups() -> None:
     first, second = torch.tensor([2, 0, 2], device=DEVICE), torch.tensor([4], device=DEVICE)
-    given = tensors((5, 3))
-    found = with_grads(lambda table: lookups(table * 1, first, second), *given)
-    same(found, with_grads(lambda table: (table * 1, table[first], table[second]), *given))
+    factors = tensors((5, 3))
+    actual = with_grads(lambda table: lookups(table * 1, first, second), *factors)
+    same(actual, with_grads(lambda table: (table * 1, table[first], table[second]), *factors))
 
 
 @pytest.mark.parametrize("axes", [(0, 0, 0, 0), (None, None, 0, 0), (1, 0, None, None), (0, None, 0, None)])
 def test_norm_of_each_trial(axes: tuple[int | None, ...]) -> None:
     shapes = [(7, 4), (7, 4), (4,), (4,)]
-    given = [
+    factors = [
         t if axis is None else torch.stack([t, t + 1, t.flip(0)], axis)
         for t, axis in zip(tensors(*shapes), axes, strict=True)
     ]
     for part in (slice(None), slice(2, None)):
-        inputs = [given[0], *given[part][-2:]] if part.start else given
+        inputs = [factors[0], *factors[part][-2:]] if part.start else factors
         dims = (axes[0], *axes[2:]) if part.start else axes
         ours, theirs = (
             with_grads(torch.vmap(norm_of(b, adds=not part.start), in_dims=dims), *inputs)
@@ -546,7 +555,7 @@ def test_norm_of_each_trial(axes: tuple[int | None, ...]) -> None:
 @pytest.mark.parametrize("axes", [(0, 0, 0, 0), (None, None, 0, 0), (0, 1, None, None)])
 def test_norm_under_the_dropout_of_each_trial(axes: tuple[int | None, ...]) -> None:
     p: Rate = torch.tensor([0.1, 0.5, 0.8], device=DEVICE) if axes[0] == 0 else 0.5
-    given = [
+    factors = [
         t if axis is None else torch.stack([t, t + 1, t.flip(0)], axis)
         for t, axis in zip(tensors((7, 4), (4,), (4,)), axes[1:], strict=True)
     ]
@@ -558,22 +567,22 @@ def test_norm_under_the_dropout_of_each_trial(axes: tuple[int | None, ...]) -> N
     def apart(p: Rate, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return dropout(add_norm(x, None, weight, bias, backend="triton")[1], p, **options)
 
-    found, expected = (
-        with_grads(lambda *inputs: torch.vmap(function, in_dims=axes)(p, *inputs), *given)  # noqa: B023
+    actual, expected = (
+        with_grads(lambda *inputs: torch.vmap(function, in_dims=axes)(p, *inputs), *factors)  # noqa: B023
         for function in (together, apart)
     )
-    same(found, expected)
+    same(actual, expected)
 
 
 @pytest.mark.parametrize("axes", [(0, 0, 0), (None, 0, 0), (1, None, None)])
 @pytest.mark.parametrize("relu", [True, False])
 def test_linear_of_each_trial(axes: tuple[int | None, ...], relu: bool) -> None:
-    given = [
+    factors = [
         t if axis is None else torch.stack([t, t + 1, t.flip(0)], axis)
         for t, axis in zip(tensors((7, 4), (5, 4), (5,)), axes, strict=True)
     ]
     ours, theirs = (
-        with_grads(torch.vmap(linear_of(b, relu=relu), in_dims=axes), *given) for b in ("triton", "reference")
+        with_grads(torch.vmap(linear_of(b, relu=relu), in_dims=axes), *factors) for b in ("triton", "reference")
     )
     same(ours, theirs)
 
@@ -587,10 +596,10 @@ def test_compiles_in_one_graph() -> None:
             total, normed = add_norm(inner, inner, bias, bias, backend="triton")
         return (total + normed).float() * lookup_op(weight, index)[0, 0]
 
-    given = tensors((6, 5), (4, 5), (4,), dtype=torch.float32)
-    expected = with_grads(layer, *given)
+    factors = tensors((6, 5), (4, 5), (4,), dtype=torch.float32)
+    expected = with_grads(layer, *factors)
     torch._dynamo.reset()
-    same(with_grads(torch.compile(layer, fullgraph=True, backend="aot_eager"), *given), expected)
+    same(with_grads(torch.compile(layer, fullgraph=True, backend="aot_eager"), *factors), expected)
 
 
 def test_the_plain_ops_serve_on_the_cpu() -> None:

@@ -34,7 +34,7 @@ class Draw(NamedTuple):
     width: int
     first_head: int = 0
     first_column: int = 0
-    kept: Tensor | None = None  # the attention that stays, for backends that draw it before the first hop
+    drawn: Tensor | None = None  # the attention that stays, for backends that draw it before the first hop
 
 
 class Kernels(Protocol):
@@ -69,7 +69,7 @@ class Kernels(Protocol):
         """Dropout of G blocks of x at the rates [G]; with `shared` of G copies of it."""
 
     def attention_kept(self, draw: Draw, hops: int, segments: Segments) -> Tensor | None:
-        """The value of `Draw.kept` for these hops."""
+        """The value of `Draw.drawn` for these hops."""
 
     def take_rows(self, values: Tensor, order: Tensor) -> Tensor:
         """values[order], the order [E] int32 a permutation."""

@@ -45,7 +45,7 @@ def answer_gradient(
     num_entries = found.picked.numel()
     if num_entries == 0:
         return
-    entity = None if block.own is None else block.own[0]
+    entity = None if block.self_bias is None else block.self_bias[0]
     kernel = bound(_answer_gradient_kernel, OWN=entity is not None, BLOCK=ENTRIES)
     kernel[ceil_div(num_entries, ENTRIES),](
         *(*found, share, elsewhere, extra, grad_own, entity, *block.where, out),

@@ -154,7 +154,7 @@ def hop(
     position = place_of_draw(draw, number)
     count = segments.pieces.size(0)
     pieces[(ceil_div(count, walk.rows), walk.groups)](
-        z, x, attention, out, partial, segments.pieces, col, draw.kept, z_scale, x_scale,
+        z, x, attention, out, partial, segments.pieces, col, draw.drawn, z_scale, x_scale,
         draw.seed, draw.attention_rate, draw.feature_rate, count, segments.num_slots, *position,
     )  # fmt: skip
     if segments.hubs.size(0):

@@ -255,7 +255,7 @@ def hop_backward(
     count = segments.pieces.size(0)
     pieces[(ceil_div(count, walk.rows), walk.groups)](
         grad, z, attention, grad_attention, finished, grad_x, out, partial, segments.pieces, col, segments.order,
-        draw.kept, z_scale, first_scale, scale, draw.seed, draw.attention_rate, draw.feature_rate,
+        draw.drawn, z_scale, first_scale, scale, draw.seed, draw.attention_rate, draw.feature_rate,
         count, segments.num_slots, *position,
     )  # fmt: skip
     if segments.hubs.size(0):

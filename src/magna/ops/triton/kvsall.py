@@ -95,7 +95,7 @@ def _accumulate(block: Factors, scores: Tensor, top: Tensor, total: Tensor, pick
     rows, width = scores.shape
     if rows == 0:
         return
-    given, owned = (scores, block.bias, *(block.own or (None, None))), block.own is not None
+    given, owned = (scores, block.bias, *(block.self_bias or (None, None))), block.self_bias is not None
     kernel = bound(_softmax_kernel, OWN=owned, BLOCK=_columns(width))
     kernel[rows,](*given, top, total, block.start, width)
     num_entries = picked.numel()
@@ -115,8 +115,8 @@ def gradient(
         triton_kvsall_products.gradient(block, found, share, elsewhere, grad_own, out)
     else:
         scores, columns = product(block.query, block.entities.T), _columns(width)
-        kernel = bound(_gradient_kernel, OWN=block.own is not None, BLOCK=columns)
-        given = scores, block.bias, *(block.own or (None, None)), found.top, found.total, share, elsewhere
+        kernel = bound(_gradient_kernel, OWN=block.self_bias is not None, BLOCK=columns)
+        given = scores, block.bias, *(block.self_bias or (None, None)), found.top, found.total, share, elsewhere
         kernel[rows, ceil_div(width, columns)](*given, out, grad_own, block.start, width)
     answer_gradient(block, found, share, elsewhere, extra, grad_own, out)
     return out

@@ -126,7 +126,7 @@ def scan(given: Factors) -> Scanned:
     picked = given.bias.new_zeros(given.where[0].shape)
     if rows == 0:
         return Scanned(top, total, picked)
-    constants = {"OWN": given.own is not None, "C": channels}
+    constants = {"OWN": given.self_bias is not None, "C": channels}
     tiles = ceil_div(entities, TILE["BN"])
     tops, totals = given.bias.new_empty(2, tiles, rows).unbind()
     factors = *_by_tiles(given), *_biases(given)
@@ -146,7 +146,7 @@ def gradient(block: Factors, found: Scanned, share: Tensor, elsewhere: Tensor, g
     """Write share (softmax − what all targets have) of a block of scores into `out`."""
     rows, width = out.shape
     given = *_by_tiles(block), *_biases(block), found.top, found.total, share, elsewhere, grad_own
-    constants = {"OWN": block.own is not None, "C": block.query.size(1), **TILE, **_LAUNCH}
+    constants = {"OWN": block.self_bias is not None, "C": block.query.size(1), **TILE, **_LAUNCH}
     _gradient_kernel[ceil_div(rows, TILE["BM"]), ceil_div(width, TILE["BN"])](
         *given, described(out, "BM", "BN"), rows, width, block.start, **constants
     )
@@ -157,4 +157,4 @@ def _by_tiles(given: Factors) -> tuple[TensorDescriptor, TensorDescriptor]:
 
 
 def _biases(given: Factors) -> tuple[Tensor | None, ...]:
-    return given.bias, *(given.own or (None, None))
+    return given.bias, *(given.self_bias or (None, None))

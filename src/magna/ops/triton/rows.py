@@ -199,8 +199,8 @@ def place_of_draw(draw: Draw, number: int) -> tuple[int, ...]:
 
 
 def kept_words(draw: Draw) -> dict[str, int]:
-    """Of how many hops a word of `Draw.kept` tells, 0 where no attention is dropped, and how many words there are."""
-    hops, words = (0, 0) if draw.kept is None else (8 * draw.kept.itemsize, draw.kept.size(2))
+    """Of how many hops a word of `Draw.drawn` tells, 0 where no attention is dropped, and how many words there are."""
+    hops, words = (0, 0) if draw.drawn is None else (8 * draw.drawn.itemsize, draw.drawn.size(2))
     return {"BITS": hops, "WORDS": words}
 
 

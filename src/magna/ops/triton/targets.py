@@ -117,7 +117,7 @@ def targets(ptr: Tensor, weight: Tensor | None, num_entities: int, smoothing: fl
 
 
 def loss(given: Factors, sums: Tensor, bias: Tensor | None, found: Scanned, ptr: Tensor, targets: Tensor) -> Tensor:
-    (rows, width), own, dtype = given.query.shape, given.own, targets.dtype
+    (rows, width), own, dtype = given.query.shape, given.self_bias, targets.dtype
     out = torch.empty_like(found.top)
     if rows:
         kernel = bound(
