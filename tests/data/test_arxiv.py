@@ -134,6 +134,7 @@ def test_the_public_graph() -> None:
     assert (data.y[source] == data.y[target]).float().mean() == pytest.approx(0.655, abs=0.001)
 
 
+@pytest.mark.slow
 def test_stand_in_features_are_called_so() -> None:
     needs("ogbn-arxiv")
     data = load_node_data(DataConfig("ogbn-arxiv", features="stand-in"))

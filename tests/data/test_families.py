@@ -27,7 +27,7 @@ def facts(data: Triples, split: str) -> list[tuple[str, str, str]]:
 
 
 def pairs(data: Triples, relation: str) -> set[tuple[str, str]]:
-    """What training knows of a relation."""
+    """The pairs of a relation in training."""
     return {(head, tail) for head, name, tail in facts(data, "train") if name == relation}
 
 
@@ -43,7 +43,7 @@ def turned(relation: set[tuple[str, str]]) -> set[tuple[str, str]]:
     return {(tail, head) for head, tail in relation}
 
 
-def test_everything_else_follows_from_the_births_and_marriages_in_training(families: Triples) -> None:
+def test_all_kinship_follows_from_births_and_marriages_in_training(families: Triples) -> None:
     son, daughter, father, mother, married = (pairs(families, relation) for relation in BASE)
     child, parent = son | daughter, father | mother
     assert parent == turned(child)
@@ -76,7 +76,7 @@ def test_everything_else_follows_from_the_births_and_marriages_in_training(famil
         assert {relation for _, relation, _ in facts(families, split)} == set(derived)
 
 
-def test_as_many_hops_as_stated(families: Triples) -> None:
+def test_relations_span_the_stated_hops(families: Triples) -> None:
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import shortest_path
 
@@ -91,15 +91,15 @@ def test_as_many_hops_as_stated(families: Triples) -> None:
     train = families.train.numpy()
     base = np.isin(train[:, 1], [families.relation_id(relation) for relation in BASE])
     hops = np.array([HOPS[relation] for relation in families.relations])
-    born_or_married, told = distances(train[base]), distances(train)
+    base_distance, train_distance = distances(train[base]), distances(train)
     for split in SPLITS:
         head, relation, tail = families.split(split).numpy().T
-        assert (born_or_married[head, tail] == hops[relation]).all()
-    # Kinship in training makes some ways shorter, but leaves many of them long: one hop from both ends is not enough.
+        assert (base_distance[head, tail] == hops[relation]).all()
+    # Kinship in training makes some paths shorter, but leaves many of them long: one hop from both ends is not enough.
     for split in ("valid", "test"):
         head, relation, tail = families.split(split).numpy().T
-        assert (told[head, tail] >= 3)[hops[relation] == 3].mean() > 0.5
-        assert (told[head, tail] >= 3)[hops[relation] == 4].mean() > 0.6
+        assert (train_distance[head, tail] >= 3)[hops[relation] == 3].mean() > 0.5
+        assert (train_distance[head, tail] >= 3)[hops[relation] == 4].mean() > 0.6
 
 
 def test_no_split_is_another_one_turned_round(families: Triples) -> None:
@@ -113,7 +113,7 @@ def test_no_split_is_another_one_turned_round(families: Triples) -> None:
     )
 
 
-def test_what_siblings_or_a_couple_share_is_told_of_all_of_them_or_of_none(families: Triples) -> None:
+def test_facts_of_siblings_and_couples_are_in_one_split(families: Triples) -> None:
     parents = {child: f"children of {mother}" for mother, child in pairs(families, "mother_of")}
     couple = {one: f"couple {min(one, other)}" for one, other in pairs(families, "married_to")}
     seen: dict[frozenset[str], str] = {}
@@ -125,9 +125,9 @@ def test_what_siblings_or_a_couple_share_is_told_of_all_of_them_or_of_none(famil
 
 
 def test_always_the_same(families: Triples) -> None:
-    assert DATASETS["families"].size == "1,560 entities, 16 relations, 26,702 triples"
-    assert (families.num_entities, families.num_relations) == (1_560, 16)
-    assert [len(families.split(split)) for split in SPLITS] == [8_703, 4_181, 13_818]
+    sizes = [len(families.split(split)) for split in SPLITS]
+    words = f"{families.num_entities:,} entities, {families.num_relations} relations, {sum(sizes):,} triples"
+    assert DATASETS["families"].size == words and sizes == [8_703, 4_181, 13_818]
     text = "".join(
         f"{split}\t{head}\t{relation}\t{tail}\n" for split in SPLITS for head, relation, tail in facts(families, split)
     )

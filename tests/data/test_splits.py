@@ -20,6 +20,7 @@ def fingerprint(data: NodeData) -> str:
     return hashlib.sha256(parts).hexdigest()[:16]
 
 
+@pytest.mark.slow
 def test_digits_split_is_the_same_on_every_machine() -> None:
     public = load_node_data("digits")
     splits = [load_node_data(DataConfig(split="random", split_seed=seed)) for seed in range(NUM_SPLITS)]

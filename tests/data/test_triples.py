@@ -190,7 +190,7 @@ def test_new_triples_of_a_file_come_with_its_notes(tmp_path: Path) -> None:
     ("name", "entities", "relations", "sizes", "seen"),
     [
         ("wn18rr", 40_943, 11, (86_835, 3_034, 3_134), 40_559),
-        ("fb15k-237", 14_541, 237, (272_115, 17_535, 20_466), 14_505),
+        pytest.param("fb15k-237", 14_541, 237, (272_115, 17_535, 20_466), 14_505, marks=pytest.mark.slow),
     ],
 )
 def test_counts(name: str, entities: int, relations: int, sizes: tuple[int, ...], seen: int) -> None:

@@ -1,0 +1,130 @@
+"""Saved PyG `Data`: what is read, what is refused, and that nothing in a file is executed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_geometric.data import Data
+
+from magna.config.schema import DataConfig
+from magna.data import load_new_graph, load_node_data, load_user_graph
+from magna.errors import DataError
+
+
+def _pyg(**changes: Any) -> Data:
+    mask = torch.tensor([True, False, False])
+    parts = {
+        "x": torch.tensor([[1.0], [2.0], [3.0]]),
+        "edge_index": torch.tensor([[0, 1], [1, 2]]),
+        "y": torch.tensor([0, 1, 1]),
+        "train_mask": mask,
+        "val_mask": mask.roll(1),
+        "test_mask": mask.roll(2),
+    }
+    return Data(**(parts | changes))
+
+
+def test_a_saved_pyg_data_is_read(tmp_path: Path) -> None:
+    torch.save(_pyg(edge_type=torch.tensor([0, 1])), tmp_path / "data.pt")
+    for path in (tmp_path, tmp_path / "data.pt"):
+        data = load_user_graph(path)
+        assert data.x is not None and data.x.tolist() == [[1.0], [2.0], [3.0]]
+        assert (data.train.tolist(), data.valid.tolist(), data.test.tolist()) == ([0], [1], [2])
+        assert data.num_relations == 2 and data.schema.relation_names == ("0", "1")
+    schema = load_node_data(str(tmp_path)).schema
+    assert schema.class_names == ("0", "1")
+    torch.save(_pyg(edge_type=torch.tensor([0, 0])), tmp_path / "new.pt")
+    new = load_new_graph(tmp_path / "new.pt", DataConfig(), schema)
+    assert new.num_relations == 4 and new.num_classes == 2
+    torch.save(_pyg(edge_type=torch.tensor([0, 2])), tmp_path / "new.pt")
+    with pytest.raises(ValueError, match="3 edge types; allowed: 2"):
+        load_new_graph(tmp_path / "new.pt", DataConfig(), schema)
+
+
+@pytest.mark.filterwarnings("error")
+def test_features_of_a_pyg_data_may_be_sparse_or_want_a_gradient(tmp_path: Path) -> None:
+    plain = torch.tensor([[1.0], [0.0], [3.0]])
+    (tmp_path / "folder.pt").mkdir()
+    path = tmp_path / "folder.pt" / "data.pt"  # a folder, whatever its name ends in
+    for x in (plain.to_sparse(), plain.clone().requires_grad_()):
+        torch.save(_pyg(x=x), path)
+        data = load_user_graph(path.parent)
+        assert data.x is not None and torch.equal(data.x, plain) and not data.x.requires_grad and data.notes == ()
+    torch.save(_pyg(x=plain[:, :0], edge_weight=torch.ones(2)), path)
+    data = load_user_graph(path)
+    assert data.x is None and data.notes == ("its edge_weight is not used",)
+
+
+def test_a_pyg_data_without_features_has_as_many_nodes_as_labels(tmp_path: Path) -> None:
+    data = _pyg()
+    data.y, data.x = torch.arange(data.x.size(0) + 3), None
+    for mask in ("train_mask", "val_mask", "test_mask"):
+        delattr(data, mask)
+    torch.save(data, tmp_path / "data.pt")
+    assert load_user_graph(tmp_path / "data.pt").num_nodes == len(data.y)
+
+
+class Harm:
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("harm",)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (Harm(), r"can be read safely: it asks for \w+\.mkdir"),
+        ({"x": torch.zeros(2)}, "it has dict"),
+        (_pyg(edge_index=torch.tensor([[0], [7]])), "edge to node 7; allowed: 0 to 2"),
+        (_pyg(edge_index=torch.tensor([[2], [-1]])), "edge to node -1; allowed: 0 to 2"),
+        (_pyg(edge_type=torch.tensor([0, -2])), "edge of type -2; allowed: 0 to 1,048,575"),
+        (_pyg(edge_type=torch.tensor([0, 10**12])), "edge of type 1000000000000; allowed: 0 to 1,048,575"),
+        (_pyg(y=torch.tensor([0, 1, 10**12])), "label of 1000000000000; allowed: 0 to 1,048,575"),
+        (_pyg(note=Harm()), "can be read safely"),
+        (_pyg(train_mask=torch.zeros(3, dtype=torch.bool)), "no node in train_mask; allowed: at least one, or no"),
+        (_pyg(edge_index=torch.zeros(3, 2)), "its edge_index is of another kind"),
+        (_pyg(edge_index=None, num_nodes=3), "no edge_index"),
+        (_pyg(y=torch.tensor([0.5, 1, 1])), "its y is of another kind"),
+        (_pyg(y=torch.tensor([-1, 1, 1])), "train node without a label"),
+        (_pyg(x=torch.tensor([[1.0], [float("nan")], [3.0]])), "row 1, feature 0 is nan"),
+        (_pyg(train_mask=torch.tensor([0, 1, 2])), "its train_mask is of another kind"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_another_saved_thing_is_refused_and_not_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: Any, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save(content, tmp_path / "data.pt")
+    with pytest.raises(ValueError, match=words) as caught:
+        load_user_graph(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "harm").exists()
+
+
+def test_a_file_that_is_no_saved_data(tmp_path: Path) -> None:
+    (tmp_path / "data.pt").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="can be read safely"):
+        load_user_graph(tmp_path)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.integers(0, 10_000), st.integers(0, 255))
+def test_a_damaged_file_gives_a_graph_or_a_refusal(position: int, value: int) -> None:
+    """Fails without the `except Exception` around `torch.load`, or without the check of the ends of edges."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "data.pt"
+        torch.save(_pyg(), file)
+        content = bytearray(file.read_bytes())
+        content[position % len(content)] = value
+        file.write_bytes(content)
+        with contextlib.suppress(DataError):
+            data = load_user_graph(file)
+            assert data.edge_index.min() >= 0 and data.edge_index.max() < data.num_nodes
