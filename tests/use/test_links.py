@@ -418,43 +418,6 @@ def test_changed_triples_are_noted(run: Path, folder: Path, tmp_path: Path) -> N
         assert result.exit_code == 0 and result.stderr == f"note: {note}\n"
 
 
-def test_a_run_of_before_fingerprints_and_temperatures(run: Path, tmp_path: Path) -> None:
-    old = shutil.copytree(run, tmp_path / "old")
-    for name, key in (("schema.json", "fingerprints"), ("summary.json", "temperature")):
-        content = json.loads((old / name).read_text())
-        del content[key]
-        (old / name).write_text(json.dumps(content))
-    assert evaluate(old, device="cpu") == evaluate(run, device="cpu")
-    (answers,) = predict_links(old, [Query("town 05", "in", None)], top=66, device="cpu").answers
-    scores = torch.tensor([answer.score for answer in answers if not answer.known], dtype=torch.float64)
-    assert [answer.probability for answer in answers if not answer.known] == pytest.approx(scores.softmax(0).tolist())
-    (old / "schema.json").write_text('{"relations": []}')
-    with pytest.raises(ValueError, match=r"schema\.json is damaged: it has no 'entities'; try a copy of it"):
-        evaluate(old, device="cpu")
-    (old / "schema.json").unlink()
-    with pytest.raises(ValueError, match=r"it has no schema\.json"):
-        evaluate(old, device="cpu")
-
-
-@pytest.mark.parametrize(
-    ("name", "key", "value"),
-    [
-        ("summary.json", "temperature", 0),
-        ("summary.json", "temperature", -1.0),
-        ("summary.json", "temperature", math.nan),
-        ("summary.json", "temperature", "x"),
-        ("summary.json", "temperature", None),
-        ("schema.json", "fingerprints", 5),
-        ("schema.json", "fingerprints", {"foo": "x"}),
-    ],
-)
-def test_damaged_values_are_one_line(run: Path, tmp_path: Path, name: str, key: str, value: object) -> None:
-    other = shutil.copytree(run, tmp_path / "other")
-    (other / name).write_text(json.dumps(json.loads((other / name).read_text()) | {key: value}))
-    with pytest.raises(ValueError, match=rf"{name} is damaged: '{key}' is .*; try a copy of it, or train again"):
-        predict_links(other, [Query("town 05", "in", None)], device="cpu")
-
-
 @pytest.mark.parametrize("split", ["valid", "test"])
 def test_training_needs_every_split(folder: Path, tmp_path: Path, split: str) -> None:
     shutil.copytree(folder, tmp_path / "towns")
