@@ -22,7 +22,7 @@ from magna.paper.cells import CellStore
 from magna.paper.experiments import EXPERIMENTS, Cell, Experiment, cells
 from magna.paper.published import KNOWLEDGE_GRAPHS
 from magna.tasks.models import make_link_predictor, make_model
-from magna.training.trial_batch import TrialResult
+from magna.training.trial_result import TrialResult
 from magna.training.trials import structure
 
 ROOT = Path(__file__).parents[2]

@@ -30,7 +30,7 @@ from magna.search.study import Study
 from magna.search.sweep import Plan, without
 from magna.tasks import LinkPrediction, NodeClassification
 from magna.training.loop import Epoch
-from magna.training.trial_batch import OnReport, OnResults, TrialResult
+from magna.training.trial_result import OnReport, OnResults, TrialResult
 
 BASE = Config.from_dict(
     {

@@ -62,7 +62,7 @@ def test_a_run_that_was_killed_before_it_was_one_begins_again(tmp_path: Path) ->
 
 def test_a_place_where_no_folder_can_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="run_dir is .*; allowed: a folder that can be made"):
+    with pytest.raises(ValueError, match=r"run_dir is .*; allowed: a folder that can be made"):
         RunFolder.create(tmp_path / "file" / "run", Config(), CPU)
 
 

@@ -28,7 +28,7 @@ from magna.training import train as training
 from magna.training.checkpoint import load_checkpoint, save_checkpoint
 from magna.training.loop import Epoch
 from magna.training.run_folder import RunFolder
-from magna.training.trial_batch import TrialResult
+from magna.training.trial_result import TrialResult
 from magna.use import nodes as predicting
 
 SMALL = {

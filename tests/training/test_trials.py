@@ -18,14 +18,15 @@ from tests.support.running import node_task
 from torch import nn
 
 from magna import MAGNAConv
-from magna.config.layers import ConvSettings
 from magna.config.schema import Config, ModelConfig, TaskConfig, TrainConfig, keys, load_recipe
 from magna.errors import Diverged
+from magna.nn.hops import Hops
 from magna.tasks import NodeClassification
 from magna.tasks.models import Ensemble
 from magna.training.run_folder import RunFolder
 from magna.training.train import train
-from magna.training.trial_batch import Batch, TrialHops
+from magna.training.trial_batch import Batch
+from magna.training.trial_buffers import register_differences
 from magna.training.trials import _batch_size, structure, train_trials
 
 ROOT = Path(__file__).parents[2]
@@ -145,11 +146,31 @@ def test_feature_dropout_meets_no_trial_before_its_first_hop(task: NodeClassific
 
 @pytest.mark.parametrize("hops", range(4))
 def test_feature_dropout_follows_every_hop_of_a_trial(hops: int) -> None:
-    conv = MAGNAConv(4, 4, heads=2)
-    conv.hops = TrialHops(2, ConvSettings(K=3, feature_dropout=0.999999))
-    conv.hops.K, conv.hops.most, conv.hops.heads = torch.tensor(hops), 3, 2  # one trial of a batch
+    conv, other = (MAGNAConv(4, 4, heads=2, K=K, feature_dropout=0.999999) for K in (hops, 3 if hops < 3 else 2))
+    register_differences([conv, other])
     out = conv(torch.ones(5, 4), torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]]))
     assert bool((out == 0).all()) == (hops > 0)
+
+
+def test_what_differs_is_a_buffer_of_the_batch_alone(task: NodeClassification) -> None:
+    drops = {"model__input_dropout": 0.5, "model__dropout": 0.3, "model__edge_dropout": 0.2}
+    configs = [config(model__K=3, **drops), config(model__negative_slope=0.6, model__alpha=0.5, model__K=1)]
+    lone = task.make_model(configs[0].model)
+    before = task.evaluate(lone, "valid")
+    batch = Batch(configs, [0, 1], task)
+    differing = {name.rpartition(".")[2] for name in batch.buffers}
+    assert differing == {"K", "alpha", "negative_slope", "dropout", "edge_dropout", "p"}
+    assert all(len(values) == 2 for values in batch.buffers.values())
+    batch.step()
+    batch.look()
+    # Nothing of a trial is left behind: tensors are plain, and the batch's network works by itself.
+    state = [*batch.network.parameters(), *batch.network.buffers()]
+    assert all(isinstance(tensor.detach().sum().item(), int | float) for tensor in state)
+    assert batch.network.state_dict().keys() == lone.state_dict().keys()
+    assert task.scores(batch.network).isfinite().all()
+    hops = [module for module in lone.modules() if isinstance(module, Hops)]
+    assert hops and all((type(each.K), type(each.alpha)) == (int, float) for each in hops)
+    assert task.evaluate(lone, "valid") == before
 
 
 def test_several_structures_come_back_in_order(task: NodeClassification) -> None:
@@ -403,11 +424,11 @@ def test_what_had_ended_before_memory_ran_out_is_kept(
     configs = [config(train__seed=s, model__input_dropout=0.1) for s in range(4)]
     keep, calls = Batch._keep, []
 
-    def keep_once(self: Batch, kept: list[bool]) -> None:
-        calls.append(kept)
+    def keep_once(self: Batch, left: list[bool]) -> None:
+        calls.append(left)
         if len(calls) == 1:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has 1 GiB free.")
-        keep(self, kept)
+        keep(self, left)
 
     monkeypatch.setattr(Batch, "_keep", keep_once)
     handed: list[int] = []

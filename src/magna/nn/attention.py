@@ -89,8 +89,6 @@ class EdgeAttention(nn.Module):
     torch.Size([2, 2])
     """
 
-    PER_TRIAL = ("negative_slope", "score_scale")
-
     def __init__(
         self,
         in_channels: int,

@@ -83,8 +83,6 @@ class MAGNAConv(nn.Module):
     torch.Size([3, 32])
     """
 
-    PER_TRIAL = ("dropout", "edge_dropout")
-
     def __init__(
         self,
         in_channels: int,

@@ -70,8 +70,6 @@ class Dropout(nn.Module):
     [1.0, 1.0]
     """
 
-    PER_TRIAL = ("p",)
-
     def __init__(self, p: float, *, rows: bool = False, name: str = "p", backend: Backend = "auto") -> None:
         super().__init__()
         checks.active(name, p, 1)

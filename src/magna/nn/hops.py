@@ -26,8 +26,6 @@ class Hops(nn.Module):
     {'memory': 'auto', 'feature_dropout': 0.0, 'K': 3, 'alpha': 0.2}
     """
 
-    PER_TRIAL = ("K", "alpha", "feature_dropout")
-
     def __init__(self, heads: int, options: ConvSettings) -> None:
         super().__init__()
         self.options = options

@@ -22,7 +22,7 @@ from magna.paper.records import RUNS
 from magna.paper.tables import make_table
 from magna.tasks import NodeClassification, make_task
 from magna.training.run_folder import pick_device
-from magna.training.trial_batch import TrialResult
+from magna.training.trial_result import TrialResult
 from magna.training.trials import structure, train_trials
 
 QUICK_SEEDS = 2

@@ -24,7 +24,7 @@ from magna.tasks import LinkPrediction, Task, make_task
 from magna.tasks.metrics import headline
 from magna.training.run_folder import pick_device
 from magna.training.sequential import train_in_turn
-from magna.training.trial_batch import OnReport, TrialResult
+from magna.training.trial_result import OnReport, TrialResult
 from magna.training.trials import train_trials
 
 if TYPE_CHECKING:

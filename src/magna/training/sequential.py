@@ -14,7 +14,7 @@ from magna.errors import Diverged
 from magna.tasks import LinkPrediction
 from magna.training.capture import matmul_precision, own_stream
 from magna.training.loop import Epoch, fit
-from magna.training.trial_batch import OnReport, OnResults, TrialResult
+from magna.training.trial_result import OnReport, OnResults, TrialResult
 from magna.training.trials import free_memory, shortage
 
 

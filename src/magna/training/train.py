@@ -21,7 +21,7 @@ from magna.training.loop import Epoch, Progress, fit
 from magna.training.run_folder import RunFolder, pick_device
 from magna.training.schedule import check_loss
 from magna.training.tensorboard import Board
-from magna.training.trial_batch import TrialResult
+from magna.training.trial_result import TrialResult
 from magna.training.trials import train_trials
 
 OnEpoch = Callable[[Epoch], None]

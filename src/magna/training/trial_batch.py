@@ -2,105 +2,29 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from itertools import takewhile
+from collections.abc import Callable
 from statistics import fmean
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, stack_module_state
 
 from magna.config.schema import Config
-from magna.nn import MAGNAConv
-from magna.nn.dropout import is_zero
-from magna.nn.hops import Hops
-from magna.ops import geometric_weights
 from magna.tasks import NodeClassification
 from magna.tasks.models import averaged, members_of
 from magna.tasks.nodes import scored
-from magna.training.capture import captured, step_precision
-from magna.training.schedule import BestEpochs, Schedule, check_loss
-
-OnReport = Callable[[int, list[int], list[float]], Collection[int]]
+from magna.training.capture import batch_size_for, captured, step_precision
+from magna.training.schedule import BestEpochs, Schedule
+from magna.training.trial_buffers import register_differences
+from magna.training.trial_result import OnReport, OnResults, TrialResult, is_finite
 
 # Settings of the task that may differ from trial to trial.
 TASK_BATCHED = ("consistency", "temperature", "confidence", "ramp")
 _LARGE = 1 << 27  # parameters of a batch
-FILLER = -1  # in place of a trial's number: a copy of another one, whose result nobody wants
-
-
-@dataclass(frozen=True)
-class TrialResult:
-    """What a trial leaves: its best epoch by validation and, where it was asked for, the test at that epoch."""
-
-    config: Config
-    epochs: int
-    best_epoch: int
-    seconds: float  # of the batch, divided by the trials that were in it
-    valid: dict[str, float]
-    test: dict[str, float] | None
-    history: list[dict[str, float]]  # per epoch: loss, and accuracy and loss of validation where it was looked at
-    weights: dict[str, Tensor] | None  # the state dict of the best epoch
-
-    @property
-    def finite_history(self) -> list[dict[str, float]]:
-        """The epochs before a loss was no number any more: what a run of its own would have logged."""
-        return list(takewhile(_is_finite, self.history))
-
-    @property
-    def score(self) -> dict[str, float]:
-        """What validation says of it; nothing where it diverged, as a run of its own would then leave nothing."""
-        return self.valid if len(self.finite_history) == len(self.history) else dict.fromkeys(self.valid, 0.0)
-
-    def check(self) -> None:
-        """Raise `Diverged` where a loss was no number: a run of its own would have ended there, without a result."""
-        epoch = len(self.finite_history)
-        for value in self.history[epoch].values() if epoch < len(self.history) else ():
-            check_loss(value, epoch)
-
-
-OnResults = Callable[[dict[int, TrialResult]], None]
-
-
-def _is_finite(row: dict[str, float]) -> bool:
-    return all(map(math.isfinite, row.values()))
-
-
-def batch_size_for(trials: int) -> int:
-    """The size of a batch of so many trials on a GPU: kernels are compiled for a number of heads, so that only a few
-    sizes are used; the places that are left repeat the first trial.
-
-    >>> [batch_size_for(trials) for trials in (1, 5, 9, 20, 100)]
-    [1, 5, 10, 20, 112]
-    """
-    step = max(1, (1 << (trials - 1).bit_length()) // 8)
-    return -(-trials // step) * step
-
-
-class TrialHops(Hops):
-    """The hops of each trial of a batch, as weights and rates of the most hops that one of them walks."""
-
-    most: int
-    heads: int
-
-    def forward(self) -> dict[str, Any]:
-        schedule = super().forward()
-        if not isinstance(self.K, Tensor):
-            return schedule
-        # Not `as_tensor`: a number copied to a GPU cannot be part of a CUDA graph.
-        alpha = schedule["alpha"] * torch.ones(self.heads, device=self.K.device)
-        rate = schedule["feature_dropout"]
-        if not is_zero(rate):
-            # Where K is smaller, the first hops only bring the features to its start: nothing is dropped there.
-            number = torch.arange(self.most, 0, -1, device=self.K.device)
-            rate = torch.where(number <= self.K, rate, 0.0)[:, None]
-        theta = geometric_weights(alpha, self.K, self.most)
-        return {"memory": schedule["memory"], "theta": theta, "feature_dropout": rate}
+FILLER = -1  # in place of a trial's number: a copy of another trial, whose result is dropped
+State = tuple[dict[str, Tensor], BestEpochs]
 
 
 class Batch:
@@ -120,54 +44,44 @@ class Batch:
         members = len(models) // len(configs)
         configs = [config for config in configs for _ in range(members)]
         numbers = [number for number in numbers for _ in range(members)]
-        # The model that runs for all: the one with most hops, its other settings replaced by one value per trial.
-        self.network = max(models, key=_most_hops)
-        self.names, self.shapes = zip(*((name, p.shape) for name, p in self.network.named_parameters()), strict=True)
+        register_differences(models)
+        self.network = models[0]
+        parameters, self.buffers = stack_module_state(models)
+        self.names, self.shapes = list(parameters), [value.shape[1:] for value in parameters.values()]
         self.sizes = [shape.numel() for shape in self.shapes]
-        weights = torch.stack([nn.utils.parameters_to_vector(model.parameters()).detach() for model in models])
-        self.settings = _differing(models)
-        for conv in self.network.modules():
-            if isinstance(conv, MAGNAConv):
-                hops: Any = conv.hops
-                hops.__class__, hops.most, hops.heads = TrialHops, hops.K, conv.heads
+        weights = torch.cat([value.detach().flatten(1) for value in parameters.values()], dim=1)
         # How much smaller it becomes at once: a GPU compiles and captures a batch of another size anew, which takes as
         # long as many epochs of small models.
         small = weights.numel() < _LARGE
         self.shrinks_by = 4 if self.device.type == "cuda" and small else 2
         self.train_config = configs[0].train
-        self._place(configs, numbers, weights, {})
+        self._place(configs, numbers, weights)
         torch.manual_seed(configs[0].train.seed)
 
-    def _place(
-        self,
-        configs: list[Config],
-        numbers: list[int],
-        weights: Tensor,
-        state: dict[str, Tensor],
-        best: BestEpochs | None = None,
-    ) -> None:
-        """Everything that an epoch reads and writes, one entry per trial."""
+    def _place(self, configs: list[Config], numbers: list[int], weights: Tensor, state: State | None = None) -> None:
+        """Make everything that an epoch reads and writes, one entry per trial."""
         self.configs, self.numbers, self.weights = configs, numbers, weights
-        count = len(configs)
         self.nodes = {
             split: torch.stack([self._nodes_of(config, split) for config in configs]) for split in ("train", "valid")
         }
         self.task_settings = {
-            key: self._tensor([getattr(config.task, key) for config in configs]) for key in TASK_BATCHED
+            key: torch.tensor(
+                [getattr(config.task, key) for config in configs], dtype=torch.float32, device=self.device
+            )
+            for key in TASK_BATCHED
         }
         train = [config.train for config in configs]
         self.schedule = Schedule(train, self.device)
-        self.best = best or BestEpochs(train, self.device)
-        self.state = state or {
+        start = {
             "epoch": torch.zeros((), dtype=torch.int64, device=self.device),
             "best": weights.clone(),
-            "record": torch.zeros(self.train_config.epochs, count, 3, dtype=torch.float64, device=self.device),
+            "record": torch.zeros(self.train_config.epochs, len(train), 3, dtype=torch.float64, device=self.device),
         }
+        self.state, self.best = state or (start, BestEpochs(train, self.device))
         self.grad = torch.zeros_like(weights)
-        rows = []
-        for row, grad in zip(weights.unbind(), self.grad.unbind(), strict=True):
+        rows = weights.unbind()
+        for row, grad in zip(rows, self.grad.unbind(), strict=True):
             row.grad = grad
-            rows.append(row)
         groups = [
             {"params": [rows[s] for s in members], "row": members[0], "weight_decay": decay}
             for (_, _, decay), members in _alike(configs).items()
@@ -177,43 +91,36 @@ class Batch:
     def _nodes_of(self, config: Config, split: str) -> Tensor:
         return self.task.nodes(split, config.data.split_seed if config.data.split == "random" else None)
 
-    def _tensor(self, values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=self.device)
-
-    def _scorer(self, row: Tensor, values: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+    def _scorer(self, row: Tensor, buffers: dict[str, Tensor]) -> Callable[..., Tensor]:
         """One trial's model as a function, inside `vmap`."""
-        parts = row.split(self.sizes)
-        parameters = {n: part.view(s) for n, part, s in zip(self.names, parts, self.shapes, strict=True)}
-        for (module, name, _), value in zip(self.settings, values, strict=True):
-            setattr(module, name, value)
-        return lambda *inputs, **named: functional_call(self.network, parameters, inputs, named)
+        parts = torch.split(row, self.sizes)
+        state = {n: part.view(s) for n, part, s in zip(self.names, parts, self.shapes, strict=True)} | buffers
+        return lambda *inputs, **named: functional_call(self.network, state, inputs, named)
 
     def _losses(self) -> Tensor:
         """The loss of each trial, [S], and its gradient in `grad`."""
         self.network.train()
         weights = self.weights.detach().requires_grad_()
 
-        def loss(row: Tensor, values: tuple[Tensor, ...], settings: dict[str, Tensor], nodes: Tensor) -> Tensor:
+        def loss(row: Tensor, buffers: dict[str, Tensor], settings: dict[str, Tensor], nodes: Tensor) -> Tensor:
             common = self.configs[0].task
             if common.consistency > 0:
                 common = SimpleNamespace(**vars(common) | settings)  # type: ignore[assignment]
-            return self.task.loss(self._scorer(row, values), nodes, self.state["epoch"], common)
+            return self.task.loss(self._scorer(row, buffers), nodes, self.state["epoch"], common)
 
-        values = tuple(value for _, _, value in self.settings)
         with step_precision(self.train_config.precision, self.device):
-            losses = torch.vmap(loss, randomness="different")(weights, values, self.task_settings, self.nodes["train"])
+            losses = torch.vmap(loss, randomness="different")(
+                weights, self.buffers, self.task_settings, self.nodes["train"]
+            )
         self.grad.copy_(torch.autograd.grad(losses.sum(), weights)[0])
         return losses.detach()
 
     @torch.no_grad()
     def _measure(self, weights: Tensor, nodes: Tensor) -> dict[str, Tensor]:
         self.network.eval()
-
-        def measure(row: Tensor, values: tuple[Tensor, ...], nodes: Tensor) -> dict[str, Tensor]:
-            return self.task.measure(self._scorer(row, values), nodes)
-
-        values = tuple(value for _, _, value in self.settings)
-        return torch.vmap(measure)(weights, values, nodes)
+        measure = torch.vmap(lambda row, buffers, nodes: self.task.measure(self._scorer(row, buffers), nodes))
+        metrics: dict[str, Tensor] = measure(weights, self.buffers, nodes)
+        return metrics
 
     def step(self) -> Tensor:
         """One step of every trial; nothing here waits for the device. Gives the losses, [S]."""
@@ -254,7 +161,8 @@ class Batch:
         stopped = {FILLER}
         step, look = self._captured()
         for number in range(1, self.train_config.epochs + 1):
-            self._begin_epoch(number - 1)
+            self.state["epoch"].fill_(number - 1)
+            self.schedule.set_rates(self.adam, number - 1)
             step()
             if self._looks(number - 1):
                 look()
@@ -276,10 +184,6 @@ class Batch:
                 step, look = self._captured()
         on_results(self._results(number, [True] * len(self.numbers), read_test, keep_weights))
 
-    def _begin_epoch(self, epoch: int) -> None:
-        self.state["epoch"].fill_(epoch)
-        self.schedule.set_rates(self.adam, epoch)
-
     @property
     def _best_accuracy(self) -> Tensor:
         return self.best.score[:, 0].clamp(min=0)  # before the first validation: 0
@@ -298,9 +202,9 @@ class Batch:
         changed = [self.weights, *self.state.values(), self.best.epoch, self.best.score]
         return [captured(part, (), self.adam, changed, self.configs[0].model) for part in (self.step, self.look)]
 
-    def _keep(self, kept: list[bool]) -> None:
-        """Go on with some of the trials alone."""
-        places = [i for i, keep in enumerate(kept) if keep]
+    def _keep(self, left: list[bool]) -> None:
+        """Continue with some of the rows alone."""
+        places = [i for i, is_left in enumerate(left) if is_left]
         numbers = [self.numbers[i] for i in places]
         if self.device.type == "cuda":
             fillers = batch_size_for(len(places)) - len(places)
@@ -313,8 +217,8 @@ class Batch:
             name: value if value.dim() == 0 else value.index_select(1 if name == "record" else 0, index)
             for name, value in self.state.items()
         }
-        self.settings = [(module, name, value[index]) for module, name, value in self.settings]
-        self._place([self.configs[i] for i in places], numbers, self.weights[index], state, self.best.rows(index))
+        self.buffers = {name: value[index] for name, value in self.buffers.items()}
+        self._place([self.configs[i] for i in places], numbers, self.weights[index], (state, self.best.rows(index)))
         for group, members in zip(self.adam.param_groups, _alike(self.configs).values(), strict=True):
             for i, row in zip(members, group["params"], strict=True):
                 self.adam.state[row] = {name: value.clone() for name, value in moments[places[i]].items()}
@@ -333,14 +237,8 @@ class Batch:
             if not chosen[rows[0]]:
                 continue
             config, epochs = self.configs[rows[0]], max(trained[row] for row in rows)
-            kept = record[:epochs, rows]
-            # The loss of an ensemble is the sum over its members, as in a run of its own.
-            kept = torch.cat([kept[:, :, :1].sum(1), kept[:, :, 1:].mean(1)], dim=1)
-            history = [
-                dict(zip(("loss", "valid_accuracy", "valid_loss"), row if self._looks(e) else row[:1], strict=False))
-                for e, row in enumerate(kept.tolist())
-            ]
-            finite = all(map(_is_finite, history))
+            history = self._history(record[:epochs, rows])
+            finite = all(map(is_finite, history))
             valid = {"accuracy": accuracies[rows[0]], "loss": losses[rows[0]]}
             if ensembles:
                 valid = self._score_of(rows, scores, "valid")
@@ -357,26 +255,35 @@ class Batch:
             )
         return results
 
+    def _history(self, record: Tensor) -> list[dict[str, float]]:
+        """Metrics of each epoch by the record [epochs, members, 3] of a trial."""
+        # The loss of an ensemble is the sum over its members, as in a run alone.
+        rows = torch.cat([record[:, :, :1].sum(1), record[:, :, 1:].mean(1)], dim=1).tolist()
+        names = ("loss", "valid_accuracy", "valid_loss")
+        return [dict(zip(names, row if self._looks(e) else row[:1], strict=False)) for e, row in enumerate(rows)]
+
     @torch.no_grad()
     def _scores_of_best(self) -> Tensor:
-        """What each row says of all nodes at its best epoch, [S, N, C]."""
+        """Scores of all nodes by each row at its best epoch, [S, N, C]."""
         self.network.eval()
-        values = tuple(value for _, _, value in self.settings)
-        return torch.vmap(lambda row, values: self.task.scores(self._scorer(row, values)))(self.state["best"], values)
+        scores: Tensor = torch.vmap(lambda row, buffers: self.task.scores(self._scorer(row, buffers)))(
+            self.state["best"], self.buffers
+        )
+        return scores
 
     def _score_of(self, rows: list[int], scores: Tensor | None, split: str) -> dict[str, float]:
         """Accuracy and loss of a trial at its best epoch; of an ensemble those of its members together."""
         assert scores is not None
         nodes = self._nodes_of(self.configs[rows[0]], split)
-        found = scored(averaged(scores[rows])[nodes], self.task.labels(nodes))
-        return {name: float(value) for name, value in found.items()}
+        metrics = scored(averaged(scores[rows])[nodes], self.task.labels(nodes))
+        return {name: float(value) for name, value in metrics.items()}
 
     def _weights_of(self, rows: list[int]) -> dict[str, Tensor]:
         """The state dict of a trial at its best epoch."""
         weights: dict[str, Tensor] = {}
         for member, row in enumerate(rows):
             prefix = f"members.{member}." if len(rows) > 1 else ""
-            parts = zip(self.names, self.state["best"][row].split(self.sizes), self.shapes, strict=True)
+            parts = zip(self.names, torch.split(self.state["best"][row], self.sizes), self.shapes, strict=True)
             weights |= {prefix + name: part.view(shape).clone() for name, part, shape in parts}
         return weights
 
@@ -388,22 +295,3 @@ def _alike(configs: list[Config]) -> dict[tuple[float, float, float], list[int]]
         key = (config.train.lr, config.train.min_lr, config.train.weight_decay)
         groups.setdefault(key, []).append(s)
     return groups
-
-
-def _differing(models: Sequence[nn.Module]) -> list[tuple[nn.Module, str, Tensor]]:
-    """The settings in which models of one structure differ, one value per trial; the modules are those of the model
-    with most hops.
-    """
-    network = max(models, key=_most_hops)
-    device = next(network.parameters()).device
-    found = []
-    for own, *alike in zip(network.modules(), *(model.modules() for model in models), strict=True):
-        for name in getattr(own, "PER_TRIAL", ()):
-            values = [getattr(module, name) for module in alike]
-            if any(value != values[0] for value in values):
-                found.append((own, name, torch.tensor(values, device=device)))
-    return found
-
-
-def _most_hops(model: nn.Module) -> int:
-    return max((module.K for module in model.modules() if isinstance(module, Hops)), default=0)

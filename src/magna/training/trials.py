@@ -19,8 +19,9 @@ from magna.config.schema import Config, ModelConfig, TaskConfig
 from magna.ops.cpu.memory_pool import machine_memory
 from magna.tasks import NodeClassification
 from magna.tasks.models import MODELS
-from magna.training.capture import matmul_precision, own_stream
-from magna.training.trial_batch import FILLER, TASK_BATCHED, Batch, OnReport, OnResults, TrialResult, batch_size_for
+from magna.training.capture import batch_size_for, matmul_precision, own_stream
+from magna.training.trial_batch import FILLER, TASK_BATCHED, Batch
+from magna.training.trial_result import OnReport, OnResults, TrialResult
 
 _TRAIN_BATCHED = ("lr", "min_lr", "weight_decay", "clip", "patience", "seed")
 _MOST_TRIALS = 512
