@@ -285,3 +285,17 @@ class LinkPredictorOptions(MAGNAOptions):
         super().check_need(name)
         if not self.applies(name):
             raise ArgumentError(name, getattr(self, name), "only with num_layers above 0")
+
+
+_SAMPLED = Needs("negatives above 0", lambda o: o.negatives > 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NegativeSampling(Options):
+    """The loss of a link model: over all entities (1-N), or over drawn ones (Sun et al. 2019)."""
+
+    negatives: int = option(0, "Entities drawn as wrong answers to each query; 0: all entities.", low=0, high=1 << 20)
+    margin: float = option(9.0, "Margin that scores of true triples are to reach; scales the starting values.", above=0)
+    adversarial: float = option(
+        0.0, "Weight drawn entities by the softmax of their scores times this; 0: equally.", low=0, needs=_SAMPLED
+    )

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from magna.config.layers import NegativeSampling
 from magna.graph import Graph
 from magna.nn.decoder import DECODERS
 from magna.nn.hub import Saved
@@ -163,6 +164,7 @@ class LinkModel(Saved):
     num_entities: int
     num_relations: int
     num_layers = 0  # layers that read the graph
+    sampling: NegativeSampling | None = None  # None: the loss is over all entities
 
     @property
     def scorers(self) -> Mapping[str, Scorer]:

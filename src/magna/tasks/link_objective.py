@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import reduce
+from collections.abc import Callable, Iterator
+from functools import partial, reduce
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, softplus
 
+from magna.config.layers import NegativeSampling
 from magna.data import Answers, KnowledgeGraph
 from magna.errors import ArgumentError
 from magna.nn.link_model import LinkModel, Product, Scored
@@ -57,11 +58,16 @@ class LinkObjective:
         spares = columns[:, torch.arange(self.batch_size, device=columns.device) * queries // self.batch_size]
         spares[2] = 0
         self._queries = torch.cat([columns, spares], dim=1)
+        self._num_entities = graph.num_entities
+        query, entity = entries(self.answers)
+        self._known = query * self._num_entities + entity if model.sampling is not None else query[:0]  # increasing
         # The most answers that a batch can have.
         self._capacity = int(self.answers.counts.topk(self.batch_size).values.sum())
 
     def _check(self, model: LinkModel) -> None:
         settings, least = self.settings, model.least_batch
+        if model.sampling is not None and settings.label_smoothing > 0:
+            raise ArgumentError("task.label_smoothing", settings.label_smoothing, "0 with model.negatives above 0")
         if self.batch_size < least:
             allowed = f"{least} or more with a decoder that norms the queries of a step"
             raise ArgumentError("task.batch_size", self.batch_size, allowed)
@@ -103,11 +109,13 @@ class LinkObjective:
         settings = self.settings
         head, relation, count, first = self._queries[:, batch]
         weight = (count if settings.query_weight == "answers" else count > 0).to(torch.float32)
-        tail = None
-        if any(max(extra) > 0 for _, *extra in self._weights.values()):
+        tail, sampling = None, model.sampling
+        if sampling is not None or any(max(extra) > 0 for _, *extra in self._weights.values()):
             # One answer of each query, drawn at random, stands for all of them.
             tail = self.answers.index[first + (torch.rand_like(weight) * count).long()]
         states = model.encode(self.edge_index, self.edge_type, edge_mask=self._edge_mask(batch))
+        if sampling is not None and tail is not None:
+            return self._sampled_loss(partial(model.scores, states, head, relation), batch, tail, weight, sampling)
         answers = self._answers(first, count)
         parts = model.parts(states, head, relation, tail)
         if not parts:
@@ -120,6 +128,24 @@ class LinkObjective:
             for name, part in parts.items():
                 losses += self._extra_losses(part, relation, share, *self._weights[name][1:])
         return reduce(torch.add, losses)
+
+    def _sampled_loss(
+        self,
+        scores: Callable[[Tensor], Tensor],
+        batch: Tensor,
+        tail: Tensor,
+        weight: Tensor,
+        sampling: NegativeSampling,
+    ) -> Tensor:
+        """-log σ(γ + s) of an answer and -log σ(-γ - s) of drawn entities, weighted by their scores."""
+        drawn = torch.randint(self._num_entities, (len(batch), sampling.negatives), device=batch.device)
+        margins = scores(torch.cat([tail[:, None], drawn], 1)) + sampling.margin
+        code = batch[:, None] * self._num_entities + drawn
+        known = self._known[torch.searchsorted(self._known, code).clamp_max(len(self._known) - 1)] == code
+        wrong = margins[:, 1:].masked_fill(known, -1e9)
+        share = (wrong.detach() * sampling.adversarial).softmax(1)
+        losses = softplus(-margins[:, 0]) + (share * softplus(wrong)).sum(1)
+        return (weight / weight.sum() * losses).sum() / 2
 
     def _extra_losses(self, part: Scored, relation: Tensor, share: Tensor, guess: float, n3: float) -> Iterator[Tensor]:
         if guess > 0:

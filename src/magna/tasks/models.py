@@ -102,7 +102,9 @@ def make_link_predictor(
         if key != "name" and value != getattr(ModelConfig, key):
             if key not in known:
                 allowed = ", ".join(known)
-                raise ValueError(f"model.{key} is {value!r}, but a link predictor has no such setting; allowed: {allowed}")
+                raise ValueError(
+                    f"model.{key} is {value!r}, but a link predictor has no such setting; allowed: {allowed}"
+                )
             settings[key] = value
     with _named_as_settings(asdict(config)):
         options = LinkPredictorOptions(**settings)
