@@ -20,16 +20,16 @@ def test_nan_loses() -> None:
     assert accuracy(scores, torch.tensor([0, 0])) == 0.5
 
 
-def test_of_nothing_is_nan() -> None:
+def test_accuracy_of_no_rows_is_nan() -> None:
     assert math.isnan(accuracy(torch.empty(0, 3), torch.empty(0, dtype=torch.long)))
 
 
 def test_spread_is_mean_and_sample_deviation() -> None:
-    found = spread([1.0, 2.0, 3.0, 6.0])
-    assert found == (3.0, pytest.approx(np.std([1, 2, 3, 6], ddof=1)), 4)
-    assert found.standard_error == pytest.approx(stats.sem([1, 2, 3, 6]))
+    values = spread([1.0, 2.0, 3.0, 6.0])
+    assert (values.mean, values.size) == (3.0, 4) and values.std == pytest.approx(np.std([1, 2, 3, 6], ddof=1))
+    assert values.standard_error == pytest.approx(stats.sem([1, 2, 3, 6]))
     assert spread([5.0]) == (5.0, 0.0, 1)
-    with pytest.raises(ValueError, match="no values"):
+    with pytest.raises(ValueError, match="values is"):
         spread([])
 
 
@@ -42,21 +42,21 @@ def test_the_error_of_a_difference_is_welchs() -> None:
 
 def test_paired_tests_are_scipys() -> None:
     ours, theirs = [0.83, 0.82, 0.85, 0.84, 0.80], [0.82, 0.80, 0.85, 0.81, 0.81]
-    found = paired_test(ours, theirs)
-    assert found.difference.mean == pytest.approx(0.01)
-    assert found.t_test == pytest.approx(stats.ttest_rel(ours, theirs).pvalue)
-    assert found.wilcoxon == pytest.approx(stats.wilcoxon(np.subtract(ours, theirs)).pvalue)
+    result = paired_test(ours, theirs)
+    assert result.difference.mean == pytest.approx(0.01)
+    assert result.t_test == pytest.approx(stats.ttest_rel(ours, theirs).pvalue)
+    assert result.wilcoxon == pytest.approx(stats.wilcoxon(np.subtract(ours, theirs)).pvalue)
 
 
-def test_differences_of_one_size_are_ties_whatever_their_last_bits() -> None:
+def test_differences_that_agree_up_to_rounding_are_ties() -> None:
     ours, theirs = [0.82, 0.89, 0.81, 0.84, 0.81, 0.87], [0.87, 0.87, 0.90, 0.86, 0.83, 0.81]
     in_hundredths = [-5, 2, -9, -2, -2, 6]
     assert paired_test(ours, theirs).wilcoxon == pytest.approx(stats.wilcoxon(in_hundredths).pvalue)
 
 
-def test_pairs_without_a_difference_tell_nothing() -> None:
+def test_equal_pairs_have_p_values_of_1() -> None:
     assert paired_test([0.5, 0.6], [0.5, 0.6])[1:] == (1.0, 1.0)
-    with pytest.raises(ValueError, match="3 and 2 values"):
+    with pytest.raises(ValueError, match="as many values as ours, 3"):
         paired_test([1, 2, 3], [1, 2])
 
 
@@ -65,12 +65,12 @@ def test_ranks_by_each_tie_rule() -> None:
     assert ranks.ranks("optimistic").tolist() == [1, 1, 10, 3]
     assert ranks.ranks("realistic").tolist() == [1, 3, 10.5, 3]
     assert ranks.ranks("pessimistic").tolist() == [1, 5, 11, 3]
-    found = ranks.metrics()
-    assert tuple(found) == RANK_METRICS
-    assert found["mr"] == 17.5 / 4
-    assert found["mrr"] == pytest.approx((1 + 1 / 3 + 1 / 10.5 + 1 / 3) / 4)
+    metrics = ranks.metrics()
+    assert tuple(metrics) == RANK_METRICS
+    assert metrics["mr"] == 17.5 / 4
+    assert metrics["mrr"] == pytest.approx((1 + 1 / 3 + 1 / 10.5 + 1 / 3) / 4)
     # A rank of 10.5 is no hit at 10.
-    assert (found["hits@1"], found["hits@3"], found["hits@10"]) == (0.25, 0.75, 0.75)
+    assert (metrics["hits@1"], metrics["hits@3"], metrics["hits@10"]) == (0.25, 0.75, 0.75)
     assert ranks.metrics("optimistic")["hits@10"] == 1.0
     with pytest.raises(ValueError, match="tie is 'random'"):
         ranks.ranks("random")  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def test_ranks_of_a_side_and_of_each_relation() -> None:
     ranks = Ranks(better=torch.tensor([0, 1, 2, 3]), equal=torch.zeros(4, dtype=torch.int64))
     assert ranks.select(slice(2, None)).ranks().tolist() == [3, 4]
     groups = ranks.by(torch.tensor([7, 0, 7, 0]))
-    assert {group: found.ranks().tolist() for group, found in groups.items()} == {0: [2, 4], 7: [1, 3]}
+    assert {group: part.ranks().tolist() for group, part in groups.items()} == {0: [2, 4], 7: [1, 3]}
     assert sum(map(len, groups.values())) == len(ranks)
 
 

@@ -1,4 +1,4 @@
-"""A trained link predictor put to use, and the loop around it: training, resuming, ranks again, answers by name."""
+"""Training of link predictors, resuming, ranks from files, and answers by name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import json
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -42,7 +43,7 @@ SETTINGS = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Towns in a ring, each beside the next; the road back is left out now and then."""
+    """Towns in a ring, each next to two others; the road back is left out now and then."""
     folder = tmp_path_factory.mktemp("data") / "towns"
     folder.mkdir()
     chance = random.Random(0)
@@ -76,7 +77,7 @@ def test_a_folder_of_triples_is_link_prediction(config: Config, folder: Path) ->
     assert config.task.name == "link_prediction" and config.data.name == str(folder) and config.recipe == "towns"
 
 
-def test_the_run_tells_its_story(run: Path, config: Config) -> None:
+def test_a_run_folder_holds_metrics_and_temperature(run: Path, config: Config) -> None:
     summary = json.loads((run / "summary.json").read_text())
     assert set(summary["test"]) >= {"mr", "mrr", "hits@1", "hits@3", "hits@10"}
     assert 1 / 16 <= summary["temperature"] <= 16
@@ -85,7 +86,7 @@ def test_the_run_tells_its_story(run: Path, config: Config) -> None:
     assert len(rows) == config.train.epochs and rows[-1]["loss"] < rows[0]["loss"]
 
 
-def test_ranks_again_are_the_ranks_of_training(run: Path) -> None:
+def test_ranks_from_files_are_those_of_training(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     for split in ("valid", "test"):
         again = evaluate(run, split, device="cpu")
@@ -100,9 +101,9 @@ def test_ranks_again_are_the_ranks_of_training(run: Path) -> None:
     assert evaluate_links(run, "test", device="cpu")["metrics"] == summary["test"]
 
 
-# What a checkpoint has to hold beyond the plain model: a second table with a rate of its own, chance, batch norms.
+# Models whose checkpoints hold more: shallow embeddings with their own rate, random states, batch norms.
 _FURTHER = {
-    "past the encoder": [
+    "shallow": [
         *("model.skip_channels=8", "task.skip_n3=0.1", "task.skip_relation_prediction=0.5", "train.skip_lr=0.05"),
         *("task.relation_prediction=0.5", "task.n3=0.01", "model.input_dropout=0.2", "model.edge_dropout=0.1"),
     ],
@@ -134,24 +135,24 @@ def test_a_stopped_run_ends_as_if_it_had_never_stopped(
 
 def test_the_best_tails_and_heads(run: Path, folder: Path) -> None:
     head, relation, tail = _train_row(folder)
-    found = predict_links(run, [Query(head, relation, None), Query(None, relation, tail)], top=66, device="cpu")
-    tails, heads = ([answer.entity for answer in answers] for answers in found.answers)
+    result = predict_links(run, [Query(head, relation, None), (None, relation, tail)], top=66, device="cpu")
+    tails, heads = ([answer.entity for answer in answers] for answers in result.answers)
     assert len(tails) == len(heads) == 66 and tail in tails and head in heads
-    for answers in found.answers:
+    for answers in result.answers:
         scores = [answer.score for answer in answers]
         assert scores == sorted(scores, reverse=True)
-        # A softmax over those that are not known.
+        # A softmax over the unknown answers.
         assert sum(answer.probability for answer in answers if not answer.known) == pytest.approx(1)
-    assert next(answer for answer in found.answers[0] if answer.entity == tail).known
-    assert next(answer for answer in found.answers[1] if answer.entity == head).known
+    assert next(answer for answer in result.answers[0] if answer.entity == tail).known
+    assert next(answer for answer in result.answers[1] if answer.entity == head).known
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
-def test_what_any_split_says_is_known(run: Path, folder: Path, split: str) -> None:
+def test_triples_of_all_splits_are_known(run: Path, folder: Path, split: str) -> None:
     head, relation, tail = (folder / f"{split}.tsv").read_text().splitlines()[0].split("\t")
-    found = predict_links(run, [Query(head, relation, None)], top=66, device="cpu").answers[0]
-    assert next(answer for answer in found if answer.entity == tail).known
-    assert not all(answer.known for answer in found)
+    (answers,) = predict_links(run, [Query(head, relation, None)], top=66, device="cpu").answers
+    assert next(answer for answer in answers if answer.entity == tail).known
+    assert not all(answer.known for answer in answers)
 
 
 def test_other_data_needs_no_split_that_is_not_ranked(run: Path, folder: Path, tmp_path: Path) -> None:
@@ -182,17 +183,16 @@ def test_probabilities_are_those_of_the_fitted_temperature(
     (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
     sign(tmp_path / "run", "summary.json")
     head, relation, _ = _train_row(folder)
-    found = predict_links(tmp_path / "run", [Query(head, relation, None)], top=66, device="cpu").answers[0]
-    scores = torch.tensor([answer.score for answer in found if not answer.known], dtype=torch.float64)
+    (answers,) = predict_links(tmp_path / "run", [Query(head, relation, None)], top=66, device="cpu").answers
+    scores = torch.tensor([answer.score for answer in answers if not answer.known], dtype=torch.float64)
     others = (scores / temperature).logsumexp(0)
-    for answer in found:
-        # Against all that are not known, and itself.
-        own = torch.tensor(answer.score / temperature, dtype=torch.float64)
-        total = torch.logaddexp(others, own) if answer.known else others
-        assert answer.probability == pytest.approx((own - total).exp().item())
+    for answer in answers:
+        score = torch.tensor(answer.score / temperature, dtype=torch.float64)
+        total = torch.logaddexp(others, score) if answer.known else others
+        assert answer.probability == pytest.approx((score - total).exp().item())
 
 
-def test_scores_that_are_no_numbers_come_last(run: Path, tmp_path: Path) -> None:
+def test_scores_of_nan_come_last(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
     model = LinkPredictor.from_pretrained(tmp_path / "run" / "model")
     with torch.no_grad():
@@ -209,7 +209,7 @@ def test_scores_that_are_no_numbers_come_last(run: Path, tmp_path: Path) -> None
     assert 0 < lost and set(scores[lost:]) == {None}
 
 
-def test_a_terminal_without_our_letters_shows_what_it_can(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_of_ascii_shows_the_answers(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, encoding="ascii", write_through=True))
     monkeypatch.setattr("sys.argv", ["magna", "predict", str(run), "--head", "town 05", "--relation", "in"])
@@ -233,33 +233,33 @@ def test_a_model_that_diverged_in_its_last_step_is_no_result(config: Config, tmp
     assert not (tmp_path / "run" / "summary.json").exists() and not (tmp_path / "run" / "model").exists()
 
 
-def test_files_hold_what_is_printed(run: Path, folder: Path, tmp_path: Path) -> None:
+def test_files_hold_the_printed_answers(run: Path, folder: Path, tmp_path: Path) -> None:
     head, relation, tail = _train_row(folder)
     (tmp_path / "queries.tsv").write_text(f"head\trelation\ttail\n{head}\t{relation}\t?\n\n\t{relation}\t{tail}\n")
     queries = read_queries(tmp_path / "queries.tsv")
     assert queries == [Query(head, relation, None), Query(None, relation, tail)]
     (tmp_path / "queries.csv").write_text(f'"{head}",{relation}\n')
     assert read_queries(tmp_path / "queries.csv") == queries[:1]
-    found = predict_links(run, queries, top=3, device="cpu")
-    found.write(tmp_path / "answers.csv")
+    result = predict_links(run, queries, top=3, device="cpu")
+    result.write(tmp_path / "answers.csv")
     with (tmp_path / "answers.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 6 and [row["rank"] for row in rows] == ["1", "2", "3"] * 2
     assert rows[0]["head"] == head and rows[3]["tail"] == tail
-    found.write(tmp_path / "answers.json")
-    assert json.loads((tmp_path / "answers.json").read_text()) == found.to_dict()
+    result.write(tmp_path / "answers.json")
+    assert json.loads((tmp_path / "answers.json").read_text()) == result.to_dict()
 
 
-def test_new_triples_that_are_no_news_are_counted(run: Path, folder: Path, tmp_path: Path) -> None:
+def test_repeated_new_triples_are_counted(run: Path, folder: Path, tmp_path: Path) -> None:
     row = "\t".join(_train_row(folder)) + "\n"
     (tmp_path / "new.tsv").write_text("head\trelation\ttail\n" + row)
-    found = predict_links(run, [Query("town 05", "in", None)], new_triples=tmp_path / "new.tsv", device="cpu")
-    header, again = found.notes
+    result = predict_links(run, [Query("town 05", "in", None)], new_triples=tmp_path / "new.tsv", device="cpu")
+    header, again = result.notes
     assert "begins with a header" in header and again.startswith("new.tsv repeats 1 triples")
 
 
-def test_a_random_graph_is_told_nothing(config: Config, folder: Path, tmp_path: Path) -> None:
-    """One triple more would deal all of it anew."""
+def test_a_random_graph_takes_no_new_triples(config: Config, folder: Path, tmp_path: Path) -> None:
+    """One more triple would shuffle all of it again."""
     training.train(config.with_values(["data.control=random-graph"]), run_dir=tmp_path / "run", device="cpu")
     query = Query("town 05", "in", None)
     with pytest.raises(ValueError, match="allowed: none for a run on a random graph"):
@@ -277,7 +277,7 @@ def test_data_from_elsewhere_comes_with_its_notes(run: Path, folder: Path, tmp_p
     assert evaluate_links(run, "test", device="cpu")["notes"] == []
 
 
-def test_new_triples_are_heard_without_training(run: Path, tmp_path: Path) -> None:
+def test_new_triples_count_without_training(run: Path, tmp_path: Path) -> None:
     query = Query("town 05", "in", None)
     (tmp_path / "new.tsv").write_text("town 05\tbeside\ttown 40\ntown 05\tin\tland 4\n")
     before, after = (
@@ -307,13 +307,19 @@ def test_seeds_train_one_after_the_other(config: Config, tmp_path: Path) -> None
         (["--node", "3", "--relation", "in"], "nodes and links are asked for at once"),
     ],
 )
-def test_a_wrong_question_is_one_line(run: Path, arguments: list[str], text: str) -> None:
+def test_a_wrong_query_is_one_line(run: Path, arguments: list[str], text: str) -> None:
     result = CliRunner().invoke(app, ["predict", str(run), "--device", "cpu", *arguments])
     assert result.exit_code == 2 and len(result.stderr.splitlines()) == 1
     assert any(part in result.stderr for part in text.split("|"))
 
 
-def test_of_many_questions_the_wrong_one_is_named(run: Path) -> None:
+@pytest.mark.parametrize("query", ["town 05", ("town 05", "in"), ["town 05", "in", None]])
+def test_a_query_is_a_query_or_a_tuple_of_three(run: Path, query: Any) -> None:
+    with pytest.raises(ValueError, match=r"^query is .*; allowed: Query\(head, relation, None\)"):
+        predict_links(run, [query], device="cpu")
+
+
+def test_of_many_queries_the_wrong_one_is_named(run: Path) -> None:
     with pytest.raises(ValueError, match=r"^query 2 of 2: entity is 'town 5'.*nearest"):
         predict_links(run, [Query("town 05", "in", None), Query("town 5", "in", None)], device="cpu")
 
@@ -346,20 +352,20 @@ def test_the_commands(run: Path, tmp_path: Path) -> None:
         (" \n", "line 1: it has 1 columns"),
     ],
 )
-def test_files_of_queries_say_where_they_are_wrong(tmp_path: Path, text: str, message: str) -> None:
+def test_faults_of_query_files_are_located(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "queries.tsv").write_text(text)
     with pytest.raises(ValueError, match=message):
         read_queries(tmp_path / "queries.tsv")
 
 
-def test_queries_are_read_as_triples_are(tmp_path: Path) -> None:
+def test_queries_are_read_as_triples(tmp_path: Path) -> None:
     text = "Subject\tPredicate\tObject\r\na \tr\u2028s\t?\r\n\r\n\t r\tb\x85\n"
     (tmp_path / "queries.tsv").write_bytes(text.encode())
     (tmp_path / "queries.tsv.gz").write_bytes(gzip.compress(text.encode()))
     (tmp_path / "queries.TSV.GZ").write_bytes(gzip.compress(text.encode()))
     for name in ("queries.tsv", "queries.tsv.gz", "queries.TSV.GZ"):
         assert read_queries(tmp_path / name) == [Query("a ", "r\u2028s", None), Query(None, " r", "b\x85")]
-    # Around the commas of a CSV there may be blanks, and a name in quotes may have a comma.
+    # A CSV may have blanks around commas, and a comma in a quoted name.
     (tmp_path / "queries.csv.gz").write_bytes(gzip.compress(b'head, relation, tail\n"a, b", r\n'))
     assert read_queries(tmp_path / "queries.csv.gz") == [Query("a, b", "r", None)]
     for name in ("queries.tsv.gz", "queries.csv.gz"):
@@ -372,7 +378,7 @@ def test_queries_are_read_as_triples_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "comma"), [("queries.tsv", "\t"), ("queries.csv", ",")])
-def test_an_unknown_name_is_found_in_its_file(run: Path, tmp_path: Path, name: str, comma: str) -> None:
+def test_an_unknown_name_is_located_in_its_file(run: Path, tmp_path: Path, name: str, comma: str) -> None:
     (tmp_path / name).write_text("head,relation,tail\ntown 05,in,\n\ntown 5,in,?\n".replace(",", comma))
     queries = [Query("town 05", "in", None), *read_queries(tmp_path / name)]
     with pytest.raises(ValueError, match=rf"{name}, line 4: entity is 'town 5'"):
@@ -409,8 +415,8 @@ def test_changed_triples_are_noted(run: Path, folder: Path, tmp_path: Path) -> N
     note = "changed has other triples in train than the run was trained on"
     report = evaluate(run, "test", tmp_path / "changed", device="cpu")
     assert report["notes"] == [note] and evaluate(run, device="cpu")["notes"] == []
-    found = predict_links(run, [Query("town 05", "in", None)], tmp_path / "changed", device="cpu")
-    assert found.to_dict()["notes"] == [note]
+    answers = predict_links(run, [Query("town 05", "in", None)], tmp_path / "changed", device="cpu")
+    assert answers.to_dict()["notes"] == [note]
     ask = ["--head", "town 05", "--relation", "in"]
     out = ["--out", str(tmp_path / "answers.csv")]
     for command in (["evaluate", str(run)], ["predict", str(run), *ask], ["predict", str(run), *ask, *out]):
@@ -439,12 +445,12 @@ def test_other_data_than_that_of_training_is_refused(run: Path, config: Config, 
         train.write_text(before)
 
 
-def test_labels_are_not_asked_of_a_link_predictor(run: Path) -> None:
+def test_a_link_predictor_has_no_labels(run: Path) -> None:
     with pytest.raises(ValueError, match="is a run of link prediction"):
         predict(run, device="cpu")
 
 
-def test_a_terminal_is_shown_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_gets_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     answer = {"entity": "b\x1b[2J", "score": 1.0, "probability": 0.5, "known": False}
     query = {"head": "a\x1b[2J", "relation": "r\x07", "tail": None, "answers": [answer]}
     finish(lambda: {"dataset": "towns", "queries": [query]}, verbose=False, as_json=False, show=show_links)

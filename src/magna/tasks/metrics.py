@@ -1,4 +1,4 @@
-"""Metrics, and what can be said about several of them, as pure functions."""
+"""Metrics, and statistics of several of them, as pure functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from magna.errors import MissingExtra
+from magna.errors import ArgumentError, MissingExtra
 from magna.typing import one_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def headline(metrics: Mapping[str, float]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """Where true answers stand, and what follows from it: made of the two counts of `magna.ops.rank_targets`.
+    """Ranks of true answers, from the two counts of `magna.ops.rank_targets`, and their metrics.
 
     >>> import torch
     >>> ranks = Ranks(better=torch.tensor([0, 4]), equal=torch.tensor([2, 0]))
@@ -57,8 +57,8 @@ class Ranks:
     {'mrr': 0.35, 'mr': 3.5, 'hits@1': 0.0, 'hits@3': 0.5, 'hits@10': 1.0}
     """
 
-    better: Tensor  # [T] other entities that score higher
-    equal: Tensor  # [T] that score the same
+    better: Tensor  # [T], numbers of other entities that score higher
+    equal: Tensor  # [T], numbers of other entities that score the same
 
     def __len__(self) -> int:
         return len(self.better)
@@ -70,17 +70,17 @@ class Ranks:
         return 1 + self.better.double() + below * self.equal.double()
 
     def metrics(self, tie: TieRule = "realistic") -> dict[str, float]:
-        """Mean reciprocal rank, mean rank, and the shares of ranks up to 1, 3 and 10; NaN of nothing."""
+        """Mean reciprocal rank, mean rank, and the shares of ranks up to 1, 3 and 10; NaN without ranks."""
         ranks = self.ranks(tie)
         means = [ranks.reciprocal().mean(), ranks.mean(), *((ranks <= k).double().mean() for k in (1, 3, 10))]
         return dict(zip(RANK_METRICS, (float(mean) for mean in means), strict=True))
 
     def select(self, rows: Any) -> Ranks:
-        """Those at some rows: a slice, a mask or positions."""
+        """The ranks at some rows: a slice, a mask or positions."""
         return Ranks(self.better[rows], self.equal[rows])
 
     def by(self, groups: Tensor) -> dict[int, Ranks]:
-        """Those of each group, such as a relation, in increasing order.
+        """The ranks of each group, such as a relation, in increasing order.
 
         Shapes: groups int64 [T].
         """
@@ -100,13 +100,13 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Mean, deviation and number of the values.
+    """Mean, standard deviation and number of the values.
 
     >>> spread([1.0, 2.0, 3.0])
     Spread(mean=2.0, std=1.0, size=3)
     """
     if not values:
-        raise ValueError("there are no values; allowed: one or more")
+        raise ArgumentError("values", list(values), "one or more")
     std = statistics.stdev(values) if len(values) > 1 else 0.0
     return Spread(statistics.fmean(values), std, len(values))
 
@@ -121,7 +121,7 @@ def difference(ours: Spread, theirs: Spread) -> tuple[float, float]:
 
 
 class Paired(NamedTuple):
-    """Ours minus theirs, pair by pair, and two-sided p values of its being chance."""
+    """Ours minus theirs, pair by pair, and two-sided p values."""
 
     difference: Spread
     t_test: float
@@ -129,7 +129,7 @@ class Paired(NamedTuple):
 
 
 def paired_test(ours: Sequence[float], theirs: Sequence[float]) -> Paired:
-    """Student's paired t-test and Wilcoxon's signed-rank test; pairs that are all equal tell nothing: p = 1.
+    """Student's paired t-test and Wilcoxon's signed-rank test; p = 1 if all pairs are equal.
 
     >>> result = paired_test([0.82, 0.85, 0.81], [0.80, 0.84, 0.81])
     >>> round(result.difference.mean, 3), round(result.t_test, 2)
@@ -140,11 +140,11 @@ def paired_test(ours: Sequence[float], theirs: Sequence[float]) -> Paired:
     except ModuleNotFoundError:
         raise MissingExtra("a paired test", "scipy", "paper") from None
     if len(ours) != len(theirs) or len(ours) < 2:
-        raise ValueError(f"there are {len(ours)} and {len(theirs)} values; allowed: as many of both, two or more")
-    # Shares of some hundred nodes are often equally far apart: such ties count as ties, whatever their last bits say.
+        raise ArgumentError("theirs", list(theirs), f"as many values as ours, {len(ours)}, and two or more")
+    # Differences of accuracies are often equal; rounding keeps such ties from differing in their last bits.
     differences = [round(a - b, _TIE_DIGITS) for a, b in zip(ours, theirs, strict=True)]
     if not any(differences):
         return Paired(spread(differences), 1.0, 1.0)
-    # Equal differences leave the t-test nothing to divide by: they are no chance.
+    # Equal differences have no variance to divide by.
     t_test = float(stats.ttest_rel(ours, theirs).pvalue) if len(set(differences)) > 1 else 0.0
     return Paired(spread(differences), t_test, float(stats.wilcoxon(differences).pvalue))
