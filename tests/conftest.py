@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from magna.ops.backend.registry import KERNELS, MODULES, kernels, why_not
-from tests.support.running import device_of
+from tests.support.running import device_of, interpreted
 
 
 @pytest.fixture(autouse=True)
@@ -33,13 +33,16 @@ def _where_it_runs(backend: str) -> str:
     return backend
 
 
-@pytest.fixture(params=["reference", *MODULES])
+FUSED = [pytest.param(name, marks=pytest.mark.slow) if interpreted(name) else name for name in MODULES]
+
+
+@pytest.fixture(params=["reference", *FUSED])
 def backend(request: pytest.FixtureRequest) -> str:
     """Every backend."""
     return _where_it_runs(request.param)
 
 
-@pytest.fixture(params=list(MODULES))
+@pytest.fixture(params=FUSED)
 def fused(request: pytest.FixtureRequest) -> str:
     """Every backend but the reference."""
     return _where_it_runs(request.param)
@@ -50,10 +53,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
     """How often each kernel of each backend was called, as calls["cpu", "hop"]."""
     counter: Counter[tuple[str, str]] = Counter()
 
-    def counted(backend: str, name: str):
+    def counted(backend: str, name: str) -> Callable[..., Any]:
         kernel = getattr(kernels(backend), name)
 
-        def call(*args, **kwargs):
+        def call(*args: Any, **kwargs: Any) -> Any:
             counter[backend, name] += 1
             return kernel(*args, **kwargs)
 

@@ -151,7 +151,7 @@ def graph_for(backend: Backend, typed: bool = False) -> Graph:
     return Graph.from_edge_index(EDGES, 3, torch.tensor([0, 1, 1, 0]) if typed else None).to(device_of(backend))
 
 
-def placed(arguments: dict, graph: Graph) -> dict:
+def placed(arguments: Options, graph: Graph) -> Options:
     return {
         name: value.to(graph.device) if isinstance(value, torch.Tensor) and value.device.type == "cpu" else value
         for name, value in arguments.items()
@@ -159,31 +159,39 @@ def placed(arguments: dict, graph: Graph) -> dict:
 
 
 @pytest.mark.parametrize(("changed", "message"), DIFFUSION)
-def test_attention_diffusion(backend: Backend, changed: dict, message: str) -> None:
+def test_attention_diffusion(backend: Backend, changed: Options, message: str) -> None:
     graph = graph_for(backend)
-    arguments: Options = {"x": X, "attention": ATTENTION, "K": 2, "alpha": 0.1, "backend": backend} | changed
+    arguments: Options = {
+        "graph": graph,
+        "x": X,
+        "attention": ATTENTION,
+        "K": 2,
+        "alpha": 0.1,
+        "backend": backend,
+    } | changed
     with pytest.raises(ValueError, match=message):
-        attention_diffusion(**{"graph": graph} | placed(arguments, graph))
+        attention_diffusion(**placed(arguments, graph))
 
 
 @pytest.mark.parametrize(("changed", "message"), SOFTMAX)
-def test_edge_softmax(backend: Backend, changed: dict, message: str) -> None:
+def test_edge_softmax(backend: Backend, changed: Options, message: str) -> None:
     graph = graph_for(backend)
-    arguments: Options = {"scores": torch.zeros(4, 2), "backend": backend} | changed
+    arguments: Options = {"graph": graph, "scores": torch.zeros(4, 2), "backend": backend} | changed
     with pytest.raises(ValueError, match=message):
-        edge_softmax(**{"graph": graph} | placed(arguments, graph))
+        edge_softmax(**placed(arguments, graph))
 
 
 @pytest.mark.parametrize(("changed", "message"), SCORES)
-def test_edge_scores(backend: Backend, changed: dict, message: str) -> None:
+def test_edge_scores(backend: Backend, changed: Options, message: str) -> None:
     arguments: Options = {"source": NODES, "target": NODES, "backend": backend} | changed
     graph = graph_for(backend, arguments.pop("typed", False))
+    arguments = {"graph": graph} | arguments
     with pytest.raises(ValueError, match=message):
-        edge_scores(**{"graph": graph} | placed(arguments, graph))
+        edge_scores(**placed(arguments, graph))
 
 
 @pytest.mark.parametrize(("changed", "message"), VECTOR)
-def test_head_scores(backend: Backend, changed: dict, message: str) -> None:
+def test_head_scores(backend: Backend, changed: Options, message: str) -> None:
     arguments: Options = {"x": X, "vector": torch.ones(2, 5), "backend": backend} | changed
     with pytest.raises(ValueError, match=message):
         head_scores(**placed(arguments, graph_for(backend)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -36,6 +37,8 @@ from tests.support.graphs import random_graph
 from tests.support.operators import Problem
 from tests.support.running import device_of, interpreted
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Iterator[None]:
@@ -52,7 +55,7 @@ def learn(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor.detach().clone().requires_grad_() for tensor in tensors)
 
 
-def dense_samples(x: Tensor) -> Iterator[tuple[FusedOp, tuple]]:
+def dense_samples(x: Tensor) -> Iterator[tuple[FusedOp[Any], tuple[Any, ...]]]:
     """Those of Triton alone, of x [G, N, C]."""
     rows, low = x[:, 0], x[:, 0].bfloat16()  # [G, C]
     grad = low @ low.T
@@ -74,7 +77,7 @@ def dense_samples(x: Tensor) -> Iterator[tuple[FusedOp, tuple]]:
         yield linear_backward_op, (grad, low, rows, low, grad if adds else None, adds, adds)
 
 
-def op_samples(fused: Backend) -> Iterator[tuple[FusedOp, tuple]]:
+def op_samples(fused: Backend) -> Iterator[tuple[FusedOp[Any], tuple[Any, ...]]]:
     """Every registered op with arguments."""
     p = problem_for(fused)
     packed, attention = pack(p.graph), p.attention.detach()
@@ -137,7 +140,7 @@ def test_every_op_passes_opcheck(fused: Backend) -> None:
 def test_every_op_runs_on_the_device_of_its_tensors(fused: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     entered: list[Tensor] = []
 
-    def device_of(tensor: Tensor) -> AbstractContextManager:
+    def device_of(tensor: Tensor) -> AbstractContextManager[None]:
         entered.append(tensor)
         return nullcontext()
 
@@ -149,7 +152,7 @@ def test_every_op_runs_on_the_device_of_its_tensors(fused: Backend, monkeypatch:
 
 
 def test_the_short_way_gives_the_same_bits(fused: Backend) -> None:
-    def results(call: Callable, arguments: tuple) -> list[Tensor]:
+    def results(call: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Tensor]:
         actual = call(*arguments)
         outputs = list(actual) if isinstance(actual, tuple | list) else [actual]
         passed = [t for a in arguments for t in (a if isinstance(a, list) else [a])]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -25,24 +25,25 @@ from tests.support.graphs import odd_graphs, random_graph, star, uniform
 from tests.support.operators import Options, Problem, diffuse, gradient, softmax
 from tests.support.running import device_of, interpreted
 
+Calls = Counter[tuple[str, str]]
 DROPS: Options = {"dropout": 0.4, "feature_dropout": 0.3, "seed": 5}
 ODD = list(odd_graphs(2))
 
 
 @pytest.fixture(autouse=True)
-def only_this_backend(poisoned: None, request: pytest.FixtureRequest, calls: Counter) -> Iterator[None]:
+def only_this_backend(poisoned: None, request: pytest.FixtureRequest, calls: Calls) -> Iterator[None]:
     fused = request.getfixturevalue("fused") if "fused" in request.fixturenames else None
     yield
     assert fused is None or {backend for backend, _ in calls} <= {fused}
 
 
-def hops_ran(calls: Counter, fused: Backend) -> tuple[int, int]:
+def hops_ran(calls: Calls, fused: Backend) -> tuple[int, int]:
     return calls[fused, "hop"], calls[fused, "hop_backward"]
 
 
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("drops", [{}, DROPS], ids=["plain", "dropout"])
-def test_diffusion_on_odd_graphs(fused: Backend, calls: Counter, name: str, drops: Options) -> None:
+def test_diffusion_on_odd_graphs(fused: Backend, calls: Calls, name: str, drops: Options) -> None:
     # Dropout takes long in the interpreter; two pieces are a hub too.
     graph = odd_graphs((70 if drops else 300) if interpreted(fused) else 5000)[name]
     problem = Problem.of(graph, heads=2, width=3, K=2, device=device_of(fused))
@@ -65,7 +66,7 @@ def test_longer_pieces_give_the_same(fused: Backend, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_softmax_on_odd_graphs(fused: Backend, calls: Counter, name: str) -> None:
+def test_softmax_on_odd_graphs(fused: Backend, calls: Calls, name: str) -> None:
     problem = Problem.of(odd_graphs(300 if interpreted(fused) else 5000)[name], heads=3, device=device_of(fused))
     actual = softmax(problem, fused)
     assert calls[fused, "edge_softmax"] == calls[fused, "edge_softmax_backward"] == 1
@@ -99,7 +100,7 @@ def test_hub_of_a_hundred_thousand_edges(fused: Backend) -> None:
 
 
 @pytest.mark.parametrize("K", [1, 2, 5])
-def test_alpha_per_head(fused: Backend, calls: Counter, K: int) -> None:
+def test_alpha_per_head(fused: Backend, calls: Calls, K: int) -> None:
     problem = Problem.of(random_graph(6, 12), heads=3, device=device_of(fused))
     alpha = torch.tensor([0.1, 0.4, 1.0], dtype=torch.float64, device=problem.x.device)
     actual = diffuse(problem, fused, K=K, alpha=alpha)
@@ -116,7 +117,7 @@ def test_fixed_alpha_has_no_other_gradient(fused: Backend) -> None:
 @pytest.mark.parametrize(
     ("K", "heads", "width"), [(1, 2, 3), (2, 1, 1), (2, 3, 4), (3, 2, 5), (5, 2, 7), (5, 3, 1), (9, 2, 9)]
 )
-def test_recompute_equals_save(fused: Backend, calls: Counter, K: int, heads: int, width: int, drops: Options) -> None:
+def test_recompute_equals_save(fused: Backend, calls: Calls, K: int, heads: int, width: int, drops: Options) -> None:
     if interpreted(fused) and ((K, heads) not in [(2, 3), (5, 2)] or not drops):
         pytest.skip("takes long in the interpreter, and other sizes and dropout are tested there")
     graph = random_graph(4, 7) if interpreted(fused) else random_graph(50, 300)
@@ -177,7 +178,7 @@ def test_dropout_over_many_hops(fused: Backend, K: int) -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.4, 1.0])
-def test_exact_and_its_gradients(fused: Backend, calls: Counter, alpha: float) -> None:
+def test_exact_and_its_gradients(fused: Backend, calls: Calls, alpha: float) -> None:
     problem = Problem.of(random_graph(6, 12), device=device_of(fused))
     alphas = torch.tensor([alpha, 0.5], dtype=torch.float64, device=problem.x.device)
     actual = diffuse(problem, fused, alpha=alphas, mode="exact", tolerance=1e-11)
@@ -229,7 +230,7 @@ def test_top_k_with_ties(backend: Backend, k: int, shared: bool) -> None:
 
 @pytest.mark.parametrize("shared", [False, True], ids=["per head", "shared"])
 @pytest.mark.parametrize("options", [{}, {"edge_dropout": 0.5, "seed": 3}])
-def test_top_k_and_its_gradient(fused: Backend, calls: Counter, shared: bool, options: Options) -> None:
+def test_top_k_and_its_gradient(fused: Backend, calls: Calls, shared: bool, options: Options) -> None:
     graph = random_graph(6, 40) if interpreted(fused) else random_graph(50, 600)
     problem = Problem.of(graph, heads=3, device=device_of(fused))
     actual = softmax(problem, fused, top_k=3, top_k_shared=shared, **options)
@@ -334,7 +335,7 @@ def scores_with_grads(backend: Backend, graph: Graph, heads: int, typed: bool, s
 
 @pytest.mark.parametrize("typed", [False, True], ids=["untyped", "typed"])
 @pytest.mark.parametrize("slope", [0.0, 0.2, 1.5])
-def test_edge_scores(fused: Backend, calls: Counter, typed: bool, slope: float) -> None:
+def test_edge_scores(fused: Backend, calls: Calls, typed: bool, slope: float) -> None:
     for name, graph in odd_graphs(70 if interpreted(fused) else 5000).items():
         if interpreted(fused) and slope != 0.2 and name == "hub":
             continue
@@ -367,7 +368,7 @@ def node_scores_with_grads(backend: Backend, x: Tensor, vector: Tensor, tanh: bo
 @pytest.mark.parametrize(
     "shape", [(0, 2, 3), (1, 1, 1), (5, 3, 7), (130, 2, 8), (3, 1, 65), (300, 1, 20), (70, 1, 300)]
 )
-def test_node_scores_of_odd_sizes(fused: Backend, calls: Counter, shape: tuple[int, int, int], tanh: bool) -> None:
+def test_node_scores_of_odd_sizes(fused: Backend, calls: Calls, shape: tuple[int, int, int], tanh: bool) -> None:
     x, vector = (
         uniform(*size, seed=i, low=-3, high=3).to(device_of(fused)) for i, size in enumerate((shape, shape[1:]))
     )
@@ -396,7 +397,7 @@ def test_node_scores_of_extreme_features(fused: Backend) -> None:
 
 
 @pytest.mark.parametrize("pairs", ["pairs", "edges", "numbers", "large numbers"])
-def test_the_same_edges_are_left_out(fused: Backend, calls: Counter, pairs: str) -> None:
+def test_the_same_edges_are_left_out(fused: Backend, calls: Calls, pairs: str) -> None:
     for graph in odd_graphs(70 if interpreted(fused) else 5000).values():
         graph = graph.to(device_of(fused))
         number = torch.arange(graph.num_edges, device=graph.device) // 3
@@ -610,9 +611,10 @@ def test_no_silent_fallback(name: Backend, monkeypatch: pytest.MonkeyPatch) -> N
     problem = Problem.of(random_graph(4, 6))
     monkeypatch.setitem(MODULES, name, "magna.ops.no_such_module")
     assert choose("auto", torch.device("cpu")) != name
-    for call in (
+    calls: list[Callable[[], Tensor]] = [
         lambda: attention_diffusion(problem.x, problem.attention, problem.graph, K=2, alpha=0.1, backend=name),
         lambda: edge_softmax(problem.scores, problem.graph, backend=name),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(ValueError, match=f"backend is '{name}'; allowed: one that runs .*; try backend='auto'"):
             call()

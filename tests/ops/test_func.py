@@ -28,13 +28,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 def layer(backend: Backend, **options: Any) -> MAGNAConv:
     torch.manual_seed(0)
-    return MAGNAConv(C, 4, heads=2, K=2, backend=backend, **options).to(device_of(backend), torch.float64)
+    hops = {} if options.get("mode") == "exact" else {"K": 2}
+    return MAGNAConv(C, 4, heads=2, backend=backend, **hops, **options).to(device_of(backend), torch.float64)
 
 
 def energy(conv: MAGNAConv, edges: Tensor | Graph) -> Callable[[Mapping[str, Tensor], Tensor], Tensor]:
     def of(parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
         torch.manual_seed(3)
-        return functional_call(conv, dict(parameters), (x, edges)).square().sum()
+        out: Tensor = functional_call(conv, dict(parameters), (x, edges))
+        return out.square().sum()
 
     return of
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +28,8 @@ from tests.support.running import device_of
 
 ALPHA = 0.3
 TIGHT: Options = {"rtol": 1e-10, "atol": 1e-12}
+
+Case = Callable[[int], tuple[Graph, Tensor]]
 
 
 @pytest.fixture
@@ -149,7 +153,7 @@ def test_exact_meets_the_closed_form(backend: Backend, graph: Graph, attention: 
 
 @pytest.mark.parametrize("case", [ring, turning])
 @pytest.mark.parametrize("alpha", [0.4, 0.8])
-def test_lemma_eigenvalues(backend: Backend, case, alpha: float) -> None:
+def test_lemma_eigenvalues(backend: Backend, case: Case, alpha: float) -> None:
     graph, attention = case(7)
     eigenvalues = torch.linalg.eigvals(attention_matrix(attention, graph)[0])
     if case is turning:
@@ -160,7 +164,7 @@ def test_lemma_eigenvalues(backend: Backend, case, alpha: float) -> None:
 
 
 @pytest.mark.parametrize("case", [ring, turning])
-def test_lemma_is_a_series(case) -> None:
+def test_lemma_is_a_series(case: Case) -> None:
     graph, attention = case(7)
     eigenvalues = torch.linalg.eigvals(attention_matrix(attention, graph)[0])
     series = sum(ALPHA * ((1 - ALPHA) * eigenvalues) ** hop for hop in range(hops_for(1e-12, ALPHA)))
@@ -168,7 +172,7 @@ def test_lemma_is_a_series(case) -> None:
 
 
 @pytest.mark.parametrize("case", [ring, turning])
-def test_proposition_2_ratio_of_laplacian_eigenvalues(backend: Backend, case) -> None:
+def test_proposition_2_ratio_of_laplacian_eigenvalues(backend: Backend, case: Case) -> None:
     graph, attention = case(7)
     values, vectors = torch.linalg.eig(attention_matrix(attention, graph)[0])
     diffused = operator_matrix(graph, attention, backend, mode="exact", tolerance=1e-13, alpha=ALPHA)
@@ -193,7 +197,7 @@ def test_proposition_2_low_frequencies_grow_and_high_ones_shrink() -> None:
 
 
 @pytest.mark.parametrize("case", [ring, turning])
-def test_eigenvectors_are_shared(backend: Backend, case) -> None:
+def test_eigenvectors_are_shared(backend: Backend, case: Case) -> None:
     graph, attention = case(7)
     values, vectors = torch.linalg.eig(attention_matrix(attention, graph)[0])
     diffused = operator_matrix(graph, attention, backend, mode="exact", tolerance=1e-13, alpha=ALPHA).to(vectors)
@@ -319,7 +323,7 @@ def test_geometric_weights_are_alpha(backend: Backend) -> None:
     problem = Problem.of(random_graph(6, 12), device=device_of(backend))
     alpha = torch.tensor([0.1, 0.7], dtype=torch.float64, device=problem.x.device)
 
-    def apply(**options) -> Tensor:
+    def apply(**options: Any) -> Tensor:
         return attention_diffusion(problem.x, problem.attention, problem.graph, backend=backend, **options)
 
     torch.testing.assert_close(apply(theta=geometric_weights(alpha, 3)), apply(K=3, alpha=alpha), rtol=0, atol=0)

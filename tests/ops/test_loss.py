@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -24,12 +24,12 @@ from tests.support.running import device_of, interpreted
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 
-@pytest.fixture(params=["blocked", "triton"])
+@pytest.fixture(params=["blocked", pytest.param("triton", marks=pytest.mark.slow)])
 def blocked(request: pytest.FixtureRequest) -> LossBackend:
     """Every implementation that walks the entities in blocks."""
     if request.param == "triton" and (reason := why_not("triton", device_of("triton"))):
         pytest.skip(reason)
-    return request.param
+    return cast(LossBackend, request.param)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from tests.support.operators import Options, Problem
 from tests.support.running import device_of, interpreted
 
 
-def remaining(problem: Problem, fused: Backend, memory: Memory, **options) -> list[Tensor]:
+def remaining(problem: Problem, fused: Backend, memory: Memory, **options: Any) -> list[Tensor]:
     x, attention = problem.x.clone().requires_grad_(), problem.attention.requires_grad_()
 
     def forward() -> object:

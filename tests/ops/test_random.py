@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -52,8 +54,8 @@ def chi_square(cells: Tensor, count: int) -> float:
     """Standard deviations between the cells and a uniform distribution."""
     actual = torch.bincount(cells, minlength=count).double()
     expected = cells.numel() / count
-    statistic = ((actual - expected) ** 2 / expected).sum().item()
-    return (statistic - (count - 1)) / (2 * (count - 1)) ** 0.5
+    statistic: float = ((actual - expected) ** 2 / expected).sum().item()
+    return (statistic - (count - 1)) / math.sqrt(2 * (count - 1))
 
 
 def together(a: Tensor, b: Tensor) -> float:

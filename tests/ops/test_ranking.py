@@ -114,8 +114,8 @@ def test_any_scores_and_filters() -> None:
     st = hypothesis.strategies
     number = st.sampled_from([-math.inf, -1.0, 0.0, 0.5, 1.0, math.inf, math.nan])
 
-    @hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
-    @hypothesis.given(data=st.data())
+    @hypothesis.settings(max_examples=60, deadline=None, derandomize=True)  # type: ignore[untyped-decorator]
+    @hypothesis.given(data=st.data())  # type: ignore[untyped-decorator]
     def check(data: Any) -> None:
         entities, queries = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))
         entity = st.integers(0, entities - 1)

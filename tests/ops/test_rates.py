@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 import torch
@@ -17,11 +18,11 @@ CPU = torch.device("cpu")
 
 
 class Watching(TorchDispatchMode):
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
 
 
-WATCHED: dict[str, Callable[[], AbstractContextManager]] = {
+WATCHED: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "inference mode": torch.inference_mode,
     "fake tensors": FakeTensorMode,
     "a dispatch mode": Watching,

@@ -61,6 +61,9 @@ class Capturable(TorchDispatchMode):
         "equal",
     )
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
         assert name not in self.REFUSED, name

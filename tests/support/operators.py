@@ -63,7 +63,7 @@ class Problem:
         )
 
 
-def diffuse(problem: Problem, backend: Backend, *, attention: Tensor | None = None, **options) -> Results:
+def diffuse(problem: Problem, backend: Backend, *, attention: Tensor | None = None, **options: Any) -> Results:
     """The output of `attention_diffusion` and the gradient of everything that can have one."""
     leaves: Options = {"x": problem.x, "attention": problem.attention if attention is None else attention}
     if not options.keys() & {"alpha", "K"}:
@@ -76,7 +76,7 @@ def diffuse(problem: Problem, backend: Backend, *, attention: Tensor | None = No
     return {"out": out.detach()} | {name: gradient(leaf) for name, leaf in leaves.items()}
 
 
-def softmax(problem: Problem, backend: Backend, **options) -> Results:
+def softmax(problem: Problem, backend: Backend, **options: Any) -> Results:
     """The output of `edge_softmax` and the gradient of the scores."""
     scores = problem.scores.detach().clone().requires_grad_()
     out = edge_softmax(scores, problem.graph, backend=backend, **options)
@@ -89,7 +89,7 @@ def gradient(leaf: Tensor) -> Tensor:
     return leaf.grad
 
 
-def operator_matrix(graph: Graph, attention: Tensor, backend: Backend, **options) -> Tensor:
+def operator_matrix(graph: Graph, attention: Tensor, backend: Backend, **options: Any) -> Tensor:
     """The matrix [N, N] of a diffusion with one head: what it does to each unit vector."""
     device = device_of(backend)
     unit = torch.eye(graph.num_nodes, dtype=torch.float64, device=device)[:, None, :]

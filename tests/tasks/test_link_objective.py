@@ -123,7 +123,7 @@ def test_a_step_can_be_captured(case: dict[str, Any]) -> None:
             # As `step_precision` does it on a GPU.
             with torch.autocast("cpu", torch.bfloat16, enabled=rough, cache_enabled=False):
                 loss = objective.loss(model, batch)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -332,6 +332,6 @@ def test_bfloat16_products_give_nearly_the_same_loss() -> None:
     exact = objective.loss(model, batch)
     with torch.autocast("cpu", torch.bfloat16):
         loss = objective.loss(model, batch)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     assert loss.dtype == torch.float32 and 0 < abs(loss.item() - exact.item()) < 0.02
     assert all(parameter.grad is not None for parameter in model.parameters())

@@ -99,7 +99,7 @@ def _epoch(task: NodeClassification, model: nn.Module, config: Config) -> float:
     for batch in task.batches():
         loss = task.loss(model, batch, 0)
         adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), config.train.clip)
         adam.step()
     task.evaluate(model, "valid")

@@ -75,7 +75,7 @@ def _turn(call: Call, device: torch.device) -> list[float]:
 def elapsed_ms(call: Call, device: torch.device, calls: int = 1) -> float:
     """Milliseconds a call; on a GPU between two CUDA events, with the launches that the GPU waits for."""
     if device.type == "cuda":
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         start.record()
         for _ in range(calls):
@@ -91,7 +91,7 @@ def elapsed_ms(call: Call, device: torch.device, calls: int = 1) -> float:
 
 def as_cuda_graph(step: Step) -> Step:
     """The step as a CUDA graph: one launch replays all of its kernels on the same tensors."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):

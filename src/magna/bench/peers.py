@@ -158,7 +158,7 @@ class TorchCSR:
             return "only measured in float32"
         if problem.graph.num_nodes > 5_000:
             return "its gradient forms a dense product of all pairs of nodes"
-        pairs = problem.graph.edge_index.unique(dim=1)  # type: ignore[no-untyped-call]
+        pairs = problem.graph.edge_index.unique(dim=1)
         if pairs.size(1) < problem.graph.num_edges:
             return "it refuses parallel edges"
         return None

@@ -119,5 +119,5 @@ def is_plain_call(module: nn.Module) -> bool:
         module._backward_hooks,
         module._backward_pre_hooks,
     )
-    watched = any(hooks) or torch_module._has_any_global_hook()  # type: ignore[no-untyped-call]
+    watched = any(hooks) or torch_module._has_any_global_hook()
     return not watched and module._compiled_call_impl is None

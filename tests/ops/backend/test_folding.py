@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.running import interpreted
 from torch import Tensor
 
 from magna.graph import Graph
@@ -17,6 +18,8 @@ from magna.typing import Backend, Memory
 
 TRIALS, HEADS, WIDTH = 3, 2, 5
 BACKENDS: list[Backend] = [name for name in ("cpu", "triton") if backends.why_not(name, torch.device("cpu")) is None]
+# The interpreter of Triton is slow.
+FUSED = [pytest.param(name, marks=pytest.mark.slow) if interpreted(name) else name for name in BACKENDS]
 
 
 @pytest.fixture
@@ -29,7 +32,7 @@ def draw(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", FUSED)
 @pytest.mark.parametrize("top_k", [None, 2])
 def test_scores_softmax_and_hops_of_each_trial(graph: Graph, backend: Backend, top_k: int | None) -> None:
     source, target = draw(TRIALS, 7, HEADS), draw(TRIALS, 7, HEADS) + 1
@@ -53,7 +56,7 @@ def test_scores_softmax_and_hops_of_each_trial(graph: Graph, backend: Backend, t
             torch.testing.assert_close(part.grad[trial], part_alone.grad)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", FUSED)
 @pytest.mark.parametrize("axis", [None, 0, 2])
 def test_each_trial_has_its_rates_of_each_hop(graph: Graph, backend: Backend, axis: int | None) -> None:
     """A rate so high that what passes is told from what is dropped; 0 leaves all as it is."""
@@ -100,7 +103,7 @@ def test_trials_that_learn_save_their_states(graph: Graph, memory: Memory, monke
     assert bytes_asked == ([2 * x.numel() * 4] if memory == "auto" else [])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", FUSED)
 @pytest.mark.parametrize("axes", [(0, 0), (None, 0), (1, None)])
 def test_node_scores_of_each_trial(backend: Backend, axes: tuple[int | None, int | None]) -> None:
     shapes = [(7, HEADS, WIDTH), (HEADS, WIDTH)]
@@ -115,7 +118,7 @@ def test_node_scores_of_each_trial(backend: Backend, axes: tuple[int | None, int
     torch.testing.assert_close(outs[backend], outs["reference"])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", FUSED)
 def test_each_trial_leaves_out_edges_at_its_own_rate(graph: Graph, backend: Backend) -> None:
     scores, seed = torch.zeros(30, HEADS), torch.tensor([5])
 
@@ -128,7 +131,7 @@ def test_each_trial_leaves_out_edges_at_its_own_rate(graph: Graph, backend: Back
         assert torch.equal(together[trial], remaining(rate, "reference"))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", FUSED)
 def test_each_trial_leaves_out_edges_of_its_own(graph: Graph, backend: Backend) -> None:
     scores, seeds = torch.zeros(30, HEADS), torch.tensor([[5], [6], [7]])
 
@@ -141,7 +144,7 @@ def test_each_trial_leaves_out_edges_of_its_own(graph: Graph, backend: Backend) 
     assert not torch.equal(together[0], together[1])
 
 
-@pytest.mark.parametrize("backend", ["reference", *BACKENDS])
+@pytest.mark.parametrize("backend", ["reference", *FUSED])
 def test_exact_mode_of_each_trial(graph: Graph, backend: Backend) -> None:
     x, alpha = draw(TRIALS, 7, HEADS, WIDTH), torch.tensor([0.2, 0.5, 0.9])
     attention = edge_softmax(draw(30, HEADS), graph, backend=backend)
@@ -154,7 +157,7 @@ def test_exact_mode_of_each_trial(graph: Graph, backend: Backend) -> None:
         torch.testing.assert_close(together[trial], solve(x[trial], alpha[trial]), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", FUSED)
 @pytest.mark.parametrize("shared", [True, False])
 def test_dropout_has_each_trials_rate(backend: Backend, shared: bool) -> None:
     rates = torch.tensor([0.0, 0.3, 0.8])
@@ -171,7 +174,7 @@ def test_dropout_has_each_trials_rate(backend: Backend, shared: bool) -> None:
         torch.testing.assert_close(row[row > 0], torch.full_like(row[row > 0], 1 / (1 - rate)))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", FUSED)
 def test_dropout_of_a_shared_tensor_sums_its_gradients(backend: Backend) -> None:
     x, rates = draw(50).requires_grad_(), torch.tensor([0.2, 0.6])
     seed = torch.tensor([3])
@@ -180,7 +183,7 @@ def test_dropout_of_a_shared_tensor_sums_its_gradients(backend: Backend) -> None
     torch.testing.assert_close(grad * x, out.sum(0))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", FUSED)
 def test_trials_draw_different_masks(graph: Graph, backend: Backend) -> None:
     attention = torch.full((TRIALS, 30, HEADS), 0.1)
 
@@ -195,7 +198,7 @@ def test_trials_draw_different_masks(graph: Graph, backend: Backend) -> None:
     assert not torch.equal(out[0], out[1]) and not torch.equal(out[1], out[2])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", FUSED)
 def test_a_trial_drops_the_entries_that_the_definition_numbers_after_those_before_it(backend: Backend) -> None:
     x, rates, seed = draw(TRIALS, 50), torch.tensor([0.2, 0.5, 0.6]), torch.tensor([3])
     together = torch.vmap(lambda x, rate: dropout(x, rate, seed, backend=backend, validate=False))(x, rates)

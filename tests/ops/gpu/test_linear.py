@@ -25,9 +25,12 @@ DEVICE = device_of("triton")
 REASON = why_not("triton", DEVICE)
 pytestmark = [
     pytest.mark.usefixtures("poisoned"),
+    pytest.mark.slow,  # the interpreter of Triton
     pytest.mark.skipif(REASON is not None, reason=str(REASON)),
 ]
 SHAPES = [(0, 3), (1, 1), (1, 5), (7, 8), (3, 513), (37, 130), (1031, 2)]
+
+table_and_rows: Callable[..., tuple[Tensor, Tensor]] = _TableAndRows.apply
 
 
 def tensors(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -492,7 +495,7 @@ def test_a_table_and_rows_of_it(dtype: torch.dtype, few: bool, monkeypatch: pyte
     factors = tensors((31, 7))
 
     def ours(table: Tensor) -> tuple[Tensor, ...]:
-        table, rows = _TableAndRows.apply(table, index)
+        table, rows = table_and_rows(table, index)
         return table * 2, rows
 
     def theirs(table: Tensor) -> tuple[Tensor, ...]:
@@ -512,7 +515,7 @@ def test_a_table_and_rows_of_it(dtype: torch.dtype, few: bool, monkeypatch: pyte
 def test_a_table_and_rows_of_which_one_is_used(used: int) -> None:
     index = torch.tensor([2, 0, 2], device=DEVICE)
     (table,) = tensors((5, 3))
-    actual = with_grads(lambda table: _TableAndRows.apply(table, index)[used], table)
+    actual = with_grads(lambda table: table_and_rows(table, index)[used], table)
     same(actual, with_grads(lambda table: (table * 1, table[index])[used], table))
 
 
@@ -522,7 +525,7 @@ def test_the_gradient_of_a_table_may_be_shared() -> None:
     factors = tensors((5, 3), (5, 3))
 
     def ours(table: Tensor, other: Tensor) -> tuple[Tensor, ...]:
-        table, rows = _TableAndRows.apply(table, index)
+        table, rows = table_and_rows(table, index)
         return table + other, rows
 
     same(with_grads(ours, *factors), with_grads(lambda table, other: (table + other, table[index]), *factors))
@@ -559,7 +562,7 @@ def test_norm_under_the_dropout_of_each_trial(axes: tuple[int | None, ...]) -> N
         t if axis is None else torch.stack([t, t + 1, t.flip(0)], axis)
         for t, axis in zip(tensors((7, 4), (4,), (4,)), axes[1:], strict=True)
     ]
-    options: dict = {"seed": 7, "backend": "triton", "validate": False}
+    options: dict[str, Any] = {"seed": 7, "backend": "triton", "validate": False}
 
     def together(p: Rate, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return add_norm(x, None, weight, bias, p=p, **options)[1]

@@ -125,7 +125,7 @@ def fused_op(name: str, shape: Rule) -> Callable[[Callable[..., R]], FusedOp[R]]
         @wraps(function)
         def on_its_device(first: Tensor, *rest: Any) -> R:
             # Triton launches on the current GPU, which need not be the one that the tensors are on.
-            with torch.cuda.device_of(first), as_they_come(first.device):  # type: ignore[no-untyped-call]
+            with torch.cuda.device_of(first), as_they_come(first.device):
                 return function(first, *rest)
 
         return FusedOp(name, on_its_device, shape)
