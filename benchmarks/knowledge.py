@@ -35,7 +35,7 @@ EPOCHS = 32  # without a pause, as large products bring a GPU to its power limit
 # Shapes of the authors; a recipe is also measured in that of its graph.
 _SHAPE = ["model.hidden_channels=512", "model.entity_channels=100", "model.decoder=distmult", "task.batch_size=4096"]
 # They have no shallow embeddings.
-_SHAPE += ["model.skip_channels=0", "task.skip_n3=0.0", "task.skip_relation_prediction=0.0", "train.skip_lr=none"]
+_SHAPE += ["model.skip_channels=0"]
 AUTHORS = {
     "wn18rr": ["model.num_layers=3", "model.K=3", *_SHAPE],
     "fb15k-237": ["model.num_layers=2", "model.K=2", *_SHAPE],

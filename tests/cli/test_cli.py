@@ -59,7 +59,7 @@ def test_a_run_describes_its_model(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     settings = [word for each in small for word in ("--set", each)]
     assert run_magna(monkeypatch, "train", "families", "--device", "cpu", *settings) == 0
     said = capsys.readouterr().err
-    assert "× 16 MAGNA, 4 heads, K=2," in said and ", 8 shallow channels · cpu" in said
+    assert "× 16 magna, heads=4, K=2," in said and ", skip_channels=8 · cpu" in said
 
 
 VERBS: Any = typer.main.get_command(app)
@@ -84,10 +84,10 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     ("arguments", "words"),
     [
         (["train", "digit"], "did you mean 'digits'"),
-        (["train", "nowhere.toml"], "nowhere.toml is not there"),
-        (["train", "--set", "model.aplha=1"], "did you mean model.alpha"),
+        (["train", "nowhere.toml"], "recipe is 'nowhere.toml'"),
+        (["train", "--set", "model.aplha=1"], "did you mean 'model.alpha'"),
         (["train", "--set", "model.alpha=-1", "--device", "cpu"], "model.alpha is -1"),
-        (["train", "--set", "model.heads=7", "--device", "cpu"], "model.hidden_channels is 64, model.heads is 7"),
+        (["train", "--set", "model.heads=7", "--device", "cpu"], "model.heads is 7; allowed: divisors of hidden_ch"),
         (["train", "--set", "data.name=karate", "--device", "cpu"], "allowed: digits"),
         (["train", "--sedes", "3"], "--seeds"),
         (["train", "--epochs", "3"], "try --set train.epochs=VALUE or magna train --help"),
@@ -102,7 +102,7 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
         (["predict", "nowhere", "--format", "csv"], "allowed: with --out FILE"),
         (["predict", "nowhere", "--top", "3"], "allowed: with --head, --tail or --queries"),
         (["plan", "digit"], "did you mean 'digits'"),
-        (["plan", "--set", "model.aplha=1"], "did you mean model.alpha"),
+        (["plan", "--set", "model.aplha=1"], "did you mean 'model.alpha'"),
         (["evaluate"], "try magna evaluate --help"),
         (["bench", "--graph", "karate"], "--graph is 'karate'; allowed: 'cora'"),
         (["data", "get", "cora2"], "data set is 'cora2'; did you mean 'cora'?"),
@@ -175,7 +175,7 @@ def test_commands_to_copy_are_quoted(monkeypatch: pytest.MonkeyPatch, capsys: py
     out = capsys.readouterr().out
     assert f"magna predict '{folder}'\n" in out and f"magna evaluate '{folder}'\n" in out
     assert run_magna(monkeypatch, "train", folder) == 2
-    assert f"magna train --resume --run-dir '{Path(folder).resolve()}'\n" in capsys.readouterr().err
+    assert f"try resuming the run in '{Path(folder).resolve()}'\n" in capsys.readouterr().err
     (Path(folder) / "summary.json").unlink()
     assert run_magna(monkeypatch, "predict", folder) == 2
     assert "its run has not ended; try" in capsys.readouterr().err

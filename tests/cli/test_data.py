@@ -10,7 +10,8 @@ import pytest
 from tests.support.running import run_magna
 
 from magna.config.path_kind import kind_of
-from magna.config.schema import DataConfig, load_recipe
+from magna.config.schema import load_recipe
+from magna.config.tables import NodeDataOptions
 from magna.data import from_anywhere
 
 OWN = Path(__file__).parents[2] / "examples" / "own_graph"
@@ -29,7 +30,7 @@ def test_a_folder_is_a_recipe(clubs: Path) -> None:
     config = load_recipe("clubs")
     assert (config.recipe, config.data.name) == ("clubs", str(clubs.resolve()))
     assert config.data.standardise_features and config.data.undirected and config.expected.seeds == 0
-    with pytest.raises(ValueError, match="or a folder with your own data"):
+    with pytest.raises(ValueError, match="or a folder with your data"):
         load_recipe("club")
 
 
@@ -69,9 +70,11 @@ def test_a_public_name_comes_before_a_folder_of_your_own(
     assert run_magna(monkeypatch, "data", "audit", "./digits", "--json") == 0
     assert json.loads(capsys.readouterr().out)["size"]["entities"] == 2
     # Where other data is given, it is given by its path.
-    config = DataConfig("digits")
+    config = NodeDataOptions(name="digits")
     assert from_anywhere(config) == config and from_anywhere(config, "digits").name == str(triples)
-    assert from_anywhere(DataConfig("clubs")).name == str(clubs) and from_anywhere(config, "cora").name == "cora"
+    assert (
+        from_anywhere(NodeDataOptions(name="clubs")).name == str(clubs) and from_anywhere(config, "cora").name == "cora"
+    )
 
 
 @pytest.mark.parametrize(
@@ -241,4 +244,4 @@ def test_data_whose_name_no_run_folder_can_hold_is_refused(tmp_path: Path) -> No
     except OSError as error:
         pytest.skip(f"no such names on this file system: {error}")
     with pytest.raises(ValueError, match="its name is not UTF-8 text, which a run folder needs; try to"):
-        from_anywhere(DataConfig(str(folder)))
+        from_anywhere(NodeDataOptions(name=str(folder)))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.support.data import needs
 
-from magna.config.schema import DataConfig
+from magna.config.tables import NodeDataOptions
 from magna.data import load_arxiv, load_node_data
 from magna.data.ogb import load_ogb
 from magna.tasks.metrics import accuracy
@@ -58,7 +58,7 @@ def test_ogb_files_are_read(data_dir: Path) -> None:
     assert {(a, b) for a, b in zip(source.tolist(), target.tolist(), strict=True)} == {
         (b, a) for a, b in zip(source.tolist(), target.tolist(), strict=True)
     }
-    directed = load_node_data(DataConfig("ogbn-arxiv", undirected=False), data_dir)
+    directed = load_node_data(NodeDataOptions(name="ogbn-arxiv", undirected=False), data_dir)
     assert directed.edge_index.shape == (2, 2 * N)
 
 
@@ -137,7 +137,7 @@ def test_the_public_graph() -> None:
 @pytest.mark.slow
 def test_stand_in_features_are_called_so() -> None:
     needs("ogbn-arxiv")
-    data = load_node_data(DataConfig("ogbn-arxiv", features="stand-in"))
+    data = load_node_data(NodeDataOptions(name="ogbn-arxiv", features="stand-in"))
     assert data.name == "ogbn-arxiv (stand-in features)"
     assert "not comparable" in data.notes[0]
     assert data.x is not None and data.x.shape == (169_343, 42) and torch.isfinite(data.x).all()

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
-from magna.config.schema import DataConfig
+from magna.config.tables import NodeDataOptions
 from magna.data import load_new_graph, load_node_data, load_user_graph
 from magna.errors import DataError
 
@@ -42,11 +42,11 @@ def test_a_saved_pyg_data_is_read(tmp_path: Path) -> None:
     schema = load_node_data(str(tmp_path)).schema
     assert schema.class_names == ("0", "1")
     torch.save(_pyg(edge_type=torch.tensor([0, 0])), tmp_path / "new.pt")
-    new = load_new_graph(tmp_path / "new.pt", DataConfig(), schema)
+    new = load_new_graph(tmp_path / "new.pt", NodeDataOptions(), schema)
     assert new.num_relations == 4 and new.num_classes == 2
     torch.save(_pyg(edge_type=torch.tensor([0, 2])), tmp_path / "new.pt")
     with pytest.raises(ValueError, match="3 edge types; allowed: 2"):
-        load_new_graph(tmp_path / "new.pt", DataConfig(), schema)
+        load_new_graph(tmp_path / "new.pt", NodeDataOptions(), schema)
 
 
 @pytest.mark.filterwarnings("error")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.support.data import needs
 
-from magna.config.schema import DataConfig
+from magna.config.tables import NodeDataOptions
 from magna.data import NodeData, load_node_data
 from magna.data.splits import with_random_split
 from magna.paper.experiments import NUM_SPLITS
@@ -23,7 +23,7 @@ def fingerprint(data: NodeData) -> str:
 @pytest.mark.slow
 def test_digits_split_is_the_same_on_every_machine() -> None:
     public = load_node_data("digits")
-    splits = [load_node_data(DataConfig(split="random", split_seed=seed)) for seed in range(NUM_SPLITS)]
+    splits = [load_node_data(NodeDataOptions(split="random", split_seed=seed)) for seed in range(NUM_SPLITS)]
     assert len({fingerprint(data) for data in [public, *splits]}) == 11
     assert fingerprint(splits[0]) == "f80b681768dcd238"
     for data in splits:
@@ -61,23 +61,26 @@ def test_a_split_of_a_split_does_not_depend_on_the_first() -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"split_seed": -1}, "data.split_seed is -1"),
-        ({"standardise_features": True, "normalise_features": True}, "both true"),
+        ({"split_seed": -1}, "split_seed is -1"),
+        ({"standardise_features": True, "normalise_features": True}, "false with standardise_features"),
     ],
 )
 def test_wrong_settings_are_refused(config: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        DataConfig(**config)
+        NodeDataOptions(**config)
 
 
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (DataConfig("digits", undirected=False), "edges have no direction"),
-        (DataConfig("digits", split_seed=3), "split_seed is 3; allowed: 0, because digits has a split; try data.split"),
-        (DataConfig("digits", features="stand-in"), "allowed: published for digits"),
+        (NodeDataOptions(name="digits", undirected=False), "edges have no direction"),
+        (
+            NodeDataOptions(name="digits", split_seed=3),
+            "split_seed is 3; allowed: 0, because digits has a split; try data.split",
+        ),
+        (NodeDataOptions(name="digits", features="stand-in"), "allowed: published for digits"),
     ],
 )
-def test_settings_that_a_data_set_cannot_follow_are_refused(config: DataConfig, words: str) -> None:
+def test_settings_that_a_data_set_cannot_follow_are_refused(config: NodeDataOptions, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         load_node_data(config)

@@ -14,7 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magna.config.schema import Config, DataConfig
+from magna.config.schema import Config
+from magna.config.tables import NodeDataOptions
 from magna.data import NodeData, Schema, load_new_graph, load_node_data, load_user_graph, prepare
 from magna.data.audit import audit_nodes
 from magna.errors import DataError, MissingExtra
@@ -73,11 +74,11 @@ def test_both_directions_and_loops_are_types_of_their_own(folder: Path) -> None:
     assert data.num_relations == 4
     triples = {tuple(triple) for triple in torch.cat([data.edge_index, data.edge_type[None]]).T.tolist()}  # type: ignore[index]
     assert triples == {(0, 1, 0), (1, 2, 1), (4, 0, 1), (1, 0, 2), (2, 1, 3), (0, 4, 3)}
-    looped = prepare(data, DataConfig())
+    looped = prepare(data, NodeDataOptions())
     assert looped.num_relations == 5 and looped.edge_type is not None
     assert looped.edge_type[looped.edge_index[0] == looped.edge_index[1]].tolist() == [4] * 5
     assert torch.equal(looped.edge_index[1], looped.edge_index[1].sort().values)
-    directed = load_node_data(DataConfig(name=str(folder), undirected=False))
+    directed = load_node_data(NodeDataOptions(name=str(folder), undirected=False))
     assert directed.edge_index.tolist() == [[0, 1, 2, 4], [1, 2, 2, 0]] and directed.num_relations == 2
 
 
@@ -98,7 +99,7 @@ def test_spaces_quotes_and_a_mark_at_the_start_do_no_harm(folder: Path) -> None:
 def test_a_graph_without_edges_or_features_is_read(folder: Path) -> None:
     data = load_user_graph(write(folder, "id,label\na,x\nb,y\n", "source,target\n"))
     assert data.edge_index.shape == (2, 0) and data.x is None
-    assert prepare(data, DataConfig(normalise_features=True)).edge_index.tolist() == [[0, 1], [0, 1]]
+    assert prepare(data, NodeDataOptions(normalise_features=True)).edge_index.tolist() == [[0, 1], [0, 1]]
 
 
 def test_a_graph_without_edges_has_no_types(folder: Path) -> None:
@@ -115,13 +116,13 @@ def test_a_missing_split_is_drawn_and_said(folder: Path) -> None:
     assert torch.bincount(data.y[data.train]).tolist() == [6, 6]
     assert torch.unique(torch.cat([data.train, data.valid, data.test])).numel() == 20
     assert data.notes == ("no split given: 60/20/20 drawn at random, seed 0",)
-    other = load_node_data(DataConfig(name=path, split_seed=1))
+    other = load_node_data(NodeDataOptions(name=path, split_seed=1))
     assert not torch.equal(other.train, data.train)
     assert torch.equal(load_node_data(path).train, data.train)
 
 
 def test_standardised_features_and_a_new_graph_on_the_same_scale(folder: Path, tmp_path: Path) -> None:
-    config = DataConfig(name=str(folder), standardise_features=True)
+    config = NodeDataOptions(name=str(folder), standardise_features=True)
     data = load_node_data(config)
     assert data.x is not None
     assert data.x.mean(0).abs().max() < 1e-6 and torch.allclose(data.x.std(0, correction=0), torch.ones(2))
@@ -141,7 +142,7 @@ def test_standardised_features_and_a_new_graph_on_the_same_scale(folder: Path, t
 
 def test_a_constant_feature_becomes_zero(folder: Path) -> None:
     nodes = "id,one,label\n" + "".join(f"{i},0.1,{'ab'[i % 2]}\n" for i in range(9))
-    data = load_node_data(DataConfig(name=str(write(folder, nodes, "source,target\n")), standardise_features=True))
+    data = load_node_data(NodeDataOptions(name=str(write(folder, nodes, "source,target\n")), standardise_features=True))
     assert data.x is not None and data.x.abs().max() == 0
 
 
@@ -162,7 +163,7 @@ def test_a_constant_feature_becomes_zero(folder: Path) -> None:
 def test_a_new_graph_must_have_the_names_of_training(
     folder: Path, tmp_path: Path, nodes: str, edges: str, words: str
 ) -> None:
-    config = DataConfig(name=str(folder))
+    config = NodeDataOptions(name=str(folder))
     schema = load_node_data(config).schema
     with pytest.raises(ValueError, match=words):
         load_new_graph(write(tmp_path / "new", nodes, edges), config, schema)
@@ -234,7 +235,7 @@ def test_too_few_labels_for_a_split(folder: Path) -> None:
     path = str(write(folder, "id,x,label\na,1,u\nb,1,v\nc,1,\n", "source,target\na,b\n"))
     report = audit_nodes(load_node_data(path))  # the place to learn of it
     assert set(report["splits"].values()) == {0} and "too few labels to draw one" in report["notes"][-1]
-    config = Config(data=DataConfig(path))
+    config = Config(data=NodeDataOptions(name=path))
     with pytest.raises(ValueError, match="2 labelled nodes in 2 classes"):
         make_task(config, None, torch.device("cpu"))
 

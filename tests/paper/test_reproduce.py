@@ -17,11 +17,11 @@ import torch
 from tests.support.running import run_magna
 
 from magna.config.schema import SEARCH_SEEDS, Config, load_recipe
+from magna.nn.ensemble import make_model
 from magna.paper import experiments, reproduce
 from magna.paper.cells import CellStore
 from magna.paper.experiments import EXPERIMENTS, Cell, Experiment, cells
 from magna.paper.published import KNOWLEDGE_GRAPHS
-from magna.tasks.models import make_link_predictor, make_model
 from magna.training.trial_result import TrialResult
 from magna.training.trials import structure
 
@@ -75,11 +75,12 @@ def test_every_cell_has_a_model_and_a_file_of_its_own(name: str, dataset: str) -
     assert len({cell.path for cell in chosen}) == len(chosen)
     configs = [cell.config for cell in chosen]
     with torch.device("meta"):
-        for config in [*configs, *(config.with_values(EXPERIMENTS[name].quick) for config in configs)]:
+        for config in [*configs, *(experiments.quick(name, config) for config in configs)]:
             if config.task.name == "link_prediction":
-                make_link_predictor(config.model, 500, 200, typed=config.data.control != "no-types")
+                typed = config.data.control != "no-types"
+                make_model(config.model, num_entities=500, num_relations=200, typed=typed)
             else:
-                make_model(config.model, 10, 3)
+                make_model(config.model, in_channels=10, out_channels=3)
 
 
 @pytest.mark.parametrize("dataset", KNOWLEDGE_GRAPHS)

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from magna.config.schema import Config, DataConfig, ModelConfig
+from magna.config.registry import model_settings
+from magna.config.schema import Config
+from magna.config.tables import NodeDataOptions
 from magna.data import NodeData, load_digits
 from magna.tasks import NodeClassification, make_task
 from magna.tasks.nodes import consistency
@@ -45,7 +47,7 @@ def test_metrics_are_those_of_the_split(digits: NodeData) -> None:
 
 def test_the_loss_sees_training_nodes_alone(digits: NodeData) -> None:
     task = NodeClassification(digits, Config(), CPU)
-    model = task.make_model(ModelConfig(hidden_channels=8, num_layers=1, K=2))
+    model = task.make_model(model_settings(hidden_channels=8, num_layers=1, K=2))
     logits = model(task._x, task._edge_index).detach().requires_grad_()
 
     class Constant(nn.Module):
@@ -59,7 +61,7 @@ def test_the_loss_sees_training_nodes_alone(digits: NodeData) -> None:
 
 def test_evaluation_is_without_dropout(digits: NodeData) -> None:
     task = NodeClassification(digits, Config(), CPU)
-    model = task.make_model(ModelConfig(hidden_channels=8, num_layers=1, K=2, input_dropout=0.5))
+    model = task.make_model(model_settings(hidden_channels=8, num_layers=1, K=2, input_dropout=0.5))
     assert task.evaluate(model, "valid") == task.evaluate(model, "valid")
 
 
@@ -83,13 +85,13 @@ def test_passes_are_compared_where_their_mean_is_sure() -> None:
 
 
 def test_self_loops_are_a_setting(digits: NodeData) -> None:
-    without = NodeClassification(digits, replace(Config(), data=DataConfig(self_loops=False)), CPU)
+    without = NodeClassification(digits, replace(Config(), data=NodeDataOptions(self_loops=False)), CPU)
     assert NodeClassification(digits, Config(), CPU).num_edges == without.num_edges + digits.num_nodes
 
 
 @pytest.mark.parametrize("setting", [{"relation_channels": 7}, {"relation_norm": "layer"}])
 def test_settings_of_edge_types_need_edge_types(digits: NodeData, setting: dict[str, Any]) -> None:
-    model, (name,) = ModelConfig(hidden_channels=8, **setting), setting
+    model, (name,) = model_settings(hidden_channels=8, **setting), setting
     with pytest.raises(ValueError, match=f"model.{name} is .*, but the edges of digits have no types"):
         NodeClassification(digits, Config(), CPU).make_model(model)
     typed = replace(digits, edge_type=torch.zeros_like(digits.edge_index[0]), num_relations=1)

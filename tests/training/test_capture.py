@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from magna.config.schema import Config, ModelConfig
+from magna.config.registry import model_settings
+from magna.config.schema import Config
 from magna.ops import dropout
 from magna.training import capture, loop
 from magna.training import train as training
@@ -44,7 +45,7 @@ def test_capturing_leaves_weights_moments_and_chance_as_they_were() -> None:
         torch.manual_seed(3)
         x = torch.arange(8.0, device=device)
         before = torch.cuda.get_rng_state()
-        replayed = capture.captured(step, [x], adam, [weight], ModelConfig())
+        replayed = capture.captured(step, [x], adam, [weight], model_settings())
         assert torch.equal(torch.cuda.get_rng_state(), before)
         assert torch.equal(weight, torch.ones_like(weight))
         assert all(not value.any() for state in adam.state.values() for value in state.values())
@@ -92,7 +93,7 @@ def test_memory_that_is_short_while_capturing_is_said_and_given_back() -> None:
             return loss.detach()
 
         with pytest.raises(torch.OutOfMemoryError):
-            capture.captured(step, [weight.detach()], adam, [weight], ModelConfig())
+            capture.captured(step, [weight.detach()], adam, [weight], model_settings())
         # The device is as fit as before.
-        doubled = capture.captured(lambda x: 2 * x, [torch.ones(8, device=device)], adam, [weight], ModelConfig())
+        doubled = capture.captured(lambda x: 2 * x, [torch.ones(8, device=device)], adam, [weight], model_settings())
         assert doubled(torch.arange(8.0, device=device)).tolist() == list(range(0, 16, 2))

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from magna.config.schema import TrainConfig
+from magna.config.tables import TrainOptions
 from magna.errors import Diverged
 from magna.training.schedule import BestEpochs, Schedule, check_loss
 
-TRAIN = TrainConfig(epochs=10, lr=0.7, min_lr=0.1)
+TRAIN = TrainOptions(epochs=10, lr=0.7, min_lr=0.1)
 
 
 def test_the_rate_falls_along_half_a_cosine() -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast, get_args, get_type_hints
+from typing import Any, cast, get_args
 
 import pytest
 import torch
@@ -18,11 +18,12 @@ from tests.support.running import node_task
 from torch import nn
 
 from magna import MAGNAConv
-from magna.config.schema import Config, ModelConfig, TaskConfig, TrainConfig, keys, load_recipe
+from magna.config.registry import model_settings
+from magna.config.schema import Config, keys, load_recipe
 from magna.errors import Diverged
+from magna.nn.ensemble import Ensemble
 from magna.nn.hops import Hops
 from magna.tasks import NodeClassification
-from magna.tasks.models import Ensemble
 from magna.training.run_folder import RunFolder
 from magna.training.train import train
 from magna.training.trial_batch import Batch
@@ -119,8 +120,9 @@ def test_every_member_keeps_its_own_best_epoch(task: NodeClassification, tmp_pat
 
 @pytest.mark.parametrize("model", ["magna", "gat"])
 def test_the_same_trials_give_the_same_numbers(task: NodeClassification, model: str) -> None:
-    settings = {"model.name": model, "model.K": Config().model.K, "model.dropout": 0.4}
-    configs = [config().with_settings(settings | {"train.seed": s}) for s in range(3)]
+    sizes = {"hidden_channels": 8, "num_layers": 1, "heads": 2, "dropout": 0.4}
+    same = replace(config(), model=model_settings(name=model, **sizes))
+    configs = [same.with_seed(seed) for seed in range(3)]
     first, second = (train_trials(configs, task) for _ in range(2))
     assert [r.history for r in first] == [r.history for r in second]
 
@@ -296,7 +298,7 @@ def another(key: str) -> dict[str, Any]:
         return OTHER[key]
     table, name = key.split(".")
     value = getattr(getattr(config(), table), name)
-    hint = get_type_hints({"model": ModelConfig, "task": TaskConfig, "train": TrainConfig}[table])[name]
+    hint = getattr(config(), table).types()[name]
     if isinstance(value, str):
         return {key: next(choice for choice in get_args(hint) if choice != value)}
     if isinstance(value, bool):

@@ -12,7 +12,8 @@ from magna.cli.audit import show_audit
 from magna.cli.command import Result, app, command
 from magna.cli.options import Assignments, DataDir
 from magna.config.path_kind import kind_of
-from magna.config.schema import Config, DataConfig, split_key
+from magna.config.schema import Config, split_key
+from magna.config.tables import NodeDataOptions
 from magna.errors import ArgumentError
 
 # Settings for reading a graph; the other settings of the data change it for a model.
@@ -85,5 +86,5 @@ def data_audit(
     for assignment in assignments or []:
         if any(key not in _READ for key in split_key(assignment.partition("=")[0])):
             raise ArgumentError("--set", assignment, f"the settings for reading a graph, {', '.join(_READ)}")
-    config = Config(data=DataConfig(name=name)).with_values(assignments or [])
+    config = Config(data=NodeDataOptions(name=name)).with_values(assignments or [])
     return audit_nodes(load_node_data(config.data, data_dir))

@@ -101,19 +101,10 @@ def _folder_and_config(
 
 
 def _describe(config: Config, task: Any, device: Any) -> str:
-    model = config.model
-    kind = {
-        "magna": f"MAGNA, {model.heads} heads, K={model.K}, alpha={model.alpha:g}",
-        "gat": f"GAT, {model.heads} heads",
-        "diff-gcn": f"Diff-GCN, alpha={model.alpha:g}, top_k={model.top_k}",
-    }[model.name]
-    if config.task.name == "link_prediction":
-        kind += f", {model.decoder}"
-        if model.skip_channels:
-            kind += f", {model.skip_channels} shallow channels"
-    if model.members > 1:
-        kind += f", an ensemble of {model.members}"
-    return (
-        f"{task.dataset}: {task.size} · {model.num_layers} × {model.hidden_channels} {kind} · {device.type}"
-        + "".join(f"\nnote: {printable(note)}" for note in task.notes(config))
+    model = config.model.recipe_values()
+    shape = f"{model['num_layers']} × {model['hidden_channels']} " if "hidden_channels" in model else ""
+    shown = ("heads", "K", "alpha", "top_k", "decoder", "skip_channels", "members")
+    facts = [f"{name}={model[name]}" for name in shown if model.get(name) not in (None, 0)]
+    return f"{task.dataset}: {task.size} · {shape}{', '.join([config.model.name, *facts])} · {device.type}" + "".join(
+        f"\nnote: {printable(note)}" for note in task.notes(config)
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from magna.config.options import Needs, Options, option
+from magna.config.options import HUGE, Needs, Options, option
 from magna.errors import ArgumentError
 from magna.typing import (
     Backend,
@@ -33,7 +33,6 @@ _DIFFUSION = Needs("diffusion", _diffuses)
 _TRUNCATED = Needs("mode 'truncated'", lambda o: o.mode == "truncated" and _diffuses(o))
 _EXACT = Needs("mode 'exact'", lambda o: o.mode == "exact" and _diffuses(o))
 _FEED_FORWARD = Needs("feed_forward", lambda o: o.feed_forward)
-_HUGE = 1 << 24  # more channels, heads, hops or layers than anyone can mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +84,7 @@ class AttentionOptions(LayerOptions):
         needs=Needs("top_k", lambda o: o.top_k is not None),
     )
     relation_channels: int | None = option(
-        None, "Width of a relation's embedding; none: the width of the features.", low=1, high=_HUGE
+        None, "Width of a relation's embedding; none: the width of the features.", low=1, high=HUGE
     )
     relation_embedding: bool = option(
         True, "Own an embedding for each relation; false: it comes with each call.", in_recipes=False
@@ -227,7 +226,7 @@ class EncoderOptions(BlockOptions):
         True,
         "true: a linear layer to the blocks' width first; a number: to that width; false: none.",
         low=1,
-        high=_HUGE,
+        high=HUGE,
     )
     final_norm: Norm = option("none", "Norm on the last hidden states.")
     node_dropout: float = option(0.0, "Dropout of whole rows of the features.", low=0, below=1, per_trial=True)
@@ -248,11 +247,26 @@ class EncoderOptions(BlockOptions):
 class MAGNAOptions(EncoderOptions):
     """The settings of MAGNA in a recipe: its sizes, and every option of :class:`magna.MAGNA`."""
 
-    hidden_channels: int = option(64, "Width of the blocks.", low=1, high=_HUGE)
+    hidden_channels: int = option(64, "Width of the blocks.", low=1, high=HUGE)
     num_layers: int = option(2, "Number of blocks.", low=1, high=4096)
     heads: int = option(
         8, "Attention heads of each block; in head_form 'split' they divide the width.", low=1, high=4096
     )
+
+    def check(self) -> None:
+        super().check()
+        if self.unmet("heads") is not None:
+            return
+        if self.head_form == "split" and self.hidden_channels % self.heads:
+            raise ArgumentError("heads", self.heads, f"divisors of hidden_channels, {self.hidden_channels}")
+        if (
+            self.head_form == "full"
+            and not self.out_projection
+            and (self.heads > 1 or self.input_projection is not True)
+        ):
+            raise ArgumentError(
+                "out_projection", False, "true with head_form 'full', but for one head behind an input projection"
+            )
 
 
 _ENCODER = {"heads", *EncoderOptions.options()}
@@ -265,7 +279,7 @@ class LinkPredictorOptions(MAGNAOptions):
 
     num_layers: int = option(2, "Number of blocks; 0: no encoder, the decoder takes the embeddings.", low=0, high=4096)
     decoder: DecoderName = option("distmult", "Score of head, relation and tail.")
-    entity_channels: int = option(100, "Width of an entity's embedding.", low=1, high=_HUGE)
+    entity_channels: int = option(100, "Width of an entity's embedding.", low=1, high=HUGE)
     relation_source: RelationSource = option(
         "relations",
         "relations: a table of their own; entities: the first rows of the entities' table, as in the authors' code.",
@@ -274,17 +288,15 @@ class LinkPredictorOptions(MAGNAOptions):
     decoder_dropout: float = option(0.0, "Dropout on head and relation, before the decoder.", low=0, below=1)
     entity_bias: bool = option(False, "Add a learnt number for each entity to its scores; decoder 'conve' always does.")
     loop_bias: bool = option(False, "Add a learnt number for each relation to the score of the head itself.")
+    classifier_dropout: float = option(0.0, "None: a link predictor has no output head.", in_recipes=False)
     skip_channels: int = option(
-        0, "Width of second embeddings that are scored without the encoder; 0: none.", low=0, high=_HUGE
+        0, "Width of second embeddings that are scored without the encoder; 0: none.", low=0, high=HUGE
     )
 
-    def applies(self, name: str) -> bool:
-        return super().applies(name) and (self.num_layers > 0 or name in _SHARED or name not in _ENCODER)
-
-    def check_need(self, name: str) -> None:
-        super().check_need(name)
-        if not self.applies(name):
-            raise ArgumentError(name, getattr(self, name), "only with num_layers above 0")
+    def unmet(self, name: str) -> str | None:
+        if self.num_layers == 0 and name in _ENCODER and name not in _SHARED:
+            return "num_layers above 0"
+        return super().unmet(name)
 
 
 _SAMPLED = Needs("negatives above 0", lambda o: o.negatives > 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Literal, NamedTuple, Self, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar, Union, get_args, get
 from magna.errors import ArgumentError, UnknownName
 
 _KEY = "option"
+HUGE = 1 << 24  # more channels, epochs or queries than anyone can mean
 Kind = TypeVar("Kind", bound="Options")
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "none"}
 
@@ -34,7 +35,8 @@ class Option:
     below: float | None = None  # the value must be smaller than this
     per_trial: bool = False  # may differ between the trials of one batch
     in_recipes: bool = True  # false: the data or the calling module sets it
-    needs: Needs | None = None
+    needs: Needs | None = None  # condition on the options beside it
+    model_needs: Needs | None = None  # condition on the model's options
     was: tuple[str, ...] = ()  # former names
 
     @property
@@ -48,7 +50,7 @@ class Option:
         if self.above is not None:
             ends.append(f"above {self.above}")
         if self.low is not None and self.high is not None:
-            return f"{self.low} to {self.high}"
+            return f"{self.low:,} to {self.high:,}"
         if self.low is not None:
             ends.append(f"{self.low} or more")
         if self.high is not None:
@@ -87,15 +89,20 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        for name, info in self.options().items():
-            value = checked(name, getattr(self, name), self.types()[name])
-            if isinstance(value, int | float) and not isinstance(value, bool) and not info.allows(value):
-                raise ArgumentError(name, value, info.range)
-            object.__setattr__(self, name, value)
+        for name in self.options():
+            object.__setattr__(self, name, self.checked_value(name, getattr(self, name)))
         self.check()
 
     def check(self) -> None:
         """Refuse values that do not go together."""
+
+    @classmethod
+    def checked_value(cls, name: str, value: Any) -> Any:
+        """The value of one option, checked by type and range."""
+        value, info = checked(name, value, cls.types()[name]), cls.options()[name]
+        if isinstance(value, int | float) and not isinstance(value, bool) and not info.allows(value):
+            raise ArgumentError(name, value, info.range)
+        return value
 
     @classmethod
     def options(cls) -> dict[str, Option]:
@@ -106,6 +113,11 @@ class Options:
     def types(cls) -> dict[str, Any]:
         """The type of every option."""
         return hints(cls)  # type: ignore[arg-type]
+
+    @classmethod
+    def in_recipes(cls) -> list[str]:
+        """The options that a recipe may set."""
+        return [name for name, info in cls.options().items() if info.in_recipes]
 
     @classmethod
     def per_trial(cls) -> frozenset[str]:
@@ -135,32 +147,36 @@ class Options:
 
     def check_need(self, name: str) -> None:
         """Refuse a value that would do nothing."""
-        need = self.options()[name].needs
-        if need is not None and not need.holds(self):
-            raise ArgumentError(name, getattr(self, name), f"only with {need.words}")
+        if (words := self.unmet(name)) is not None:
+            raise ArgumentError(name, getattr(self, name), f"only with {words}")
 
-    def applies(self, name: str) -> bool:
-        """True if the option does something beside the others."""
+    def unmet(self, name: str) -> str | None:
+        """The condition, in words, that the option would need to do something; None if it does."""
         need = self.options()[name].needs
-        return need is None or need.holds(self)
+        return None if need is None or need.holds(self) else need.words
+
+    def applied(self) -> dict[str, Any]:
+        """The values of all options that do something beside the others."""
+        return {name: getattr(self, name) for name in self.options() if self.unmet(name) is None}
+
+    def recipe_values(self) -> dict[str, Any]:
+        """The applied values of the options that a recipe may set."""
+        return {name: value for name, value in self.applied().items() if self.options()[name].in_recipes}
 
     def changes(self) -> dict[str, Any]:
         """The values that differ from their defaults."""
         return {name: value for name in self.options() if (value := getattr(self, name)) != getattr(type(self), name)}
 
-    def applied(self) -> dict[str, Any]:
-        """The values of all options that do something beside the others."""
-        return {name: getattr(self, name) for name in self.options() if self.applies(name)}
-
     def part(self, kind: type[Kind], **values: Any) -> Kind:
         """The options of a base class alone, some of them replaced."""
         return kind(**{name: getattr(self, name) for name in kind.options()} | values)
 
-    def with_values(self, **values: Any) -> Self:
-        """The same options with some values replaced; names are checked."""
-        for name in values:
-            self.check_name(name)
-        return replace(self, **values)
+    def with_defaults(self, names: Collection[str]) -> Self:
+        """The same options with some of them at their defaults."""
+        defaults = {
+            name: getattr(type(self), name) for name in names if getattr(self, name) != getattr(type(self), name)
+        }
+        return replace(self, **defaults) if defaults else self
 
 
 @cache
@@ -204,11 +220,3 @@ def checked(name: str, value: Any, hint: Any) -> Any:
     if kind is float and not math.isfinite(value):
         raise ArgumentError(name, value, "a finite number")
     return value
-
-
-def walk(kind: type[Options]) -> Iterator[tuple[str, Any, Any, Option]]:
-    """(name, type, default, option) of every option that a recipe may set."""
-    defaults = {entry.name: entry.default for entry in fields(kind)}
-    for name, info in kind.options().items():
-        if info.in_recipes:
-            yield name, kind.types()[name], defaults[name], info

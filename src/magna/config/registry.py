@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable
+from dataclasses import dataclass, make_dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from magna.config.options import Options
+from magna.config.options import Options, option
 from magna.errors import ArgumentError, UnknownName
 
 _Class = TypeVar("_Class", bound=type[Any])
@@ -26,11 +27,25 @@ _Class = TypeVar("_Class", bound=type[Any])
 NODE_TASK, LINK_TASK = "node_classification", "link_prediction"
 
 
+class ModelSettings(Options):
+    """Base of the settings in `[model]`: the options of a model, with its name."""
+
+    name: ClassVar[str]
+    task: ClassVar[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeModelSettings(ModelSettings):
+    """Base of the settings of a node model."""
+
+    members: int = option(1, "Number of models in an ensemble, whose probabilities are averaged.", low=1, high=1024)
+
+
 class Registration(NamedTuple):
     """A model that recipes can name."""
 
     kind: type[Any]  # its class
-    options: type[Options]  # the settings of its `[model]` table beside the name
+    settings: type[ModelSettings]  # its `[model]` table
 
 
 _MODELS: dict[str, dict[str, Registration]] = {NODE_TASK: {}, LINK_TASK: {}}
@@ -66,12 +81,21 @@ def model_names(task: str) -> list[str]:
     return sorted(_MODELS[task])
 
 
+def model_settings(task: str = NODE_TASK, name: str = "magna", **values: Any) -> Any:
+    """The `[model]` table of a model with some values; unknown ones, and those that would do nothing, are refused."""
+    return find_model(task, name).settings.from_flat(values)
+
+
 def _register(task: str, name: str, options: type[Options]) -> Callable[[_Class], _Class]:
     def register(kind: _Class) -> _Class:
         known = _MODELS[task].get(name)
         if known is not None and _address(known.kind) != _address(kind):
             raise ArgumentError("name", name, f"a name that is free; it belongs to {_address(known.kind)}")
-        _MODELS[task][name] = Registration(kind, options)
+        base = NodeModelSettings if task == NODE_TASK else ModelSettings
+        bases = (base,) if options is Options else (options, base)
+        names = {"name": name, "task": task}
+        table = make_dataclass(options.__name__, [], bases=bases, frozen=True, kw_only=True, namespace=names)
+        _MODELS[task][name] = Registration(kind, table)
         return kind
 
     return register

@@ -1,315 +1,238 @@
-"""An experiment as frozen dataclasses: the one place where its defaults are written. TOML in, TOML and JSON out."""
+"""An experiment as frozen dataclasses. TOML in, TOML and JSON out."""
 
 from __future__ import annotations
 
-import difflib
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from magna.config.options import Needs, Options
 from magna.config.path_kind import kind_of
-from magna.config.toml import Range, at_least, build, checked, hints, make_range, parse, toml, toml_key, unknown
-from magna.typing import (
-    Backend,
-    Control,
-    DecoderName,
-    HeadForm,
-    HopWeights,
-    Init,
-    Memory,
-    Mode,
-    Norm,
-    Projection,
-    RelationGuess,
-    RelationSource,
+from magna.config.registry import NODE_TASK, find_model, model_names
+from magna.config.tables import (
+    TASKS,
+    ExpectedOptions,
+    LinkDataOptions,
+    LinkTask,
+    NodeDataOptions,
+    NodeTask,
+    SourceOptions,
+    TrainOptions,
 )
+from magna.config.toml import Range, make_range, parse, toml, toml_key
+from magna.errors import ArgumentError, UnknownName, listed
 
 DEFAULT_RECIPE = "digits"
 TRIPLES_RECIPE = "families"  # settings for triples of your own
-_OF_DATA = (".tsv", ".txt", ".csv", ".parquet", ".gz")  # names of files that are no recipe
 # Settings are chosen with the first, results are reported with the second; no seed is in both.
 SEARCH_SEEDS, REPORT_SEEDS = range(1000, 2000), range(100)
 
-
-@dataclass(frozen=True)
-class SourceConfig:
-    """Where the settings come from: the recipe tells its own story."""
-
-    settings: str = ""
-
-
-@dataclass(frozen=True)
-class DataConfig:
-    name: str = "digits"  # of a public data set, or the path of your own: a folder, or a .pt file
-    split: Literal["public", "random"] = "public"  # the data's own, or another of the same size
-    split_seed: int = 0  # of a split that is drawn
-    features: Literal["published", "stand-in"] = "published"  # ogbn-arxiv: OGB's, or made without OGB's files
-    undirected: bool = True  # both directions of every edge; false: edges as the files have them
-    standardise_features: bool = False  # each column with mean 0 and deviation 1
-    normalise_features: bool = False  # each row divided by its sum
-    self_loops: bool = True  # one loop for each node, in place of those that are there
-    control: Control = "none"  # of a knowledge graph: "random-graph" shuffles who is told, "no-types" what an edge says
-
-    def __post_init__(self) -> None:
-        at_least("data.split_seed", self.split_seed, 0)
-        if self.standardise_features and self.normalise_features:
-            raise ValueError(
-                "data.standardise_features and data.normalise_features are both true; allowed: one of them"
-            )
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """The arguments of a model; the documentation of `magna.MAGNA`, its blocks and its layers, and that of
-    `magna.LinkPredictor` says what each one does.
-
-    A model that lacks a setting (`magna.baselines`) refuses another value than the default.
-    """
-
-    name: Literal["magna", "gat", "diff-gcn"] = "magna"  # of node classification; the others are baselines
-    members: int = 1  # of node classification: models trained side by side, whose probabilities are averaged
-    hidden_channels: int = 64
-    num_layers: int = 2
-    heads: int = 8
-    out_heads: int = 1  # of GAT: heads of its last layer
-    K: int = 6
-    alpha: float = 0.1
-    input_projection: bool | int = True
-    final_norm: Norm = "none"
-    norm: Norm = "layer"
-    norm_eps: float | None = None
-    residual: bool = True
-    feed_forward: bool = True
-    ffn_multiplier: int = 4
-    diffusion: bool = True
-    head_form: HeadForm = "split"
-    projection: Projection = "separate"
-    out_projection: bool = True
-    bias: bool = False
-    tanh: bool = True
-    negative_slope: float = 0.2
-    score_scale: float = 1.0
-    hop_weights: HopWeights = "fixed"
-    mode: Mode = "truncated"
-    tolerance: float = 1e-6
-    init: Init = "glorot"
-    node_dropout: float = 0.0
-    embed_dropout: float = 0.0
-    input_dropout: float = 0.0
-    dropout: float = 0.0
-    feature_dropout: float = 0.0
-    output_dropout: float = 0.0
-    residual_dropout: float = 0.0
-    ffn_dropout: float = 0.0
-    ffn_output_dropout: float = 0.0
-    classifier_dropout: float = 0.0
-    edge_dropout: float = 0.0
-    edge_pairs: bool = True
-    edge_dropout_shared: bool = False
-    top_k: int | None = None
-    top_k_shared: bool = False
-    memory: Memory = "auto"
-    backend: Backend = "auto"
-    relation_channels: int | None = None
-    relation_norm: Norm = "none"
-    # Of a link predictor.
-    decoder: DecoderName = "distmult"
-    entity_channels: int = 100
-    relation_source: RelationSource = "relations"
-    embedding_std: float = 0.1
-    decoder_dropout: float = 0.0
-    entity_bias: bool = False
-    loop_bias: bool = False
-    skip_channels: int = 0
-
-
-@dataclass(frozen=True)
-class TaskConfig:
-    name: Literal["node_classification", "link_prediction"] = "node_classification"  # the data must be of that kind
-    # Of node classification.
-    consistency: float = 0.0  # weight of the distance between stochastic passes (as in GRAND); 0: one pass, none
-    passes: int = 2  # stochastic passes a step, where they are compared
-    temperature: float = 0.5  # the mean of the passes is sharpened with it; 1: not at all
-    confidence: float = 0.0  # only nodes whose mean gives a class at least this much are compared (as in GRAND+)
-    ramp: int = 50  # epochs until the consistency has its full weight
-    # Of link prediction.
-    batch_size: int = 1024  # (head, relation) queries a step; with mask_answers a tenth of all of them at most
-    query_weight: Literal["answers", "uniform"] = "answers"  # a query counts as often as it has answers, or once
-    mask_answers: bool = True  # no edge in the graph gives away an answer of the batch
-    label_smoothing: float = 0.1  # share of the target that goes to all entities alike
-    relation_prediction: float = 0.0  # weight of guessing the relation from head and tail
-    relation_guess: RelationGuess = "states"  # by the decoder's scores of the states, or e_h ∘ e_t of the embeddings
-    n3: float = 0.0  # weight of the nuclear 3-norm of a score's factors
-    skip_relation_prediction: float = 0.0  # `relation_prediction` of the embeddings past the encoder
-    skip_n3: float = 0.0  # `n3` of the embeddings past the encoder
-
-    def __post_init__(self) -> None:
-        for name in _OTHER_TASK[self.name]:
-            if getattr(self, name) != getattr(TaskConfig, name):
-                raise ValueError(f"task.{name} is {getattr(self, name)!r}; {self.name} has no such setting")
-        at_least("task.batch_size", self.batch_size, 1)
-        for name in ("relation_prediction", "n3", "skip_relation_prediction", "skip_n3"):
-            at_least(f"task.{name}", getattr(self, name), 0)
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"task.label_smoothing is {self.label_smoothing}; allowed: at least 0 and below 1")
-        at_least("task.consistency", self.consistency, 0)
-        at_least("task.passes", self.passes, 2)
-        at_least("task.ramp", self.ramp, 1)
-        if not 0 < self.temperature <= 1:
-            raise ValueError(f"task.temperature is {self.temperature}; allowed: above 0 and at most 1")
-        if not 0 <= self.confidence < 1:
-            raise ValueError(f"task.confidence is {self.confidence}; allowed: 0 and above, below 1")
-
-
-# Settings that a task does not have.
-_OTHER_TASK = {
-    "node_classification": (
-        *("batch_size", "query_weight", "mask_answers", "label_smoothing", "relation_prediction", "relation_guess"),
-        *("n3", "skip_relation_prediction", "skip_n3"),
-    ),
-    "link_prediction": ("consistency", "passes", "temperature", "confidence", "ramp"),
-}
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    epochs: int = 200  # the most that a run has
-    lr: float = 0.005  # of Adam, where the cosine schedule starts
-    skip_lr: float | None = None  # in its place for embeddings past the encoder; "none": `lr`
-    weight_decay: float = 0.0005  # added to the gradient, as Adam does it
-    beta1: float = 0.9  # of Adam's mean of the gradients
-    beta2: float = 0.999  # of Adam's mean of their squares
-    min_lr: float = 1e-8  # where the cosine schedule ends
-    clip: float = 1.0  # largest norm of the gradient; 0: none
-    patience: int = 200  # epochs without a better validation score before the run stops (the paper's window)
-    eval_every: int = 1  # epochs from one validation to the next
-    precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of products: 23 bits; on a GPU 10, or 7 in training
-    seed: int = 0  # of starting values, dropout and the order of batches; `--seeds N` counts on from it
-
-    def __post_init__(self) -> None:
-        at_least("train.epochs", self.epochs, 1)
-        at_least("train.patience", self.patience, 1)
-        at_least("train.eval_every", self.eval_every, 1)
-        if not 0 <= self.seed < 2**32:  # so that a generator takes it, also multiplied
-            raise ValueError(f"train.seed is {self.seed}; allowed: 0 to {2**32 - 1}")
-        for name in ("lr", "skip_lr", "weight_decay", "min_lr", "clip"):
-            if getattr(self, name) is not None:
-                at_least(f"train.{name}", getattr(self, name), 0)
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"train.{name} is {getattr(self, name)}; allowed: at least 0 and below 1")
-
-
-@dataclass(frozen=True)
-class ExpectedConfig:
-    """What the recipe gave when it was measured, accuracy or MRR: mean and standard deviation over `seeds` seeds."""
-
-    seeds: int = 0
-    valid: float = 0.0
-    test: float = 0.0
-    test_std: float = 0.0
-    measured: str = ""
-    paper: float = 0.0  # the paper's mean on the test split; 0: the paper has none
-
-
-# Settings of embeddings past the encoder.
-_SKIP = (("task", "skip_relation_prediction"), ("task", "skip_n3"), ("train", "skip_lr"))
-_TABLES: dict[str, type] = {"task": TaskConfig, "train": TrainConfig}
+_DATA_SUFFIXES = (".tsv", ".txt", ".csv", ".parquet", ".gz")  # names of files that are no recipe
+_TABLES = ("source", "data", "model", "task", "train", "expected")
+_TRAINED = ("data", "model", "task", "train")
+_OF_TASK: Any = None  # replaced by the default of the task
 
 
 @dataclass(frozen=True)
 class Config:
     """Everything needed to repeat a run.
 
+    `model` holds the options of the model, `model.name` and for nodes `model.members`. Options that do nothing beside
+    the others have their defaults.
+
     >>> Config.from_dict({"train": {"epochs": 40}}).train.epochs
     40
     """
 
     recipe: str = ""
-    source: SourceConfig = field(default_factory=SourceConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    task: TaskConfig = field(default_factory=TaskConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
+    source: SourceOptions = field(default_factory=SourceOptions)
+    data: Any = _OF_TASK  # NodeDataOptions or LinkDataOptions
+    model: Any = _OF_TASK  # a ModelSettings
+    task: NodeTask | LinkTask = field(default_factory=NodeTask)
+    train: TrainOptions = field(default_factory=TrainOptions)
     search: Mapping[str, Any] = field(default_factory=dict)  # key → a list of values or a `Range` that is tried
-    expected: ExpectedConfig = field(default_factory=ExpectedConfig)
+    expected: ExpectedOptions = field(default_factory=ExpectedOptions)
 
     def __post_init__(self) -> None:
-        if self.recipe in (".", "..") or "/" in self.recipe or "\0" in self.recipe:
-            raise ValueError(f"recipe is {self.recipe!r}; allowed: a name that a folder can have, without /")
-        # Of two settings together; a table checks each of its own alone, as a search space does with its values.
-        every, patience = self.train.eval_every, self.train.patience
-        if every > patience:
-            raise ValueError(f"train.eval_every is {every}; allowed: up to train.patience, {patience}")
-        if self.model.skip_channels == 0:
-            for table, name in _SKIP:
-                value, default = getattr(getattr(self, table), name), getattr(_TABLES[table], name)
-                if value != default:
-                    raise ValueError(
-                        f"{table}.{name} is {value} with model.skip_channels 0, no embeddings past the encoder; "
-                        f"allowed: {toml(default)}, or more channels"
-                    )
+        if not isinstance(self.recipe, str) or self.recipe in (".", "..") or set("/\0") & set(self.recipe):
+            raise ArgumentError("recipe", self.recipe, "a name that a folder can have, without /")
+        self._set("data", self.data or self.task.DATA())
+        self._set("model", self.model or find_model(self.task.name, "magna").settings())
+        if not isinstance(self.data, self.task.DATA) or getattr(self.model, "task", None) != self.task.name:
+            raise ArgumentError("task", self.task.name, "the task of data and model")
+        for table in _TRAINED:
+            options = getattr(self, table)
+            idle = [name for name in options.in_recipes() if self._unmet(table, name) is not None]
+            self._set(table, options.with_defaults(idle))
 
     @staticmethod
     def from_dict(tables: Mapping[str, Any]) -> Config:
-        """Check every key and type; an unknown key is an error that names the nearest valid one."""
-        config: Config = build(Config, tables, "")
-        searched = [name for key in config.search for name in split_key(key)]
-        for name in searched:
-            if searched.count(name) > 1:
-                raise ValueError(f"search.{name} is there {searched.count(name)} times; allowed: each setting once")
-        return replace(config, search={key: _space(config, key, values) for key, values in config.search.items()})
+        """A config from tables of values; unknown keys, and values that would do nothing, are refused."""
+        changes = {name: table for name, table in tables.items() if name != "base"}
+        given = [f"{name}.{key}" for name in _TRAINED if isinstance(tables.get(name), Mapping) for key in tables[name]]
+        if "base" not in tables:
+            return _build(changes, given)
+        if tables["base"] not in recipe_names():
+            raise UnknownName("base", tables["base"], recipe_names())
+        merged = {name: t for name, t in load_recipe(tables["base"])._tables().items() if name in (*_TRAINED, "search")}
+        for name, table in changes.items():
+            both = name in _TRAINED and isinstance(table, Mapping)
+            merged[name] = {**merged[name], **table} if both else table
+        return _build(merged, given)
 
     @staticmethod
     def from_toml(path: str | Path) -> Config:
+        """A config from a file: a recipe, or the config.toml of a run."""
         try:
             return Config.from_dict(tomllib.loads(Path(path).read_text(encoding="utf-8-sig")))
         except FileNotFoundError:
-            raise ValueError(f"{path} is not there; try the name of a recipe: {', '.join(recipe_names())}") from None
+            raise ArgumentError("recipe", str(path), f"a file, or one of {listed(recipe_names())}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not TOML: {error}; allowed: a recipe, or the config.toml of a run") from None
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
-    def with_values(self, assignments: Sequence[str]) -> Config:
-        """Apply `--set` assignments such as `train.epochs=40`."""
+    def with_values(self, assignments: Sequence[str], *, drop_idle: bool = False) -> Config:
+        """Apply assignments such as `train.epochs=40`; see :meth:`with_settings`."""
         settings = {}
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
             if not equals or not key.strip():
-                raise ValueError(f"--set got {assignment!r}; allowed: key=value, such as train.epochs=40")
+                raise ArgumentError("setting", assignment, "key=value, such as train.epochs=40")
             settings[key.strip()] = parse(text.strip())
-        return self.with_settings(settings)
+        return self.with_settings(settings, drop_idle=drop_idle)
 
-    def with_settings(self, settings: Mapping[str, Any]) -> Config:
+    def with_settings(self, settings: Mapping[str, Any], *, drop_idle: bool = False) -> Config:
         """Replace values by their keys; a key may be several, with a comma between them, that share a value.
+
+        A value that would do nothing is refused; with `drop_idle` it is left out, as are those of this config that
+        do nothing any more.
 
         >>> Config().with_settings({"train.epochs, train.patience": 40}).train.patience
         40
         """
-        tables = self.to_dict()
+        tables, given = self._tables(), []
         for key, value in settings.items():
             for name in split_key(key):
-                _replace_in(tables, name, value, list(keys(self)))
-        return Config.from_dict(tables)
+                table, _, entry = name.partition(".")
+                if table not in _TABLES or not entry:
+                    raise _unknown(name, list(keys(self)))
+                tables[table][entry] = value
+                given.append(name)
+        return _build(tables, [] if drop_idle else given)
 
     def with_seed(self, seed: int) -> Config:
         return replace(self, train=replace(self.train, seed=seed))
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Every setting that does something, by table."""
+        return self._tables(defaults=True)
 
     def to_toml(self) -> str:
+        """The content of a file that :meth:`from_toml` reads back."""
         tables = self.to_dict()
         lines = [f"recipe = {toml(tables.pop('recipe'))}"]
         for name, table in tables.items():
-            entries = [f"{toml_key(key)} = {toml(value)}" for key, value in table.items() if value is not None]
-            lines += ["", f"[{name}]", *entries]
+            lines += ["", f"[{name}]", *(f"{toml_key(key)} = {toml(value)}" for key, value in table.items())]
         return "\n".join(lines) + "\n"
+
+    def _set(self, table: str, options: Any) -> None:
+        object.__setattr__(self, table, options)
+
+    def _unmet(self, table: str, name: str) -> str | None:
+        """The condition that a setting would need to do something; None if it does."""
+        options = getattr(self, table)
+        need: Needs | None = options.options()[name].model_needs
+        if need is not None and not need.holds(self.model):
+            return need.words
+        words: str | None = options.unmet(name)
+        return words
+
+    def _tables(self, defaults: bool = False) -> dict[str, Any]:
+        """The settings by table: the changed ones, or all that do something."""
+        tables: dict[str, Any] = {"recipe": self.recipe}
+        for table in _TABLES:
+            options = getattr(self, table)
+            values = {name: getattr(options, name) for name in options.in_recipes()}
+            plain = {} if defaults else {name: getattr(type(options), name) for name in values}
+            tables[table] = {"name": options.name} if table in ("model", "task") else {}
+            for name, value in values.items():
+                if self._unmet(table, name) is None and (defaults or value != plain[name]):
+                    tables[table][name] = value
+        tables["source"]["search"] = [run.changes() for run in self.source.search]
+        spaces = self.search.items()
+        tables["search"] = {key: asdict(space) if isinstance(space, Range) else space for key, space in spaces}
+        return tables
+
+
+def _build(tables: Mapping[str, Any], given: Collection[str]) -> Config:
+    """A config from tables; of the `given` settings those that would do nothing are refused."""
+    for name, table in tables.items():
+        if name not in ("recipe", "search", *_TABLES):
+            raise UnknownName("table", name, ["recipe", "search", *_TABLES])
+        if name != "recipe" and not isinstance(table, Mapping):
+            raise ArgumentError(name, table, f"a table, [{name}]")
+    values = {name: dict(tables.get(name, {})) for name in _TABLES}
+    task, model = values["task"].pop("name", NODE_TASK), values["model"].pop("name", "magna")
+    if task not in TASKS:
+        raise ArgumentError("task.name", task, list(TASKS))
+    kinds: dict[str, Any] = {"task": TASKS[task], "data": TASKS[task].DATA, "model": find_model(task, model).settings}
+    kinds |= {"source": SourceOptions, "train": TrainOptions, "expected": ExpectedOptions}
+    owners = {"model": f"model {model!r}", "task": task, "data": f"the data of {task}"}
+    for table, entries in values.items():
+        for entry, value in entries.items():
+            if entry not in kinds[table].in_recipes() and (table, entry) != ("source", "search"):
+                raise _refused(table, entry, value, kinds, owners.get(table))
+    parts = {table: _renamed(table, kinds[table], values[table]) for table in kinds}
+    config = Config(recipe=tables.get("recipe", ""), **parts)
+    for key in given:
+        table, entry = key.split(".")
+        if entry != "name" or table == "data":
+            if (words := config._unmet(table, entry)) is not None:
+                raise ArgumentError(key, values[table][entry], f"only with {words}")
+    space: Mapping[str, Any] = tables.get("search", {})
+    searched = [name for key in space for name in split_key(key)]
+    for name in searched:
+        if searched.count(name) > 1:
+            raise ArgumentError("search", name, "each setting once")
+    return replace(config, search={key: _space(config, key, tried) for key, tried in space.items()})
+
+
+def _renamed(table: str, kind: type[Options], values: Mapping[str, Any]) -> Any:
+    """Options whose refusals are named as settings."""
+    try:
+        return kind(**values)
+    except ArgumentError as error:
+        raise error.renamed(f"{table}.{error.name}") from None
+
+
+def _refused(table: str, entry: str, value: Any, kinds: Mapping[str, Any], owner: str | None) -> ArgumentError:
+    """The error of a setting that the chosen model or task does not have, or that nothing has."""
+    key, names = f"{table}.{entry}", kinds[table].in_recipes()
+    renamed = next((name for name in names if entry in kinds[table].options()[name].was), None)
+    if renamed is not None:
+        return UnknownName("setting", key, f"{table}.{renamed}, its new name")
+    if any(entry in kind.in_recipes() for kind in _every_kind(table)):
+        return ArgumentError(key, value, f"a setting of {owner}: {listed(f'{table}.{name}' for name in names)}")
+    return _unknown(key, [f"{part}.{name}" for part, kind in kinds.items() for name in kind.in_recipes()])
+
+
+def _every_kind(table: str) -> list[type[Options]]:
+    """The options of a table for all tasks and models."""
+    if table == "model":
+        return [find_model(task, name).settings for task in TASKS for name in model_names(task)]
+    return [kind.DATA if table == "data" else kind for kind in TASKS.values() if table in ("data", "task")]
+
+
+def _unknown(key: str, known: list[str]) -> UnknownName:
+    entry = key.rpartition(".")[2]
+    # The same name in another table, else one that begins with it.
+    near = [one for one in known if one.rpartition(".")[2] == entry] or [one for one in known if one.startswith(key)]
+    return UnknownName("setting", key, near or known)
 
 
 def recipe_names() -> list[str]:
@@ -325,41 +248,38 @@ def load_recipe(name: str | None = None) -> Config:
         return replace(config, recipe=name)
     path = Path(name)
     if path.is_dir() or (path.suffix == ".pt" and path.is_file()):
-        return _own_data(path)
-    if path.suffix.lower() in _OF_DATA and path.is_file():
-        raise ValueError(
-            f"{name} is a file; allowed: the folder of your own data, {shlex.quote(str(path.parent))}, a TOML file, or "
-            "the name of a recipe"
-        )
+        return _of_user_data(path)
+    if path.suffix.lower() in _DATA_SUFFIXES and path.is_file():
+        raise ArgumentError("recipe", name, f"the folder of your data, {path.parent}, a TOML file, or a recipe's name")
     if name.endswith(".toml") or path.is_file():
         config = Config.from_toml(name)
         return replace(config, recipe=config.recipe or path.stem)
     if path.name != name:
-        raise ValueError(f"{name} is not there; allowed: a folder with your own data, a TOML file, or a recipe's name")
-    near = difflib.get_close_matches(name, recipe_names(), n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ValueError(
-        f"recipe is {name!r}; {hint}allowed: {', '.join(recipe_names())}, a TOML file, or a folder with your own data"
-    )
+        raise ArgumentError("recipe", name, "a folder with your data, a TOML file, or a recipe's name")
+    raise UnknownName("recipe", name, recipe_names(), "a TOML file, or a folder with your data")
 
 
-def _own_data(path: Path) -> Config:
-    """An embedded recipe's settings on data of your own: triples by their files, else a graph with features."""
+def _of_user_data(path: Path) -> Config:
+    """The settings of an embedded recipe for data of the user: triples by their files, else a graph with features."""
     path = path.resolve()  # the run folder is read from anywhere
     kind = kind_of(path)
     if kind == "run":
-        raise ValueError(
-            f"{path} is a run folder; allowed: a recipe, a TOML file or a folder with your own data; to go on with the "
-            f"run, try magna train --resume --run-dir {shlex.quote(str(path))}"
+        raise ArgumentError(
+            "recipe",
+            str(path),
+            "a recipe, a TOML file or a folder with your data, and this is a run folder",
+            f"resuming the run in {shlex.quote(str(path))}",
         )
     recipe = TRIPLES_RECIPE if kind == "triples" else DEFAULT_RECIPE
+    settings = f"Model and training: the recipe {recipe}; nothing was searched for this data."
+    # The columns of a graph with features may have any scale.
+    data = LinkDataOptions(name=str(path)) if kind == "triples" else None
     return replace(
         load_recipe(recipe),
         recipe=path.name if path.is_dir() else path.stem,
-        source=SourceConfig(f"Model and training: the recipe {recipe}; nothing was searched for this data."),
-        # The columns of a graph with features may have any scale.
-        data=DataConfig(name=str(path), standardise_features=kind != "triples"),
-        expected=ExpectedConfig(),
+        source=SourceOptions(settings=settings),
+        data=data or NodeDataOptions(name=str(path), standardise_features=True),
+        expected=ExpectedOptions(),
     )
 
 
@@ -373,42 +293,40 @@ def split_key(key: str) -> list[str]:
 
 
 def keys(config: Config) -> Iterator[str]:
-    """Every key that a recipe or `--set` may give, such as `train.epochs`."""
-    for name in ("source", "data", "model", "task", "train", "expected"):
-        yield from (f"{name}.{entry.name}" for entry in fields(getattr(config, name)))
+    """Every key that a recipe with the model and task of this one may have, such as `train.epochs`."""
+    yield from ("task.name", "model.name")
+    for table in _TABLES:
+        yield from (f"{table}.{name}" for name in getattr(config, table).in_recipes())
 
 
-def _recipes():
+def _recipes() -> Any:
     return resources.files("magna.config") / "recipes"
 
 
 def _space(config: Config, key: str, values: Any) -> list[Any] | Range:
-    """What `[search]` says about a key: a list of values, or a table of bounds."""
-    # All trials share the data, and the search gives out the seeds.
-    searchable = [name for name in keys(config) if name.startswith(("model.", "task.", "train."))]
-    searchable = [name for name in searchable if name not in ("task.name", "train.seed")]
+    """Values that `[search]` tries for a key: a list of values, or a table of bounds."""
+    # All trials share the data, and the search draws the seeds.
+    left_out = ("task.name", "model.name", "train.seed")
+    searchable = [
+        name for name in keys(config) if name.startswith(("model.", "task.", "train.")) and name not in left_out
+    ]
     space: list[Any] | Range
     for name in split_key(key):
         if name not in searchable:
-            raise unknown(f"search.{name}", [f"search.{known}" for known in searchable])
+            raise _unknown(f"search.{name}", [f"search.{known}" for known in searchable])
         table, entry = name.split(".")
-        settings = getattr(config, table)
-        hint = hints(type(settings))[entry]  # type: ignore[arg-type]
+        options = type(getattr(config, table))
         if isinstance(values, list | tuple) and values:
-            space = [checked(f"search.{name}", value, hint) for value in values]
+            space = list(values)
         elif isinstance(values, Mapping):
-            space = make_range(f"search.{name}", values, hint)
+            space = make_range(f"search.{name}", values, options.types()[entry])
         else:
-            raise ValueError(
-                f"search.{name} is {values!r}; allowed: a list of values, or a table such as {{ low = 1, high = 8 }}"
-            )
-        for value in space if isinstance(space, list) else (space.low, space.high):
-            replace(settings, **{entry: value})  # refuses what its own table would refuse
+            raise ArgumentError(f"search.{name}", values, "a list of values, or a table such as { low = 1, high = 8 }")
+        try:
+            if isinstance(space, list):
+                space = [options.checked_value(entry, value) for value in space]
+            else:
+                options.checked_value(entry, space.low), options.checked_value(entry, space.high)
+        except ArgumentError as error:
+            raise error.renamed(f"search.{name}") from None
     return space
-
-
-def _replace_in(tables: dict[str, Any], key: str, value: Any, allowed: list[str]) -> None:
-    if key not in allowed:
-        raise unknown(key, allowed)
-    table, name = key.split(".")
-    tables[table][name] = value

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from magna.config.path_kind import kind_of
-from magna.config.schema import DataConfig
+from magna.config.tables import LinkDataOptions, NodeDataOptions
 from magna.data.knowledge_graph import KnowledgeGraph
 from magna.data.node_data import NodeData, Schema
 from magna.data.registry import DATASETS, DataDir
@@ -15,8 +16,12 @@ from magna.data.triples import Triples, load_triples
 from magna.data.user_graph import load_user_graph
 from magna.errors import ArgumentError, DataError, nearest
 
+_Data = TypeVar("_Data", NodeDataOptions, LinkDataOptions)
 
-def load_node_data(data: DataConfig | str, data_dir: DataDir = None, scaled_like: Schema | None = None) -> NodeData:
+
+def load_node_data(
+    data: NodeDataOptions | str, data_dir: DataDir = None, scaled_like: Schema | None = None
+) -> NodeData:
     """The graph, features, labels and split that the settings name; a name or path alone stands for the defaults.
 
     Args:
@@ -27,7 +32,7 @@ def load_node_data(data: DataConfig | str, data_dir: DataDir = None, scaled_like
     >>> load_node_data("digits").num_nodes
     1797
     """
-    config = DataConfig(name=data) if isinstance(data, str) else data
+    config = NodeDataOptions(name=data) if isinstance(data, str) else data
     loaded = _read(config, data_dir)
     if loaded.schema.class_names is None:
         numbered = tuple(map(str, range(loaded.num_classes)))
@@ -36,8 +41,8 @@ def load_node_data(data: DataConfig | str, data_dir: DataDir = None, scaled_like
         loaded = with_random_split(loaded, config.split_seed)
     elif loaded.train.numel() == 0 and loaded.num_classes > 0:
         loaded = with_drawn_split(loaded, config.split_seed)
-    elif loaded.train.numel() > 0 and config.split_seed != DataConfig.split_seed:
-        allowed = f"{DataConfig.split_seed}, because {loaded.name} has a split"
+    elif loaded.train.numel() > 0 and config.split_seed != NodeDataOptions.split_seed:
+        allowed = f"{NodeDataOptions.split_seed}, because {loaded.name} has a split"
         raise ArgumentError("data.split_seed", config.split_seed, allowed, "data.split=random")
     if not config.standardise_features:
         return loaded
@@ -47,7 +52,7 @@ def load_node_data(data: DataConfig | str, data_dir: DataDir = None, scaled_like
     return loaded.with_standardised_features()
 
 
-def load_new_graph(path: str | Path, config: DataConfig, schema: Schema) -> NodeData:
+def load_new_graph(path: str | Path, config: NodeDataOptions, schema: Schema) -> NodeData:
     """Another graph for a model that was trained with `config` on data with this schema.
 
     Features, classes and edge types are those of training, by name; a column too few or too many is an error. Without a
@@ -71,7 +76,7 @@ def load_knowledge_graph(name_or_folder: str | Path, data_dir: DataDir = None) -
     """
     name = str(name_or_folder)
     if name in _names("link_prediction"):
-        loaded = DATASETS[name].load(data_dir, DataConfig(name))
+        loaded = DATASETS[name].load(data_dir, NodeDataOptions(name=name))
         assert isinstance(loaded, Triples)
         return KnowledgeGraph.from_triples(loaded)
     if not Path(name).is_dir():
@@ -79,7 +84,7 @@ def load_knowledge_graph(name_or_folder: str | Path, data_dir: DataDir = None) -
     return KnowledgeGraph.from_triples(load_triples(name, data_dir))
 
 
-def from_anywhere(config: DataConfig, data: str | Path | None = None) -> DataConfig:
+def from_anywhere(config: _Data, data: str | Path | None = None) -> _Data:
     """The same data, or other `data` in its place, readable from any folder: a path of your own is made absolute.
 
     Your own folder may have the name of a public data set. A name in the settings then means the public one; `data`,
@@ -96,14 +101,14 @@ def from_anywhere(config: DataConfig, data: str | Path | None = None) -> DataCon
     return replace(config, name=path)
 
 
-def prepare(data: NodeData, config: DataConfig) -> NodeData:
+def prepare(data: NodeData, config: NodeDataOptions) -> NodeData:
     """The input of a model: features normalised by row and self-loops, as the settings say."""
     if config.normalise_features and data.x is not None:
         data = data.with_row_normalised_features()
     return data.with_self_loops() if config.self_loops else data
 
 
-def _read(config: DataConfig, data_dir: DataDir) -> NodeData:
+def _read(config: NodeDataOptions, data_dir: DataDir) -> NodeData:
     name = config.name
     dataset = DATASETS.get(name)
     features = dataset.features if dataset else ("published",)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from magna.config.schema import DataConfig
+from magna.config.tables import NodeDataOptions
 from magna.data import arxiv, planetoid, triples
 from magna.data.digits import load_digits
 from magna.data.families import load_families
@@ -42,7 +42,7 @@ class Dataset:
     size: str
     source: str
     licence: str
-    load: Callable[[DataDir, DataConfig], NodeData | Triples]
+    load: Callable[[DataDir, NodeDataOptions], NodeData | Triples]
     files: tuple[PublicFile, ...] = ()
     directed: bool = False
     features: tuple[str, ...] = ("published",)

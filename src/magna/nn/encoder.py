@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from magna.config.layers import BlockOptions, EncoderOptions, MAGNAOptions
+from magna.config.registry import node_model
 from magna.errors import ArgumentError
 from magna.graph import Graph
 from magna.nn import fused
@@ -21,6 +22,7 @@ from magna.nn.norm import make_norm, reset_norm
 from magna.nn.sparse import Dense, SparseRows
 
 
+@node_model("magna", MAGNAOptions)
 class MAGNA(Saved):
     r"""Multi-hop attention graph neural network: L blocks between an input projection and an output head.
 

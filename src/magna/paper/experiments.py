@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -141,14 +142,6 @@ SWITCHES = (
     ("ours", "model.node_dropout=0.0"),
     ("ours", "model.node_dropout=0.3"),
 )
-# Changes that have no effect, or give no model, where another setting is missing.
-_IDLE: dict[str, Callable[[Config], bool]] = {
-    "task.passes=4": lambda config: config.task.consistency == 0,
-    "model.ffn_dropout=0.1": lambda config: not config.model.feed_forward,
-    "model.ffn_output_dropout=0.3": lambda config: not config.model.feed_forward,
-    "model.head_form=full": lambda config: not config.model.out_projection,
-    "model.norm_eps=1e-12": lambda config: config.model.norm == "none",
-}
 
 
 def base(dataset: str, table: str = "table1") -> Cell:
@@ -180,10 +173,10 @@ def switches_cells(dataset: str) -> Iterator[Cell]:
     start = base(dataset)
     yield start
     for point, text in SWITCHES:
-        cell = changed(start, "switches", text, tuple(text.split()))
-        idle = text in _IDLE and _IDLE[text](start.config)
-        if not idle and not same_training(cell.config, start.config):
-            yield replace(cell, point=point)
+        with suppress(ArgumentError):  # the change needs another setting
+            cell = changed(start, "switches", text, tuple(text.split()))
+            if not same_training(cell.config, start.config):
+                yield replace(cell, point=point)
 
 
 def random_splits_cells(dataset: str) -> Iterator[Cell]:
@@ -244,7 +237,8 @@ EXPERIMENTS = {
 def quick(name: str, config: Config) -> Config:
     """A config that shows the form of a table in a short time."""
     experiment = EXPERIMENTS[name]
-    return config.with_values(experiment.quick + (experiment.quick_skip if config.model.skip_channels else ()))
+    skip = experiment.quick_skip if getattr(config.model, "skip_channels", 0) else ()
+    return config.with_values(experiment.quick + skip, drop_idle=True)
 
 
 def cells(name: str, datasets: Sequence[str] | None = None, rows: Sequence[str] | None = None) -> list[Cell]:

@@ -63,7 +63,9 @@ class Record:
     @property
     def trained_settings(self) -> tuple[str, ...]:
         """Settings of the recipe with its changes, other than the defaults."""
-        return settings_of(Config().with_values([*self.settings, *self.changes]))
+        return settings_of(
+            Config().with_values(self.settings, drop_idle=True).with_values(self.changes, drop_idle=True)
+        )
 
     def is_current(self, config: Config) -> bool:
         """True if the cell, trained today from `config`, would be trained the same way."""
@@ -84,10 +86,11 @@ def settings_of(config: Config) -> tuple[str, ...]:
     >>> settings_of(Config().with_values(["train.epochs=40", "model.top_k=5", "train.seed=3"]))
     ('model.top_k=5', 'train.epochs=40')
     """
-    kinds = {part: {"name": getattr(config, part).name} for part in ("model", "task")}
-    plain = _flat(Config.from_dict(kinds)) | {f"{part}.name": getattr(Config(), part).name for part in kinds}
-    changed = {key: value for key, value in _flat(config).items() if key not in _PER_RUN and value != plain[key]}
-    return tuple(f"{key}={_text(value)}" for key, value in changed.items())
+    names = {f"{part}.name": getattr(config, part).name for part in ("model", "task")}
+    changed = {key: name for key, name in names.items() if name != getattr(Config(), key.partition(".")[0]).name}
+    for part in _TRAINED:
+        changed |= {f"{part}.{name}": value for name, value in getattr(config, part).changes().items()}
+    return tuple(f"{key}={_text(value)}" for key, value in changed.items() if key not in _PER_RUN)
 
 
 def read_records(results: Path, table: str) -> dict[tuple[str, str, int | None], Record]:
@@ -129,11 +132,6 @@ def write_records(results: Path, table: str, records: Iterable[Record]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / RUNS, _runs_text(records).encode(), again=_REPEAT)
     write_whole(folder / CELLS, ("\n".join(lines) + "\n").encode(), again=_REPEAT)
-
-
-def _flat(config: Config) -> dict[str, Any]:
-    tables = config.to_dict()
-    return {f"{part}.{name}": value for part in _TRAINED for name, value in tables[part].items()}
 
 
 def _text(value: Any) -> str:

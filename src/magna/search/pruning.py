@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from magna.config.schema import TrainConfig
+from magna.config.tables import TrainOptions
 from magna.search.study import Study
 from magna.tasks.metrics import headline
 
@@ -76,7 +76,7 @@ class Watch:
         return statistics.fmean(run.get(epoch, max(run.values())) for run in runs if run is not None)
 
 
-def note_on_validation(config: TrainConfig) -> str | None:
+def note_on_validation(config: TrainOptions) -> str | None:
     """Note for settings that validate too seldom for the first rung, else None."""
     first = RUNGS[0] * _every(config.epochs)
     if config.eval_every <= first:

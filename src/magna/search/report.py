@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magna.config.atomic_files import write_whole
-from magna.config.schema import Config, ExpectedConfig, SourceConfig, split_key
+from magna.config.schema import Config, split_key
+from magna.config.tables import ExpectedOptions, SourceOptions
 from magna.search.study import Refusal, Study, refusal
 
 if TYPE_CHECKING:
@@ -72,10 +73,10 @@ def best_recipe(config: Config, result: Mapping[str, Any]) -> Config:
         )
     account += ". No test label was used. Other settings are those of the recipe."
     return replace(
-        config.with_settings(best["params"]),
+        config.with_settings(best["params"], drop_idle=True),
         recipe=f"{config.recipe}-best",
-        source=SourceConfig(account),
-        expected=ExpectedConfig(paper=config.expected.paper),
+        source=SourceOptions(settings=account),
+        expected=ExpectedOptions(paper=config.expected.paper),
     )
 
 

@@ -264,10 +264,10 @@ def _unconfirmed(trials: Iterable[FrozenTrial], study: Study, seeds: list[int]) 
     return [trial for trial in trials if confirmed.get(trial.number, {}).get("seeds") != seeds]
 
 
-def _refusal(config: Config, settings: Mapping[str, Any], task: Task) -> str | None:
+def _refusal(config: Config, settings: Mapping[str, Any], task: Any) -> str | None:
     """Reason why settings give no model, or None."""
     try:
-        changed = config.with_settings(settings)
+        changed = config.with_settings(settings, drop_idle=True)
         with torch.device("meta"):  # takes no memory, draws no number
             model: Any = task.make_model(changed.model)
         task.objective(changed.task, model)
@@ -312,7 +312,8 @@ def _train(
 
 
 def _with_seeds(config: Config, settings: Iterable[Mapping[str, Any]], seeds: Sequence[int]) -> list[Config]:
-    return [changed.with_seed(seed) for changed in map(config.with_settings, settings) for seed in seeds]
+    trials = [config.with_settings(each, drop_idle=True) for each in settings]
+    return [trial.with_seed(seed) for trial in trials for seed in seeds]
 
 
 def _comparable(config: Config, plan: Plan, task: Task) -> dict[str, Any]:

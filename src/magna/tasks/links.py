@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 from magna.config.path_kind import SPLITS
-from magna.config.schema import Config, ModelConfig
+from magna.config.registry import ModelSettings
+from magna.config.schema import Config
+from magna.config.tables import LinkTask
 from magna.data import KnowledgeGraph, Ranking
+from magna.nn.ensemble import make_model
 from magna.nn.link_model import LinkModel, Product
 from magna.ops import rank_scores, rank_targets
 from magna.tasks.link_objective import LinkObjective, batch_size
 from magna.tasks.metrics import Ranks, TieRule
-from magna.tasks.models import make_link_predictor
 from magna.typing import Control
 
 SIDES = ("head", "tail")
@@ -78,6 +80,7 @@ class LinkPrediction:
 
     def notes(self, config: Config) -> tuple[str, ...]:
         """Notes on the data, and on a batch size that it does not allow."""
+        assert isinstance(config.task, LinkTask)
         queries, wanted = len(self.graph.queries), config.task.batch_size
         size = batch_size(self.graph, config.task, config.model)
         if size == min(wanted, queries):
@@ -95,9 +98,11 @@ class LinkPrediction:
         names = {"entities": list(triples.entities), "relations": list(triples.relations)}
         return {**names, "fingerprints": triples.fingerprints()}
 
-    def make_model(self, config: ModelConfig) -> LinkModel:
+    def make_model(self, settings: ModelSettings) -> LinkModel:
         """A fresh model of the right size for this data."""
-        return make_link_predictor(config, self.graph.num_entities, self.graph.num_relations, typed=self.typed)
+        sizes = {"num_entities": self.graph.num_entities, "num_relations": self.graph.num_relations}
+        model: LinkModel = make_model(settings, **sizes, typed=self.typed)
+        return model
 
     def objective(self, settings: Any, model: LinkModel) -> LinkObjective:
         """The training of a model; settings that it cannot serve are refused."""

@@ -10,11 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magna.config.schema import Config, ModelConfig, TaskConfig
+from magna.config.layers import AttentionOptions
+from magna.config.registry import ModelSettings
+from magna.config.schema import Config
+from magna.config.tables import NodeDataOptions, NodeTask
 from magna.data import NodeData, prepare, with_random_split
+from magna.nn.ensemble import make_model
 from magna.nn.sparse import SparseRows, has_few_entries
 from magna.tasks.metrics import correct
-from magna.tasks.models import Model, make_model
 
 Scorer = Callable[..., Tensor]  # a model, or a function that stands for one
 
@@ -22,9 +25,10 @@ Scorer = Callable[..., Tensor]  # a model, or a function that stands for one
 class NodeClassification:
     """Cross-entropy over the labelled nodes of the training split; the model always sees the whole graph.
 
+    >>> from magna.config.registry import model_settings
     >>> from magna.data import load_digits
     >>> task = NodeClassification(load_digits(), Config(), torch.device("cpu"))
-    >>> sorted(task.evaluate(task.make_model(ModelConfig(hidden_channels=8)), "valid"))
+    >>> sorted(task.evaluate(task.make_model(model_settings(hidden_channels=8)), "valid"))
     ['accuracy', 'loss']
     """
 
@@ -48,6 +52,7 @@ class NodeClassification:
         for split, size in sizes.items():
             if size == 0:
                 raise ValueError(f"{data.name} has no {split} node; allowed: at least one in each split")
+        assert isinstance(config.data, NodeDataOptions) and isinstance(config.task, NodeTask)
         self.data_config = config.data
         self._fingerprints = {
             "fingerprint": data.fingerprint(),
@@ -66,16 +71,20 @@ class NodeClassification:
         self._nodes = {name: data.split(name).to(device) for name in ("train", "valid", "test")}
         self._random: dict[int, dict[str, Tensor]] = {}
 
-    def make_model(self, config: ModelConfig) -> Model:
+    def make_model(self, settings: ModelSettings) -> Any:
         """A fresh model of the right width for this data."""
-        if self.data.num_relations is None:
-            for name in ("relation_channels", "relation_norm"):
-                if (value := getattr(config, name)) != getattr(ModelConfig, name):
-                    raise ValueError(f"model.{name} is {value!r}, but the edges of {self.dataset} have no types")
-            return make_model(config, self.in_channels, self.num_classes)
-        if config.name != "magna":
-            raise ValueError(f"{self.dataset} has typed edges; allowed: model.name magna, {config.name} takes none")
-        return make_model(config, self.in_channels, self.num_classes, num_relations=self.data.num_relations)
+        sizes = {"in_channels": self.in_channels, "out_channels": self.num_classes}
+        if self.data.num_relations is not None:
+            if not issubclass(type(settings), AttentionOptions):
+                raise ValueError(
+                    f"{self.dataset} has typed edges; allowed: model.name magna, {settings.name} takes none"
+                )
+            return make_model(settings, **sizes, num_relations=self.data.num_relations)
+        for name in ("relation_channels", "relation_norm"):
+            if name in settings.changes():
+                value = getattr(settings, name)
+                raise ValueError(f"model.{name} is {value!r}, but the edges of {self.dataset} have no types")
+        return make_model(settings, **sizes)
 
     @property
     def size(self) -> str:
@@ -90,7 +99,7 @@ class NodeClassification:
         """Notes on the data."""
         return self.data.notes
 
-    def objective(self, settings: TaskConfig, model: nn.Module) -> NodeObjective:  # noqa: ARG002 (as other tasks)
+    def objective(self, settings: NodeTask, model: nn.Module) -> NodeObjective:  # noqa: ARG002 (as other tasks)
         """The training of a model."""
         return NodeObjective(self, settings)
 
@@ -103,7 +112,7 @@ class NodeClassification:
         """The training nodes, all at once, in every epoch."""
         return (self._nodes["train"],)
 
-    def loss(self, model: Scorer, nodes: Tensor, epoch: int | Tensor = 0, settings: TaskConfig | None = None) -> Tensor:
+    def loss(self, model: Scorer, nodes: Tensor, epoch: int | Tensor = 0, settings: NodeTask | None = None) -> Tensor:
         """Cross-entropy of some training nodes and, where the task asks for it, the consistency of passes.
 
         Args:
@@ -121,7 +130,7 @@ class NodeClassification:
         # The sum, so that the gradient of a member is what it would be if it were alone.
         return torch.stack([self._loss(own, nodes, epoch, settings) for own in zip(*passes, strict=True)]).sum()
 
-    def _loss(self, passes: Sequence[Tensor], nodes: Tensor, epoch: int | Tensor, settings: TaskConfig) -> Tensor:
+    def _loss(self, passes: Sequence[Tensor], nodes: Tensor, epoch: int | Tensor, settings: NodeTask) -> Tensor:
         """The loss of one model by its passes, [N, C] each."""
         target = self._y[nodes]
         if len(passes) == 1:
@@ -174,7 +183,7 @@ class NodeObjective:
     """The loss of a model with some settings: one batch an epoch."""
 
     task: NodeClassification
-    settings: TaskConfig
+    settings: NodeTask
     num_batches = 1
 
     def batches(self, epoch: int = 0, seed: int = 0) -> tuple[Tensor, ...]:

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from magna.config.schema import Config, TrainConfig
+from magna.config.schema import Config
+from magna.config.tables import TrainOptions
 from magna.errors import DataError
 from magna.graph.torch_internals import scale_each
 from magna.nn.dropout import seeds_at_once
+from magna.nn.ensemble import members_of
+from magna.nn.hub import Saved
 from magna.tasks import Task
-from magna.tasks.models import Model, members_of
 from magna.training.capture import captured, step_precision
 from magna.training.checkpoint import WITHOUT_CHECKPOINT, Groups, load_checkpoint, save_checkpoint
 from magna.training.run_folder import RunFolder
@@ -62,7 +64,7 @@ class Progress:
 def fit(
     config: Config,
     task: Task,
-    network: Model,
+    network: Saved,
     on_epoch: Callable[[Epoch], None],
     run: RunFolder | None = None,
 ) -> Progress:
@@ -98,7 +100,7 @@ def fit(
 class Training:
     """A network in training: its optimiser, schedule, best weights and progress."""
 
-    def __init__(self, config: Config, task: Task, network: Model) -> None:
+    def __init__(self, config: Config, task: Task, network: Saved) -> None:
         self.config, self.task, self.network, self.device = config, task, network, task.device
         self.members: list[Any] = members_of(network)
         self.objective: Any = task.objective(config.task, network)  # type: ignore[arg-type]
@@ -229,7 +231,7 @@ def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
     return [{"params": part, "row": row, "shallow": part is shallow} for row, part in enumerate(parts)]
 
 
-def _with_rate(train: TrainConfig, shallow: bool) -> TrainConfig:
+def _with_rate(train: TrainOptions, shallow: bool) -> TrainOptions:
     """The settings of a group, with its own learning rate."""
     return replace(train, lr=train.skip_lr) if shallow and train.skip_lr is not None else train
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from magna.config.schema import Config, ModelConfig
+from magna.config.schema import Config
 from magna.graph.torch_internals import FakeTensorMode, TorchDispatchMode, storage_key, tree_leaves
 from magna.ops.cpu.memory_pool import machine_memory
 from magna.tasks import NodeClassification, Task, make_task
@@ -164,14 +164,9 @@ def _pace_together(config: Config, task: Task, seeds: int) -> Pace:
 def forecast(task: Task, config: Config, device: torch.device) -> Memory:
     """What one training step of a config holds at its worst moment."""
     # A small pass for real: whatever is computed once for a graph must be there before the trace.
-    small = replace(
-        config.model,
-        hidden_channels=2 * config.model.heads,
-        num_layers=1,
-        head_form="split",
-        out_projection=True,
-        decoder="distmult",
-    )
+    sizes: dict[str, Any] = {"hidden_channels": 2 * getattr(config.model, "heads", 1), "num_layers": 1}
+    sizes |= {"head_form": "split", "out_projection": True, "decoder": "distmult"}
+    small = replace(config.model, **{name: sizes[name] for name in config.model.options() if name in sizes})
     with torch.random.fork_rng():
         shrunk: Any = task.make_model(small)
         task.evaluate(shrunk.to(device), "valid")
@@ -194,7 +189,7 @@ def forecast(task: Task, config: Config, device: torch.device) -> Memory:
     return Memory(parameters, sum(ledger.saved.values()), round(peak), total)
 
 
-def _objective(task: Task, config: Config) -> Any:
+def _objective(task: Any, config: Config) -> Any:
     with torch.device("meta"):  # takes no memory, draws no number
         model: Any = task.make_model(config.model)
     return task.objective(config.task, model)
@@ -202,16 +197,12 @@ def _objective(task: Task, config: Config) -> Any:
 
 def _advice(task: Task, config: Config, device: torch.device) -> list[str]:
     """What would make the run smaller, with the memory it would then need; nothing that its model refuses."""
-    heads = config.model.heads
+    heads = getattr(config.model, "heads", 1)
     half = heads * max(1, config.model.hidden_channels // heads // 2)
-    changes: list[tuple[str, Callable[[ModelConfig], ModelConfig]]] = [
-        ("model.memory=recompute", lambda model: replace(model, memory="recompute")),
-        (f"model.hidden_channels={half}", lambda model: replace(model, hidden_channels=half)),
-    ]
     lines = []
-    for words, change in changes:
+    for words in ("model.memory=recompute", f"model.hidden_channels={half}"):
         with suppress(ValueError):
-            memory = forecast(task, replace(config, model=change(config.model)), device)
+            memory = forecast(task, config.with_values([words]), device)
             lines.append(f"--set {words}: {memory.peak / 1e9:.1f} GB{', which fits' if memory.fits else ''}")
     return lines
 

@@ -21,7 +21,8 @@ from magna.config.atomic_files import check_free, forget_parts, make_folder, wri
 from magna.config.schema import Config
 from magna.data import DATASETS
 from magna.errors import ArgumentError, DataError
-from magna.tasks.models import Model, model_class
+from magna.nn.ensemble import model_class
+from magna.nn.hub import Saved
 
 FORMAT = 1  # grows when an older version could no longer read a run folder
 SUMS = "SHA256SUMS"
@@ -158,13 +159,13 @@ class RunFolder:
         """Names of features, classes and relations, and fingerprints of the data; None where the run began without."""
         return json.loads(self._read("schema.json")) if "schema.json" in self._sums() else None
 
-    def load_model(self) -> Model:
+    def load_model(self) -> Saved:
         """The model with its best weights."""
         if self.summary is None:
             raise DataError(self.path, "its run has not ended", hint="resume=True")
         for name in _MODEL:
             self._read(name)
-        return model_class(self.config).from_pretrained(self.path / "model")
+        return model_class(self.config.model).from_pretrained(self.path / "model")
 
     def is_done(self) -> bool:
         """True if the run has ended; a model that is missing or damaged is made again from the checkpoint."""
@@ -198,7 +199,7 @@ class RunFolder:
         """True if the run has a checkpoint or has ended."""
         return self.checkpoint.is_file() or self.summary is not None
 
-    def finish(self, model: Model, summary: Mapping[str, Any]) -> None:
+    def finish(self, model: Saved, summary: Mapping[str, Any]) -> None:
         """Save the model, then the summary."""
         part, target, end = self.path / ".model.part", self.path / "model", self.path / "summary.json"
         with writing(target):

@@ -12,21 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from magna.config.schema import TrainConfig
+from magna.config.tables import TrainOptions
 from magna.errors import Diverged
 
 
 class Schedule:
     """Learning rates and bounds on the gradient of S rows that train side by side.
 
-    >>> schedule = Schedule([TrainConfig(lr=1.0, min_lr=0.0, epochs=10, clip=2.0)])
+    >>> schedule = Schedule([TrainOptions(lr=1.0, min_lr=0.0, epochs=10, clip=2.0)])
     >>> schedule.rates(0).tolist(), schedule.rates(5).tolist()
     ([1.0], [0.5])
     >>> schedule.factors(torch.tensor([8.0])).tolist()
     [0.25]
     """
 
-    def __init__(self, train: Sequence[TrainConfig], device: torch.device | str = "cpu") -> None:
+    def __init__(self, train: Sequence[TrainOptions], device: torch.device | str = "cpu") -> None:
         self._train = train[0]
         self._start, self._end = (
             torch.tensor([getattr(each, name) for each in train], dtype=torch.float64) for name in ("lr", "min_lr")
@@ -74,14 +74,14 @@ class Schedule:
 class BestEpochs:
     """The best epochs of S rows by validation; a row that is out of patience keeps its best epoch.
 
-    >>> best = BestEpochs([TrainConfig(patience=1)])
+    >>> best = BestEpochs([TrainOptions(patience=1)])
     >>> [best.update(torch.tensor([[score, 0.0]]), epoch).tolist() for epoch, score in enumerate((0.5, 0.4, 0.3, 0.9))]
     [[True], [False], [False], [False]]
     >>> best.epoch.tolist(), best.trained(4).tolist()
     ([0], [2])
     """
 
-    def __init__(self, train: Sequence[TrainConfig], device: torch.device | str = "cpu") -> None:
+    def __init__(self, train: Sequence[TrainOptions], device: torch.device | str = "cpu") -> None:
         self._patience = torch.tensor([each.patience for each in train], device=device)
         self.epoch = torch.full((len(train),), -1, device=device)  # [S]; -1: never validated
         self.score = torch.full((len(train), 2), -math.inf, dtype=torch.float64, device=device)  # [S, 2]

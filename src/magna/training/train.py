@@ -15,7 +15,6 @@ from magna.config.schema import Config
 from magna.data import from_anywhere
 from magna.errors import ArgumentError, DataError, Diverged
 from magna.tasks import NodeClassification, Task, make_task
-from magna.tasks.models import Model
 from magna.training.capture import matmul_precision, own_stream
 from magna.training.loop import Epoch, Progress, fit
 from magna.training.run_folder import RunFolder, pick_device
@@ -223,7 +222,7 @@ class _Session:
                 for row in rows:
                     curves.write(row["epoch"] + 1, _curves(row["loss"], row.get("valid", {})))
 
-    def _finish(self, job: _Job, network: Model, progress: Progress, together: int = 1) -> dict[str, Any]:
+    def _finish(self, job: _Job, network: Any, progress: Progress, together: int = 1) -> dict[str, Any]:
         """Score and save the chosen weights."""
         calibrated = self.task.calibrate(network)
         for value in calibrated.values():

@@ -12,16 +12,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
 from magna.config.schema import Config
+from magna.config.tables import NodeTask
+from magna.nn.ensemble import averaged, members_of
 from magna.tasks import NodeClassification
-from magna.tasks.models import averaged, members_of
 from magna.tasks.nodes import scored
 from magna.training.capture import batch_size_for, captured, step_precision
 from magna.training.schedule import BestEpochs, Schedule
 from magna.training.trial_buffers import register_differences
 from magna.training.trial_result import OnReport, OnResults, TrialResult, is_finite
 
-# Settings of the task that may differ from trial to trial.
-TASK_BATCHED = ("consistency", "temperature", "confidence", "ramp")
 _LARGE = 1 << 27  # parameters of a batch
 FILLER = -1  # in place of a trial's number: a copy of another trial, whose result is dropped
 State = tuple[dict[str, Tensor], BestEpochs]
@@ -68,7 +67,7 @@ class Batch:
             key: torch.tensor(
                 [getattr(config.task, key) for config in configs], dtype=torch.float32, device=self.device
             )
-            for key in TASK_BATCHED
+            for key in NodeTask.per_trial()
         }
         train = [config.train for config in configs]
         self.schedule = Schedule(train, self.device)
@@ -104,6 +103,7 @@ class Batch:
 
         def loss(row: Tensor, buffers: dict[str, Tensor], settings: dict[str, Tensor], nodes: Tensor) -> Tensor:
             common = self.configs[0].task
+            assert isinstance(common, NodeTask)
             if common.consistency > 0:
                 common = SimpleNamespace(**vars(common) | settings)  # type: ignore[assignment]
             return self.task.loss(self._scorer(row, buffers), nodes, self.state["epoch"], common)

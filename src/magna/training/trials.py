@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from magna.config.schema import Config, ModelConfig, TaskConfig
+from magna.config.options import Options
+from magna.config.schema import Config
+from magna.config.tables import LinkTask, NodeTask
 from magna.ops.cpu.memory_pool import machine_memory
 from magna.tasks import NodeClassification
-from magna.tasks.models import MODELS
 from magna.training.capture import batch_size_for, matmul_precision, own_stream
-from magna.training.trial_batch import FILLER, TASK_BATCHED, Batch
+from magna.training.trial_batch import FILLER, Batch
 from magna.training.trial_result import OnReport, OnResults, TrialResult
 
-_TRAIN_BATCHED = ("lr", "min_lr", "weight_decay", "clip", "patience", "seed")
 _MOST_TRIALS = 512
 # Entries of a state with which one training fills a GPU: on an H200 two of 19,717 x 8 x 512 take 1.2 times as long side
 # by side as in turn.
@@ -36,18 +36,11 @@ def structure(config: Config) -> Hashable:
     >>> structure(Config.from_dict({"train": {"lr": 0.1}})) == structure(Config.from_dict({"model": {"K": 3}}))
     True
     """
-    model, free = config.model, set(MODELS[config.model.name].BATCHED)
-    if model.hop_weights == "theta":
-        free.discard("K")  # there it is the length of a parameter
-    task = _with_defaults(config.task, TASK_BATCHED)
+    # With free weights K is the length of a parameter.
+    fixed = ("K",) if getattr(config.model, "hop_weights", None) == "theta" else ()
     # No consistency is another loss than a small one: it needs one pass.
-    task = replace(task, consistency=float(config.task.consistency > 0))
-    return (
-        _with_defaults(config.data, ("split_seed",)),
-        _with_defaults(model, free),
-        task,
-        _with_defaults(config.train, _TRAIN_BATCHED),
-    )
+    compared = isinstance(config.task, NodeTask) and config.task.consistency > 0
+    return compared, *(_shared(part, fixed) for part in (config.data, config.model, config.task, config.train))
 
 
 def train_trials(
@@ -92,7 +85,7 @@ def train_trials(
 
     for members in groups.values():
         # A batch walks as many hops as its farthest trial: those that walk alike stand together.
-        members.sort(key=lambda index: configs[index].model.K)
+        members.sort(key=lambda index: getattr(configs[index].model, "K", 0))
         size = _batch_size(configs[members[-1]], task)
         size = -(-len(members) // -(-len(members) // size))  # no batch much smaller than the others
         while part := [index for index in members if index not in results and index not in (too_large or ())][:size]:
@@ -151,9 +144,10 @@ def _check_data(config: Config, task: NodeClassification) -> None:
         raise ValueError(f"data is {config.data}; allowed: that of the task, {own}, or another random split of it")
 
 
-def _with_defaults(config: Any, names: Collection[str]) -> Any:
-    defaults = {entry.name: entry.default for entry in fields(config) if entry.name in names}
-    return replace(config, **defaults)
+def _shared(options: Options, fixed: Collection[str]) -> Hashable:
+    """The values that all trials of a batch have."""
+    free = options.per_trial() - set(fixed)
+    return type(options), *((name, getattr(options, name)) for name in options.options() if name not in free)
 
 
 def _batch_size(config: Config, task: NodeClassification) -> int:
@@ -168,18 +162,22 @@ def _batch_size(config: Config, task: NodeClassification) -> int:
     return max(1, min(_MOST_TRIALS // config.model.members, fit))
 
 
-def _state_width(model: ModelConfig) -> int:
+def _state_width(model: Any) -> int:
     """Numbers that the hops carry for each node."""
-    return model.hidden_channels * (model.heads if model.head_form == "full" else 1)
+    heads = model.heads if getattr(model, "head_form", "split") == "full" else 1
+    width: int = model.hidden_channels * heads
+    return width
 
 
-def _bytes_per_trial(model: ModelConfig, settings: TaskConfig, task: NodeClassification) -> int:
+def _bytes_per_trial(model: Any, settings: NodeTask | LinkTask, task: NodeClassification) -> int:
     """A generous estimate of what one trial keeps between forward and backward, and of its weights."""
+    assert isinstance(settings, NodeTask)
     width, layers = model.hidden_channels, model.num_layers
     states = _state_width(model)
-    ffn = 3 * model.ffn_multiplier if model.feed_forward else 0
-    per_node = 3 * task.in_channels + layers * (width * (16 + ffn) + states * (model.K + 4))
-    per_edge = 8 * layers * model.heads
+    ffn = 3 * getattr(model, "ffn_multiplier", 4) if getattr(model, "feed_forward", True) else 0
+    per_node = 3 * task.in_channels + layers * (width * (16 + ffn) + states * (getattr(model, "K", 6) + 4))
+    per_edge = 8 * layers * getattr(model, "heads", 8)
     passes = settings.passes if settings.consistency > 0 else 1
     weights = width * (task.in_channels + layers * (states + width * (3 + 2 * (ffn // 3))))
-    return 4 * model.members * (passes * (task.num_nodes * per_node + task.num_edges * per_edge) + 8 * weights)
+    needed = passes * (task.num_nodes * per_node + task.num_edges * per_edge) + 8 * weights
+    return int(4 * model.members * needed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
@@ -11,6 +12,8 @@ from torch.nn import functional as F
 
 from magna.baselines.nodes.ppr import diffused_graph
 from magna.baselines.saved import Baseline
+from magna.config.options import HUGE, Options, option
+from magna.config.registry import node_model
 from magna.graph import Graph
 from magna.nn.attention import check_size, graph_at_door
 from magna.nn.dropout import Dropout
@@ -21,6 +24,22 @@ from magna.ops import attention_diffusion
 from magna.typing import Backend
 
 
+@dataclass(frozen=True, kw_only=True)
+class DiffGCNOptions(Options):
+    """Options of :class:`DiffGCN`."""
+
+    hidden_channels: int = option(64, "Width of a hidden layer.", low=1, high=HUGE)
+    num_layers: int = option(2, "Number of layers, the output layer included.", low=1, high=4096)
+    alpha: float = option(0.1, "Teleport probability of PageRank.", above=0, high=1)
+    top_k: int = option(64, "Entries of PageRank for each node.", low=1, high=HUGE)
+    embed_dropout: float = option(0.0, "Dropout on the features.", low=0, below=1, per_trial=True)
+    input_dropout: float = option(
+        0.0, "Dropout on the hidden states, before each further layer.", low=0, below=1, per_trial=True
+    )
+    backend: Backend = option("auto", "Kernels: auto takes the fastest for the device.")
+
+
+@node_model("diff-gcn", DiffGCNOptions)
 class DiffGCN(Baseline):
     r"""Graph convolutions with the fixed weights S of :func:`magna.baselines.nodes.ppr.diffused_graph`.
 

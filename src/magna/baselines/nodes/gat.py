@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -9,6 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magna.baselines.saved import Baseline
+from magna.config.options import HUGE, Options, option
+from magna.config.registry import node_model
+from magna.errors import ArgumentError
 from magna.graph import Graph
 from magna.nn.attention import check_size, graph_at_door
 from magna.nn.conv import MAGNAConv
@@ -17,6 +21,28 @@ from magna.nn.sparse import SparseRows
 from magna.typing import Backend
 
 
+@dataclass(frozen=True, kw_only=True)
+class GATOptions(Options):
+    """Options of :class:`GAT`."""
+
+    hidden_channels: int = option(64, "Width of a hidden layer, all heads together.", low=1, high=HUGE)
+    num_layers: int = option(2, "Number of layers, the output layer included.", low=1, high=4096)
+    heads: int = option(8, "Attention heads of the hidden layers; they divide the width.", low=1, high=4096)
+    out_heads: int = option(1, "Attention heads of the output layer, averaged.", low=1, high=4096)
+    negative_slope: float = option(0.2, "Slope of LeakyReLU below zero.", low=0, per_trial=True)
+    embed_dropout: float = option(0.0, "Dropout on the features.", low=0, below=1, per_trial=True)
+    input_dropout: float = option(
+        0.0, "Dropout on the hidden states, before each further layer.", low=0, below=1, per_trial=True
+    )
+    dropout: float = option(0.0, "Dropout on the attention.", low=0, below=1, per_trial=True)
+    backend: Backend = option("auto", "Kernels: auto takes the fastest for the device.")
+
+    def check(self) -> None:
+        if self.hidden_channels % self.heads:
+            raise ArgumentError("heads", self.heads, f"divisors of hidden_channels, {self.hidden_channels}")
+
+
+@node_model("gat", GATOptions)
 class GAT(Baseline):
     r"""Graph attention network: attention over neighbours alone, heads side by side, ELU between the layers.
 
