@@ -2,7 +2,7 @@
 
     python benchmarks/run.py kernels                     all graphs, backends and precisions
     python benchmarks/run.py scaling                     time over edges and hops, with fitted exponents
-    python benchmarks/run.py memory                      peak memory over hops
+    python benchmarks/run.py memory                      peak memory and time over hops
     python benchmarks/run.py epoch                       an epoch of the paper's Cora model, and PyG's
     python benchmarks/run.py step                        a training step on a knowledge graph
     python benchmarks/run.py loss                        the loss over all entities, time and memory
@@ -50,7 +50,7 @@ def main() -> None:
     elif arguments.study == "ranking":
         knowledge.ranking(arguments.graph, device, data_dir, out, stamped)
     else:
-        studies.memory(arguments.graph, device, data_dir, out, stamped)
+        studies.memory(device, out, stamped)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,8 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     epoch = commands.add_parser("epoch", parents=[shared, data])
     epoch.add_argument("--recipe", default="cora-paper")
     epoch.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings other than the recipe's")
-    memory = commands.add_parser("memory", parents=[shared, data])
-    memory.add_argument("--graph", nargs="+", default=["fb15k-237", "ogbn-arxiv"], choices=list(SHAPES))
+    commands.add_parser("memory", parents=[shared])
     step = commands.add_parser("step", parents=[shared, data])
     step.add_argument("--recipe", nargs="+", default=list(knowledge.ENTITIES))
     for name, parents in (("loss", [shared]), ("ranking", [shared, data])):

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -18,12 +16,13 @@ import torch
 
 from magna import bench
 from magna.bench import floor, measure
-from magna.bench.comparison import compare, warm_up
+from magna.bench.comparison import compare
 from magna.bench.epoch import compare_epochs
 from magna.bench.graphs import skewed_graph
 from magna.bench.peers import Ours, Peer, Problem, PyG, stepper
 from magna.config.schema import load_recipe
 from magna.graph import Graph
+from magna.ops.cpu.memory_pool import free_memory
 from magna.tasks import make_task
 from magna.typing import Backend
 
@@ -34,6 +33,8 @@ EDGES = [10**5, 10**6, 10**7, 10**8]
 LARGEST_ON_CPU = 10**7
 HOPS = [2, 4, 8, 16, 32]
 HOPS_EDGES = 10**6
+MEMORY_HOPS = [8, 16, 32, 64]
+MEMORY_GRAPH = "uniform, 100,000 nodes, 1,000,000 edges"
 FUSED: dict[str, Backend] = {"cpu": "cpu", "cuda": "triton"}
 
 
@@ -132,70 +133,39 @@ def _variants(device: torch.device) -> dict[str, Peer]:
     return {"recompute": Ours(fused, memory="recompute"), "save": Ours(fused, memory="save"), "pyg": PyG()}
 
 
-def memory(names: Iterable[str], device: torch.device, data_dir: str | None, out: Path, stamped: Record) -> Record:
-    """Peak memory over the number of hops: states saved, states recomputed, and a PyG loop.
+def memory(device: torch.device, out: Path, stamped: Record) -> Record:
+    """Peak memory and time over the number of hops: about √K states kept, all kept, and a PyG loop.
 
-    On the CPU each number comes from a process of its own, so that nothing another one left behind can hide in it.
+    Each number comes from a process of its own, so that no peak hides in memory that another run left.
     """
     path = out / f"memory-{ledger.slug(device)}.json"
     record = stamped | {"rows": []}
-    for name in names:
-        peak_of = _peak_on_gpu(name, device, data_dir) if device.type == "cuda" else _peak_in_process(name, data_dir)
+    for K in MEMORY_HOPS:
         for variant in _variants(device):
-            for K in HOPS:
-                peak = peak_of(variant, K)
-                print(f"{name:11} {variant:10} K = {K:2}: {_megabytes(peak)}", flush=True)
-                record["rows"].append({"graph": name, "variant": variant, "K": K, "peak_bytes": peak})
-                ledger.write_json(path, record)
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                try:
+                    peak, ms = pool.submit(_peak_and_ms, variant, K, device.type).result()
+                except (BrokenProcessPool, MemoryError, torch.OutOfMemoryError):
+                    peak = ms = None
+            print(
+                f"{variant:10} K = {K:2}: {'no room' if ms is None else f'{ms:8,.0f} ms, peak {peak} bytes'}",
+                flush=True,
+            )
+            record["rows"].append({"graph": MEMORY_GRAPH, "variant": variant, "K": K, "peak_bytes": peak, "ms": ms})
+            ledger.write_json(path, record)
     return record
 
 
-def _megabytes(peak: int | None) -> str:
-    return "not measured, more than this machine has" if peak is None else f"{peak / 1e6:9,.0f} MB"
-
-
-def _peak_on_gpu(name: str, device: torch.device, data_dir: str | None) -> Callable[[str, int], int | None]:
-    problem, _ = bench.make_problem(name, device, torch.float32, data_dir)
-    variants = _variants(device)
-
-    def peak(variant: str, K: int) -> int | None:
-        at_hops = replace(problem, K=K)
-        run = stepper(at_hops, variants[variant])
-        try:
-            # The first call compiles; the second is what every later one costs.
-            run()
-            return measure.memory_of(run, at_hops.tensors(), device)[1].peak_bytes
-        except torch.OutOfMemoryError:
-            return None
-
-    return peak
-
-
-def _peak_in_process(name: str, data_dir: str | None) -> Callable[[str, int], int | None]:
-    shape = bench.shape_of(name)
-    row_per_edge = shape.num_edges * shape.heads * shape.width * 4
-
-    def peak(variant: str, K: int) -> int | None:
-        # A PyG loop keeps a row per edge and hop, and works on about four more.
-        if variant == "pyg" and (K + 4) * row_per_edge > 0.8 * _free_bytes():
-            return None
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            try:
-                return pool.submit(_peak_here, name, data_dir, variant, K).result()
-            except BrokenProcessPool:
-                return None
-
-    return peak
-
-
-def _free_bytes() -> int:
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _peak_here(name: str, data_dir: str | None, variant: str, K: int) -> int | None:
-    device = torch.device("cpu")
-    problem = replace(bench.make_problem(name, device, torch.float32, data_dir)[0], K=K)
-    peer = _variants(device)[variant]
-    warm_up(peer, problem)
-    run = stepper(problem, peer)
-    return measure.memory_of(run, problem.tensors(), device)[1].peak_bytes
+def _peak_and_ms(variant: str, K: int, kind: str) -> tuple[int | None, float]:
+    """Peak memory of a pass above its inputs, and the least time of five."""
+    # A PyG loop keeps a row per edge and hop, and works on about four more.
+    if variant == "pyg" and kind == "cpu" and (K + 4) * HOPS_EDGES * HEADS * WIDTH * 4 > 0.8 * free_memory():
+        raise MemoryError
+    device = torch.device(kind)
+    edges = torch.randint(HOPS_EDGES // 10, (2, HOPS_EDGES), generator=torch.Generator().manual_seed(0))
+    graph = Graph.from_edge_index(edges.to(device), HOPS_EDGES // 10)
+    problem = Problem.random(graph, HEADS, WIDTH, K)
+    run = stepper(problem, _variants(device)[variant])
+    run()  # the first call compiles and fills caches
+    peak = measure.memory_of(run, problem.tensors(), device)[1].peak_bytes
+    return peak, min(measure.elapsed_ms(run, device) for _ in range(5))

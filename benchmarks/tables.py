@@ -107,12 +107,15 @@ def memory() -> str:
     parts = []
     for record in ledger.read_json("memory"):
         hops = sorted({row["K"] for row in record["rows"]})
-        cells = {(row["graph"], row["variant"], row["K"]): row["peak_bytes"] for row in record["rows"]}
-        lines = dict.fromkeys((graph, variant) for graph, variant, _ in cells)
-        body = [
-            [graph, variant, *(_megabytes(cells.get((graph, variant, K))) for K in hops)] for graph, variant in lines
-        ]
-        header = ["graph", "peak MB", *(f"K = {K}" for K in hops)]
+        cells = {(row["graph"], row["variant"], row["K"]): row for row in record["rows"]}
+        body = []
+        for graph, variant in dict.fromkeys((graph, variant) for graph, variant, _ in cells):
+            rows = [cells.get((graph, variant, K), {}) for K in hops]
+            body.append([graph, f"{variant}, peak MB", *(_megabytes(row.get("peak_bytes")) for row in rows)])
+            if any("ms" in row for row in rows):
+                times = ("–" if row.get("ms") is None else f"{row['ms']:,.0f}" for row in rows)
+                body.append([graph, f"{variant}, ms", *times])
+        header = ["graph", "", *(f"K = {K}" for K in hops)]
         parts.append(_titled(record["device"], _stamps([record]), header, body))
     return "\n\n".join(parts)
 

@@ -83,12 +83,12 @@ def op_samples(fused: Backend) -> Iterator[tuple[FusedOp[Any], tuple[Any, ...]]]
     packed, attention = pack(p.graph), p.attention.detach()
     seed, rate = torch.tensor([3]).to(p.x.device), torch.tensor([0.3, 0.6]).to(p.x.device)
     alpha, nodes = torch.tensor([0.5, 0.7]).to(p.x.device), p.x[:, :, 0].contiguous()
-    none = p.x.new_empty(0, *p.x.shape)
 
-    for save, rates in ((True, (rate, rate)), (False, (None, None))):
-        yield diffuse_op, (*learn(p.x, attention, p.theta), seed, *rates, *packed, save, fused)
-        states = diffuse_op(p.x, attention, p.theta, seed, *rates, *packed, True, fused)[1] if save else none
-        yield diffuse_backward_op, (p.grad, p.x, attention, p.theta, states, seed, *rates, *packed, save, fused)
+    for every, rates in ((1, (rate, rate)), (2, (rate, None)), (0, (None, None))):
+        yield diffuse_op, (*learn(p.x, attention, p.theta), seed, *rates, *packed, every, fused)
+        states = diffuse_op(p.x, attention, p.theta, seed, *rates, *packed, every, fused)[1]
+        rest = seed, *rates, *packed, every, every == 1, fused
+        yield diffuse_backward_op, (p.grad, p.x, attention, p.theta, states, *rest)
     yield solve_op, (*learn(p.x, attention, alpha), *packed, 1e-3, fused)
     yield solve_backward_op, (p.grad, p.x, p.x, attention, alpha, *packed, 1e-3, fused)
     yield head_scores_op, (*learn(p.x[None], p.x[:1]), True, fused)

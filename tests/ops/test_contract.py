@@ -113,23 +113,6 @@ def test_fixed_alpha_has_no_other_gradient(fused: Backend) -> None:
     same(diffuse(problem, fused, K=3, alpha=0.2), diffuse(problem, "reference", K=3, alpha=0.2))
 
 
-@pytest.mark.parametrize("drops", [{}, DROPS], ids=["plain", "dropout"])
-@pytest.mark.parametrize(
-    ("K", "heads", "width"), [(1, 2, 3), (2, 1, 1), (2, 3, 4), (3, 2, 5), (5, 2, 7), (5, 3, 1), (9, 2, 9)]
-)
-def test_recompute_equals_save(fused: Backend, calls: Calls, K: int, heads: int, width: int, drops: Options) -> None:
-    if interpreted(fused) and ((K, heads) not in [(2, 3), (5, 2)] or not drops):
-        pytest.skip("takes long in the interpreter, and other sizes and dropout are tested there")
-    graph = random_graph(4, 7) if interpreted(fused) else random_graph(50, 300)
-    problem = Problem.of(graph, heads, width, K, device=device_of(fused))
-    saved = diffuse(problem, fused, memory="save", **drops)
-    assert calls[fused, "hop"] == K
-    recomputed = diffuse(problem, fused, memory="recompute", **drops)
-    assert calls[fused, "hop"] > 2 * K or K == 1
-    same(recomputed, saved, rtol=1e-13, atol=1e-13)
-    same(recomputed, diffuse(problem, "reference", **drops))
-
-
 def test_rates_per_head(fused: Backend) -> None:
     problem = Problem.of(random_graph(4, 8), heads=3, width=4, K=2, device=device_of(fused))
     rates: Options = {

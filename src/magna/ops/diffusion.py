@@ -15,9 +15,9 @@ from magna.ops.backend.graph_tensors import pack, save_inputs, saved_inputs, unp
 from magna.ops.backend.op import fused_op
 from magna.ops.backend.registry import Draw, accumulator, choose, kernels
 from magna.ops.checks import Rate
-from magna.ops.cpu.memory_pool import machine_memory
+from magna.ops.cpu.memory_pool import free_memory, machine_memory
 from magna.ops.exact import solve
-from magna.ops.hops import in_target_order, run_hops, run_hops_back, slices, with_kept
+from magna.ops.hops import Hops, gradients_by_slices, in_target_order, spacing, states_at_once
 from magna.ops.weights import fixed_theta, per_head
 from magna.typing import Backend, Memory, Mode, one_of
 
@@ -60,8 +60,8 @@ def attention_diffusion(
         theta: hop weights [H, K + 1] or [K + 1], in place of K and alpha.
         mode: "truncated" or "exact" (without K, theta and dropout).
         tolerance: of the exact solve.
-        memory: "save" keeps the states of all hops for the backward pass; "recompute" needs one state whatever K is
-            and costs one more forward pass; "auto" saves while the states fit into 1/16 of the device's memory.
+        memory: "save" keeps the states of all hops for the backward pass; "recompute" keeps about √K of them and runs
+            the hops between them again; "auto" saves while the states fit into a quarter of the free memory.
         dropout: drawn anew each hop from the untouched attention; one number or one per head.
         feature_dropout: drawn after each hop; one number, one per head, or one per hop and head [K, H].
         seed: an int or an int64 tensor [1]; needed with dropout. Same seed, same bits, in every backend.
@@ -94,14 +94,7 @@ def attention_diffusion(
             raise ValueError("mode is 'exact', which takes alpha alone: leave out K, theta and dropout")
         checks.alpha(alpha, heads, validate, above_zero=True)
         return solve(x, attention, per_head(alpha, heads, attention), graph, tolerance, chosen)
-    if theta is None:
-        checks.hops(K)
-        checks.alpha(alpha, heads, validate)
-        theta = fixed_theta(alpha, K, heads, attention)
-    else:
-        if K is not None or alpha is not None:
-            raise ValueError("theta comes with K or alpha; allowed: theta alone, or K and alpha")
-        theta = checks.theta(theta, heads).to(attention.dtype)
+    theta = _hop_weights(K, alpha, theta, heads, attention, validate)
     if theta.size(1) == 1:
         return x * theta.to(x.dtype)
     checks.per_hop("feature_dropout", rates[1], theta.size(1) - 1)
@@ -111,25 +104,60 @@ def attention_diffusion(
         return reference.attention_diffusion(
             x, attention, theta, graph, dropout=rates[0], feature_dropout=rates[1], seed=seed
         )
-    save = memory != "recompute" and torch.is_grad_enabled() and _learn(x, attention, theta)
-    if save and memory == "auto":
-        save = saves(checks.levels(x)[-1].numel() * x.element_size() * (theta.size(1) - 2), device)
-    return diffuse_op(x.contiguous(), attention, theta, seed, *rates, *pack(graph), save, chosen)[0]
+    state = checks.levels(x)[-1].nbytes
+    every = interval(memory, theta.size(1) - 1, state, device) if _learn(x, attention, theta) else 0
+    return diffuse_op(x.contiguous(), attention, theta, seed, *rates, *pack(graph), every, chosen)[0]
 
 
 def _learn(*tensors: Tensor) -> bool:
-    """True if a tensor has a gradient, also inside a transform of `torch.func`."""
-    return any(level.requires_grad for tensor in tensors for level in checks.levels(tensor))
+    """True if one of the tensors gets a gradient, also inside a transform of `torch.func`."""
+    levels = (level for tensor in tensors for level in checks.levels(tensor))
+    return torch.is_grad_enabled() and any(level.requires_grad for level in levels)
 
 
-def saves(states_bytes: int, device: torch.device) -> bool:
-    """True while `memory="auto"` keeps the states: they fit into 1/16 of the device's memory."""
-    return states_bytes <= int(_total_memory(device)) // 16
+def _hop_weights(
+    K: int | None,
+    alpha: float | Tensor | None,
+    theta: Tensor | None,
+    heads: int,
+    attention: Tensor,
+    validate: bool,
+) -> Tensor:
+    """Weights θ [H, K + 1] of the hops: those of K and alpha, or theta."""
+    if theta is None:
+        checks.hops(K)
+        checks.alpha(alpha, heads, validate)
+        return fixed_theta(alpha, K, heads, attention)
+    if K is not None or alpha is not None:
+        raise ValueError("theta comes with K or alpha; allowed: theta alone, or K and alpha")
+    return checks.theta(theta, heads).to(attention.dtype)
+
+
+def interval(memory: Memory, K: int, state: int, device: torch.device) -> int:
+    """Hops between the states that are kept for the backward pass: 1 keeps all, 0 none. A state has `state` bytes."""
+    if memory == "save" or (memory == "auto" and _fit((K - 1) * state, device)):
+        return 1
+    return spacing(K) if _fit(states_at_once(K) * state, device) else 0
+
+
+def _fit(size: int, device: torch.device) -> bool:
+    """True if states of `size` bytes fit into a quarter of the free memory, or are small for this device."""
+    return size <= _total_memory(device) // 64 or size <= _free_memory(device) // 4
 
 
 @constant_result
 def _total_memory(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else machine_memory()
+
+
+@constant_result
+def _free_memory(device: torch.device) -> int:
+    if device.type != "cuda":
+        return free_memory()
+    # While a graph is captured, the driver is not asked.
+    capturing = torch.cuda.is_current_stream_capturing()
+    free = 0 if capturing else torch.cuda.mem_get_info(device)[0]
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def _diffuse_shape(x: Tensor, attention: Tensor, theta: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -146,26 +174,24 @@ def diffuse_op(
     feature_rate: Tensor | None,
     graph: Sequence[Tensor],
     sizes: Sequence[int],
-    save: bool,
+    every: int,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
-    """Σ_k θ_k A^k x and, with `save`, the states Z_1 .. Z_{K-1} for the backward pass; the rate of features is [H], or
-    [K, H] where each hop has its own.
+    """Σ_k θ_k A^k x, and every `every`-th of the states Z_1 .. Z_{K-1} for the backward pass; the rate of features is
+    [H], or [K, H] where each hop has its own.
     """
     g, fused = unpack(graph, sizes), kernels(backend)
-    draw = Draw(seed, attention_rate, feature_rate, x.size(1), x.size(2))
     K = theta.size(1) - 1
-    states = fused.empty(_states_shape(x, K, save), x)
-    buffers = list(states.unbind()) if save else [fused.empty(x.shape, x) for _ in range(min(K - 1, 2))]
+    draw = Draw(seed, attention_rate, feature_rate, x.size(1), x.size(2))
     weights = theta.t().contiguous().unbind()
-    out = fused.empty(x.shape, x)
-    draw = with_kept(draw, K, g.by_target, fused)
-    run_hops(x, in_target_order(attention, g, fused), weights, draw, g, fused, K, buffers, out)
+    hops = Hops(x, in_target_order(attention, g, fused), weights, draw, g, fused).over(g.by_target)
+    states, out = fused.empty(_states_shape(x, K, every), x), fused.empty(x.shape, x)
+    hops.run(x, 0, [*hops.buffers(K - 1, states, every), out])
     return out, states
 
 
-def _states_shape(x: Tensor, K: int, save: bool) -> tuple[int, ...]:
-    return (K - 1 if save else 0, *x.shape)
+def _states_shape(x: Tensor, K: int, every: int) -> tuple[int, ...]:
+    return ((K - 1) // every if every else 0, *x.shape)
 
 
 def _diffuse_backward_shape(
@@ -186,63 +212,29 @@ def diffuse_backward_op(
     feature_rate: Tensor | None,
     graph: Sequence[Tensor],
     sizes: Sequence[int],
+    every: int,
     theta_grad: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients to x, attention and theta; where no states were saved, they are computed again slice by slice."""
+    """Gradients to x, attention and theta from the states that `diffuse` gave; without any, slice by slice."""
     g, fused = unpack(graph, sizes), kernels(backend)
-    K, heads, width = theta.size(1) - 1, x.size(1), x.size(2)
-    weights = theta.t().contiguous()
-    by_source = fused.take_rows(attention, g.by_source.order)
+    weights, grad = theta.t().contiguous(), grad.contiguous()
     grad_theta = torch.zeros_like(weights) if theta_grad else None
-    grad = grad.contiguous()
-    draw = Draw(seed, attention_rate, feature_rate, heads, width)
-    if K == 1 or states.size(0):
-        saved, sums = [x, *states.unbind()], fused.empty(by_source.shape, by_source)
-        draw = with_kept(draw, K, g.by_source, fused)
-        grad_x, grad_attention = run_hops_back(
-            grad, saved, by_source, sums, weights.unbind(), grad_theta, draw, g, fused, True, True
-        )
+    draw = Draw(seed, attention_rate, feature_rate, x.size(1), x.size(2))
+    back = Hops(x, fused.take_rows(attention, g.by_source.order), weights.unbind(), draw, g, fused)
+    ahead = back if every == 1 else back._replace(attention=in_target_order(attention, g, fused))
+    if every:
+        ahead = ahead if every == 1 else ahead.over(g.by_target)
+        sums = fused.empty(back.attention.shape, back.attention)
+        again = ahead.states_back(states.unbind(), every)
+        grads = back.over(g.by_source).run_back(grad, again, sums, grad_theta)
     else:
-        grad_x, grad_attention = fused.empty(x.shape, x), fused.empty(by_source.shape, by_source)
-        by_target = in_target_order(attention, g, fused)
-        for h in slices(heads, heads // max(1, min(heads, K - 1))):
-            part_by_source = by_source[:, h].contiguous()
-            part_sums = fused.empty(part_by_source.shape, part_by_source)
-            part_weights = weights[:, h].contiguous().unbind()
-            part_theta = None if grad_theta is None else grad_theta[:, h].contiguous()
-            part_draw = draw._replace(
-                attention_rate=None if attention_rate is None else attention_rate[h],
-                feature_rate=None if feature_rate is None else feature_rate[..., h].contiguous(),
-                first_head=h.start,
-            )
-            draws = [with_kept(part_draw, K, segments, fused) for segments in (g.by_target, g.by_source)]
-            for c in slices(width, width // -(-(K - 1) // heads)):
-                part = x[:, h, c].contiguous()
-                forward, back = (part_draw._replace(first_column=c.start) for part_draw in draws)
-                part_states = list(fused.empty((K - 1, *part.shape), part))
-                run_hops(part, by_target[:, h].contiguous(), part_weights, forward, g, fused, K - 1, part_states, None)
-                grad_x[:, h, c], part_grad = run_hops_back(
-                    grad[:, h, c].contiguous(),
-                    [part, *part_states],
-                    part_by_source,
-                    part_sums,
-                    part_weights,
-                    part_theta,
-                    back,
-                    g,
-                    fused,
-                    c.start == 0,
-                    c.stop == width,
-                )
-            grad_attention[:, h] = part_grad
-            if grad_theta is not None and part_theta is not None:
-                grad_theta[:, h] = part_theta
-    return grad_x, grad_attention, theta.new_empty(0) if grad_theta is None else grad_theta.t().contiguous()
+        grads = gradients_by_slices(grad, ahead, back, grad_theta, _free_memory(x.device) // 4)
+    return *grads, theta.new_empty(0) if grad_theta is None else grad_theta.t().contiguous()
 
 
 def _diffuse_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, attention, theta, seed, attention_rate, feature_rate, graph, ctx.sizes, _, ctx.backend = inputs
+    x, attention, theta, seed, attention_rate, feature_rate, graph, ctx.sizes, ctx.every, ctx.backend = inputs
     ctx.rated = attention_rate is not None, feature_rate is not None
     rates = [rate for rate in (attention_rate, feature_rate) if rate is not None]
     save_inputs(ctx, graph, x, attention, theta, output[1], seed, *rates)
@@ -266,6 +258,7 @@ def _diffuse_grad(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Any,
         feature_rate,
         graph,
         ctx.sizes,
+        ctx.every,
         ctx.needs_input_grad[2],
         ctx.backend,
     )

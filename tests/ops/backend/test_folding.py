@@ -83,24 +83,28 @@ def test_each_trial_has_its_rates_of_each_hop(graph: Graph, backend: Backend, ax
 @pytest.mark.skipif(not BACKENDS, reason="no fused backend runs on this CPU")
 @pytest.mark.parametrize("memory", ["auto", "recompute"])
 def test_trials_that_learn_save_their_states(graph: Graph, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved: list[bool] = []
+    choose_interval = diffusion.interval
+    every: list[int] = []
+    asked: list[int] = []
 
     def diffuse(*arguments: Any) -> Any:
-        saved.append(arguments[-2])
+        every.append(arguments[-2])
         return diffuse_op(*arguments)
 
+    def interval(memory: Memory, K: int, state: int, device: torch.device) -> int:
+        asked.append(state)
+        return choose_interval(memory, K, state, device)
+
     monkeypatch.setattr(diffusion, "diffuse_op", diffuse)
-    bytes_asked: list[int] = []
-    monkeypatch.setattr(diffusion, "saves", lambda size, device: not bytes_asked.append(size))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(diffusion, "interval", interval)
     x, attention = draw(TRIALS, 7, HEADS, WIDTH).requires_grad_(), torch.rand(30, HEADS)
     layer = partial(attention_diffusion, attention=attention, graph=graph, K=3, alpha=0.1, memory=memory)
     torch.vmap(layer)(x).sum().backward()
     with torch.no_grad():
         torch.vmap(layer)(x)
     torch.vmap(layer)(x.detach())
-    assert saved == [memory == "auto", False, False]
-    # Of all trials together: two states beside the first.
-    assert bytes_asked == ([2 * x.numel() * 4] if memory == "auto" else [])
+    assert every == [1 if memory == "auto" else 2, 0, 0]
+    assert asked == [x.nbytes]  # of a state of all trials together
 
 
 @pytest.mark.parametrize("backend", FUSED)

@@ -25,6 +25,7 @@ import torch
 LARGE = 4 << 20  # bytes; smaller tensors are torch's own
 _PAGE = 2 << 20  # of huge pages
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_MEMORY = Path("/proc/meminfo")
 _SPARE = 1.25  # a free block serves where it is at most this many times too large
 
 
@@ -97,3 +98,21 @@ def machine_memory() -> int:
 
 
 POOL = Pool(limit=machine_memory() // 8)
+
+
+def free_memory() -> int:
+    """Bytes of free memory of the machine, or of its part that a container may use; free blocks of the pool count."""
+    free = machine_memory()
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        free = 1024 * _numbers(_MEMORY)["MemAvailable:"]
+    for file in _LIMITS:
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            used = _numbers(file.with_name("memory.stat"))
+            # Cached files count as free.
+            free = min(free, int(file.read_text()) - used["anon" if "anon" in used else "total_rss"])
+    return free + sum(map(len, POOL.free))
+
+
+def _numbers(file: Path) -> dict[str, int]:
+    """The lines "name number" of a file of the system."""
+    return {line.split()[0]: int(line.split()[1]) for line in file.read_text().splitlines()}
