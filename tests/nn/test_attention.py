@@ -65,18 +65,18 @@ def test_typed_scores_are_eq_1(relation_norm, external):
         relation_norm=relation_norm,
     ).double()
     relation = uniform(R, 7, seed=3) if external else module.relation_table
-    found = scores(module, x, edges, types, relation if external else None)
-    torch.testing.assert_close(found, by_the_paper(module, x, edges, types, relation))
+    typed_scores = scores(module, x, edges, types, relation if external else None)
+    torch.testing.assert_close(typed_scores, by_the_paper(module, x, edges, types, relation))
     typed = Graph.from_edge_index(edges, N, types, R)
-    torch.testing.assert_close(scores(module, x, typed, relation=relation), found)
+    torch.testing.assert_close(scores(module, x, typed, relation=relation), typed_scores)
 
 
 def test_no_matrix_per_edge_is_kept():
     edges = random_graph(10, 5000).edge_index
     module = EdgeAttention(16, 64, heads=2, num_relations=4)
     graph = Graph.from_edge_index(edges, 10, integers(4, 5000, seed=0), 4)
-    kept = saved_tensors(lambda: scores(module, torch.randn(10, 16), graph))
-    assert max(tensor.numel() for tensor in kept if tensor.is_floating_point()) <= 5000 * 2
+    saved = saved_tensors(lambda: scores(module, torch.randn(10, 16), graph))
+    assert max(tensor.numel() for tensor in saved if tensor.is_floating_point()) <= 5000 * 2
 
 
 def test_bfloat16_features_give_float32_scores():

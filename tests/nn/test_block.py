@@ -55,16 +55,16 @@ def test_every_backend_gives_the_same(fused, trials):
     x, graph, results = uniform(3, 4, seed=1).to(device), random_graph(3, 2, fed=True).to(device), []
     for backend in ("reference", fused):
         block = make(4, 6, 1, K=1, backend=backend).to(device)
-        own = {
+        weights = {
             name: (p if trials is None else torch.stack([p, p + 0.1])).detach().requires_grad_()
             for name, p in block.named_parameters()
         }
 
-        def output(own, block=block):
-            return functional_call(block, own, (x, graph))
+        def output(weights, block=block):
+            return functional_call(block, weights, (x, graph))
 
-        out = output(own) if trials is None else torch.vmap(output)(own)
-        results.append([out, *torch.autograd.grad(out.square().sum(), list(own.values()))])
+        out = output(weights) if trials is None else torch.vmap(output)(weights)
+        results.append([out, *torch.autograd.grad(out.square().sum(), list(weights.values()))])
     torch.testing.assert_close(results[1], results[0])
 
 
@@ -84,7 +84,7 @@ def test_without_residual_the_attention_is_alone(graph):
     x, bare = uniform(N, C, seed=1), make(C, 2 * C, H, norm="batch", residual=False, feed_forward=False)
     assert isinstance(bare.residual, Zero) and isinstance(bare.norm, BatchNorm)
     torch.testing.assert_close(bare(x, graph), elu(bare.conv(bare.norm(x), graph)))
-    # The feed-forward network keeps its own.
+    # The feed-forward network keeps its residual.
     block = make(C, 2 * C, H, residual=False)
     attended = block.conv(block.norm(x), graph)
     torch.testing.assert_close(block(x, graph), block.feed_forward(attended))

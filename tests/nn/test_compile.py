@@ -36,8 +36,8 @@ def run(module, *inputs, **call):
 
 def check(module, compiler, *inputs, **call):
     expected = run(module, *inputs, **call)
-    found = run(torch.compile(module, fullgraph=True, backend=compiler), *inputs, **call)
-    for ours, theirs in zip(found, expected, strict=True):
+    compiled_results = run(torch.compile(module, fullgraph=True, backend=compiler), *inputs, **call)
+    for ours, theirs in zip(compiled_results, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
@@ -65,8 +65,8 @@ def test_subgraphs_of_many_sizes_compile_once():
     for size in (30, 41, 52, 12, 3):
         inputs = uniform(size, C, seed=size).float(), random_graph(size, 5 * size).edge_index
         with torch.compiler.set_stance("default" if size == 30 else "fail_on_recompile"):
-            found = run(compiled, *inputs)
-        for ours, theirs in zip(found, run(conv, *inputs), strict=True):
+            compiled_results = run(compiled, *inputs)
+        for ours, theirs in zip(compiled_results, run(conv, *inputs), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 

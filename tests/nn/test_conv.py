@@ -58,7 +58,7 @@ def test_one_hop_without_teleport_is_gat(x, loops, bias):
 
 
 def formula(conv: MAGNAConv, x: Tensor, graph: Graph) -> Tensor:
-    """Eq. 2 to 6 with dense matrices, from the scores of Eq. 1 (which have their own test)."""
+    """Eq. 2 to 6 with dense matrices, from the scores of Eq. 1 (which have another test)."""
     scores = conv.attention(*conv.attention.project(x), graph)
     logits = scores.new_full((conv.heads, graph.num_nodes, graph.num_nodes), -torch.inf)
     logits[:, graph.target, graph.source] = scores.t()  # the graph below has no duplicate edges
@@ -124,8 +124,8 @@ def test_attention_is_in_the_callers_order_and_rows_sum_to_one(x, graph):
 def test_top_k_leaves_k_edges(x, graph):
     graph = Graph.from_edge_index(graph.edge_index.unique(dim=1), N)  # parallel edges tie
     _, (_, attention) = make(C, 12, H, top_k=2)(x, graph, return_attention_weights=True)
-    kept = torch.zeros(N, H).index_add(0, graph.target, (attention > 0).float())
-    assert kept.max() == 2
+    edges_left = torch.zeros(N, H).index_add(0, graph.target, (attention > 0).float())
+    assert edges_left.max() == 2
     _, (_, shared) = make(C, 12, H, top_k=2, top_k_shared=True)(x, graph, return_attention_weights=True)
     assert ((shared > 0).all(1) | (shared == 0).all(1)).all()
 

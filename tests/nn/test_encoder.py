@@ -113,7 +113,7 @@ def test_evaluation_draws_nothing(x, graph):
 
 
 @pytest.mark.parametrize("rate", ["embed_dropout", "classifier_dropout"])
-def test_the_models_own_dropouts(x, graph, rate):
+def test_the_dropouts_around_the_blocks(x, graph, rate):
     options: dict[str, Any] = {rate: 0.5}
     model = make(**options)
     layer = model.input_projection if rate == "embed_dropout" else model.classifier
@@ -152,14 +152,14 @@ def test_masked_edges_are_absent_in_every_block(x, graph):
 
 def test_one_relation_table_serves_all_blocks(x, graph):
     types = integers(3, graph.num_edges, seed=2)
-    own = make(num_relations=3, relation_channels=5, add_self_loops=True)
-    assert [name for name, _ in own.named_parameters() if "table" in name] == ["relation_table"]
-    assert own.relation_table is not None and own.relation_table.shape == (4, 5)
-    given = make(num_relations=3, relation_channels=5, add_self_loops=True, relation_embedding=False)
-    assert not any("table" in name for name, _ in given.named_parameters())
-    given.load_state_dict({k: v for k, v in own.state_dict().items() if k != "relation_table"})
+    whole = make(num_relations=3, relation_channels=5, add_self_loops=True)
+    assert [name for name, _ in whole.named_parameters() if "table" in name] == ["relation_table"]
+    assert whole.relation_table is not None and whole.relation_table.shape == (4, 5)
+    without = make(num_relations=3, relation_channels=5, add_self_loops=True, relation_embedding=False)
+    assert not any("table" in name for name, _ in without.named_parameters())
+    without.load_state_dict({k: v for k, v in whole.state_dict().items() if k != "relation_table"})
     typed = Graph.from_edge_index(graph.edge_index, N, types, 3)
-    torch.testing.assert_close(given(x, typed, relation=own.relation_table), own(x, typed))
+    torch.testing.assert_close(without(x, typed, relation=whole.relation_table), whole(x, typed))
 
 
 @pytest.mark.parametrize("changes", [{"norm": "unbiased"}, {"head_form": "full"}])
@@ -173,7 +173,7 @@ def test_autocast_to_bfloat16_stays_near_float32(x, graph, changes):
     torch.testing.assert_close(out.float(), model(x, graph), rtol=0.1, atol=0.1)
 
 
-def test_a_copy_is_a_model_of_its_own(x, graph):
+def test_a_copy_shares_no_weights(x, graph):
     model = make()
     twin = copy.deepcopy(model)
     before = twin(x, graph)

@@ -1,12 +1,18 @@
 """Starting values (point 10): the spread of each matrix is that of its recipe."""
 
 import math
+import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from magna.nn import MAGNA, MAGNAConv
+from magna.nn import MAGNA, EdgeAttention, MAGNABlock, MAGNAConv
+from tests.support.graphs import random_graph
 
 WIDE = 400
 
@@ -51,3 +57,53 @@ def test_glorot_is_uniform_without_gain():
     for linear in (conv.attention.source, conv.value, conv.out):
         assert linear.weight.abs().max().item() <= math.sqrt(6 / (2 * WIDE))
         assert spread(linear.weight) == pytest.approx(xavier(WIDE, WIDE), rel=0.05)
+
+
+class Draws(TorchDispatchMode):
+    """The number of entries of each tensor that is drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.sizes.append(out.numel())
+        return out
+
+
+MODULES: dict[str, Callable[[], nn.Module]] = {
+    "EdgeAttention": lambda: EdgeAttention(4, 5, heads=2),
+    "MAGNAConv": lambda: MAGNAConv(4, 6, heads=2),
+    "MAGNABlock": lambda: MAGNABlock(4, 6, heads=2),
+    "MAGNA` with 2 blocks": lambda: MAGNA(4, 6, 2, 3, heads=2),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_page_counts_the_draws_of_starting_values(name: str) -> None:
+    with Draws() as draws:
+        MODULES[name]()
+    page = (Path(__file__).parents[2] / "docs" / "determinism.md").read_text()
+    row = re.search(rf"^\| `{re.escape(name)}`? .*\| (\d+) \|$", page, re.MULTILINE)
+    assert row is not None and len(draws.sizes) == int(row[1])
+
+
+def test_starting_values_are_drawn_in_the_order_of_the_page() -> None:
+    with Draws() as draws:
+        MAGNAConv(3, 8, heads=2, num_relations=5, relation_channels=7)
+    source = target = value = 3 * 8
+    relation, vector, table, out = 7 * 8, 8, 5 * 7, 8 * 8
+    filled = [source, target, vector, vector, relation, vector, table]
+    assert draws.sizes == [source, target, relation, *filled, value, out, *filled, value, out]
+
+
+def test_a_step_draws_one_seed_for_each_dropout() -> None:
+    rates = ["node", "embed", "input", "output", "residual", "ffn", "ffn_output", "classifier", "edge", "feature"]
+    options: dict[str, Any] = {f"{rate}_dropout": 0.1 for rate in rates}
+    model = MAGNA(4, 6, 2, 3, heads=2, **options, dropout=0.1, edge_dropout_shared=True)
+    graph = random_graph(5, 9)
+    with Draws() as draws:
+        model(torch.ones(5, 4), graph)
+    assert draws.sizes == [1] * (1 + 2 + 2 * 6 + 1)

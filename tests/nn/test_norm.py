@@ -29,7 +29,7 @@ def test_batch_norm_is_torchs_in_training_and_in_evaluation():
     nn.init.uniform_(norm.bias)
     theirs.load_state_dict(norm.state_dict(), strict=False)
     torch.testing.assert_close(norm(x), theirs(x))
-    # All nodes are there in evaluation too: no running mean, nothing to save but gain and shift.
+    # Evaluation has all nodes, too: no running mean, nothing to save but gain and shift.
     assert torch.equal(norm.eval()(x), norm.train()(x)) and norm.state_dict().keys() == {"weight", "bias"}
 
 

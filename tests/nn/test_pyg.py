@@ -1,11 +1,18 @@
 """The layer inside PyG programs: Sequential, Data, Batch, EdgeIndex, loaders."""
 
+import copy
+import pickle
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.explain import Explainer, GNNExplainer
+from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 from torch_geometric.loader import DataLoader, RandomNodeLoader
-from torch_geometric.nn import HeteroConv, Sequential
+from torch_geometric.nn import GATConv, HeteroConv, Sequential
 from torch_geometric.transforms import ToSparseTensor
 from torch_geometric.utils import to_edge_index
 
@@ -65,15 +72,15 @@ def test_what_an_error_says_of_a_sparse_matrix_works(layout):
 
 
 def test_several_kinds_of_nodes():
-    """Between nodes of one kind as a layer of its own, between several as relations of one graph."""
+    """Between nodes of one kind as one layer, between several as relations of one graph."""
     d, hetero = data(), HeteroData()
     hetero["user"].x, hetero["item"].x = d.x, d.x[:5]
     hetero["user", "knows", "user"].edge_index = d.edge_index
     hetero["user", "likes", "item"].edge_index = d.edge_index % 5
-    own = MAGNAConv(C, 8, heads=2)
-    out = HeteroConv({("user", "knows", "user"): own})(hetero.x_dict, hetero.edge_index_dict)["user"]
-    assert torch.equal(out, own(d.x, d.edge_index))
-    between = HeteroConv({("user", "likes", "item"): own, ("item", "of", "user"): own})
+    conv = MAGNAConv(C, 8, heads=2)
+    out = HeteroConv({("user", "knows", "user"): conv})(hetero.x_dict, hetero.edge_index_dict)["user"]
+    assert torch.equal(out, conv(d.x, d.edge_index))
+    between = HeteroConv({("user", "likes", "item"): conv, ("item", "of", "user"): conv})
     with pytest.raises(ValueError, match=r"x is <class .tuple.>; .*data.to_homogeneous\(\)"):
         between(hetero.x_dict, hetero.edge_index_dict)
     one = hetero.to_homogeneous()
@@ -118,3 +125,95 @@ def test_an_edge_index_changed_in_place_is_seen():
     after = conv(d.x, d.edge_index)
     torch.testing.assert_close(after, conv(d.x, d.edge_index.clone()))
     assert not torch.equal(before, after)
+
+
+def test_the_layer_prints_as_pygs_layers_do():
+    assert repr(MAGNAConv(16, 32, heads=4)) == repr(GATConv(16, 32, heads=4)).replace("GATConv", "MAGNAConv")
+
+
+@pytest.mark.parametrize("size", [None, (N, N)])
+def test_size_is_that_of_one_set_of_nodes(size):
+    d, conv = data(), MAGNAConv(C, 8)
+    assert conv(d.x, d.edge_index, size=size).shape == (N, 8)
+    with pytest.raises(ValueError, match=r"size is \(20, 5\); allowed: \(20, 20\), as every hop starts where"):
+        conv(d.x, d.edge_index, size=(N, 5))
+    with pytest.raises(ValueError, match=r"in_channels is \(6, 4\); allowed: one width, as every hop starts where"):
+        MAGNAConv((C, 4), 8)
+
+
+@pytest.mark.parametrize("options", [{}, {"projection": "shared"}, {"num_relations": 3, "relation_channels": 4}])
+def test_a_lazy_layer_takes_the_width_of_its_first_features(options):
+    d = data()
+    call = (d.x, d.edge_index) + ((d.edge_type,) if "num_relations" in options else ())
+    torch.manual_seed(0)
+    lazy = MAGNAConv(-1, 8, heads=2, **options)
+    optimiser = torch.optim.Adam(lazy.parameters())
+    twin = pickle.loads(pickle.dumps(copy.deepcopy(lazy)))
+    assert lazy(*call).shape == (N, 8) and repr(lazy) == "MAGNAConv(6, 8, heads=2)"
+    lazy(*call).sum().backward()
+    before = lazy.attention.source.weight.clone()
+    optimiser.step()
+    assert not torch.equal(lazy.attention.source.weight, before)
+    twin.load_state_dict(lazy.state_dict())
+    assert torch.equal(twin(*call), lazy(*call))
+    with pytest.raises(ValueError, match=r"allowed: \[num_nodes, 6\]"):
+        lazy(d.x[:, :5], *call[1:])
+
+
+@pytest.mark.parametrize(
+    ("options", "allowed"), [({"head_form": "full"}, "a width"), ({"num_relations": 2}, "a width, or")]
+)
+def test_a_lazy_layer_needs_a_form_that_one_width_decides(options, allowed):
+    with pytest.raises(ValueError, match=f"in_channels is -1; allowed: {allowed}"):
+        MAGNAConv(-1, 8, **options)
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_copies_and_files_give_the_same(tmp_path, loops):
+    d, conv = data(), MAGNAConv(C, 8, heads=2, hop_weights="alpha", add_self_loops=loops)
+    out = conv(d.x, d.edge_index)
+    list(conv.modules())  # with the holder of an explainer's mask, which is no part of the layer
+    torch.save(conv.state_dict(), tmp_path / "weights.pt")
+    fresh = MAGNAConv(C, 8, heads=2, hop_weights="alpha", add_self_loops=loops)
+    fresh.load_state_dict(torch.load(tmp_path / "weights.pt"))
+    for twin in (copy.deepcopy(conv), pickle.loads(pickle.dumps(conv)), fresh):
+        assert torch.equal(twin(d.x, d.edge_index), out)
+
+
+class Classifier(torch.nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.first, self.second = MAGNAConv(C, 8, heads=2, K=2, **options), MAGNAConv(8, 3, K=2, **options)
+
+    def forward(self, x, edge_index):
+        return self.second(self.first(x, edge_index).relu(), edge_index)
+
+
+@pytest.mark.parametrize("model", [Classifier(), Classifier(add_self_loops=True), MAGNA(C, 8, 2, 3, heads=2, K=2)])
+def test_an_explainer_gets_a_gradient_of_every_edge(model):
+    d, model = data(), model.eval()
+    before = model(d.x, d.edge_index)
+    mask = torch.nn.Parameter(torch.zeros(d.edge_index.size(1)))
+    set_masks(model, mask, d.edge_index)
+    assert not torch.equal(model(d.x, d.edge_index), before)
+    model(d.x, d.edge_index).square().sum().backward()
+    assert (mask.grad != 0).all()
+    clear_masks(model)
+    assert torch.equal(model(d.x, d.edge_index), before)
+    explainer = Explainer(
+        model,
+        GNNExplainer(epochs=3),
+        explanation_type="phenomenon",
+        edge_mask_type="object",
+        model_config={"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"},
+    )
+    explanation = explainer(d.x, d.edge_index, target=before.argmax(1))
+    assert (explanation.edge_mask > 0).all()
+    assert torch.equal(model(d.x, d.edge_index), before)
+    assert explainer.algorithm._num_hops(model) == 4
+
+
+def test_without_pyg_nothing_of_it_is_imported():
+    code = "import sys, torch; from magna import MAGNAConv; list(MAGNAConv(4, 4).modules())"
+    code += "; assert not [name for name in sys.modules if name.startswith('torch_geometric')]"
+    subprocess.run([sys.executable, "-c", code], check=True)

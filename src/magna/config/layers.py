@@ -1,6 +1,6 @@
 """Options of the layers, each defined once: signatures, recipes, checks, search and reference read these fields.
 
-Each class adds its own options to those of the layer below: convolution, block, encoder.
+Each class adds options to those of the layer below: convolution, block, encoder.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class LayerOptions(Options):
         return settings
 
     def flat(self) -> dict[str, Any]:
-        """The values of all options that do something beside the others."""
+        """The values of all options that the others leave in force."""
         needs = {name: info.needs for name, info in self.options().items()}
         return {name: getattr(self, name) for name, need in needs.items() if need is None or need.holds(self)}
 
@@ -70,7 +70,7 @@ class AttentionOptions(LayerOptions):
     """How edges are scored and normalised (Eqs. 1 and 2)."""
 
     projection: Projection = option(
-        "separate", "separate: own matrices for source, target and value; shared: one matrix for all."
+        "separate", "separate: one matrix each for source, target and value; shared: one matrix for all."
     )
     tanh: bool = option(True, "Apply tanh inside the score (Eq. 1); GAT has none.")
     negative_slope: float = option(0.2, "Slope of LeakyReLU below zero.", low=0, per_trial=True)
@@ -127,7 +127,7 @@ class DropoutOptions(LayerOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvOptions(AttentionOptions, DiffusionOptions, DropoutOptions):
-    """Every option of :class:`magna.MAGNAConv` beside those that its signature names."""
+    """Every option of :class:`magna.MAGNAConv` except those that its signature names."""
 
     head_form: HeadForm = option(
         "split",
@@ -282,7 +282,7 @@ class LinkPredictorOptions(MAGNAOptions):
     entity_channels: int = option(100, "Width of an entity's embedding.", low=1, high=HUGE)
     relation_source: RelationSource = option(
         "relations",
-        "relations: a table of their own; entities: the first rows of the entities' table, as in the authors' code.",
+        "relations: a separate table; entities: the first rows of the entities' table, as in the authors' code.",
     )
     embedding_std: float = option(0.1, "Standard deviation of the embeddings at the start.", above=0)
     decoder_dropout: float = option(0.0, "Dropout on head and relation, before the decoder.", low=0, below=1)

@@ -76,9 +76,9 @@ class EdgeAttention(nn.Module):
     Args:
         in_channels: width of the node features.
         head_channels: width of a head's projection.
-        heads: number of heads, each with its own parameters.
+        heads: number of heads, each with separate parameters.
         num_relations: number of edge types; None for a graph without types.
-        options: the options of the scores, such as `tanh`; each may also be given flat.
+        options: the options of the scores, such as `tanh`; each may also come flat, as a keyword.
         flat: single options.
 
     Shapes: source and target [N, H, head_channels], relation [R, relation_channels] → [E, H], in the caller's order.
@@ -183,7 +183,7 @@ class EdgeAttention(nn.Module):
         return self._dot(projected, self.relation_vector)
 
     def _dot(self, projected: Tensor, vector: Tensor) -> Tensor:
-        # LeakyReLU after the sum passes a positive factor through, so it is applied here, to the fewest numbers.
+        # LeakyReLU after the sum passes a positive factor through, so it multiplies the smallest tensor.
         if isinstance(self.score_scale, Tensor) or self.score_scale != 1:
             vector = vector * self.score_scale
         return head_scores(projected, vector, tanh=self.options.tanh, backend=self.options.backend)

@@ -25,7 +25,7 @@ class MAGNABlock(nn.Module):
 
     Args:
         in_channels: width of the node features.
-        out_channels: width of the output; where it differs, a matrix takes the residual there.
+        out_channels: width of the output; if it differs, a matrix maps the residual to it.
         heads: number of attention heads.
         num_relations: number of edge types; None for a graph without types.
         options: all other options, see :class:`magna.config.layers.BlockOptions`.
@@ -63,8 +63,7 @@ class MAGNABlock(nn.Module):
         elif in_channels != out_channels:
             self.residual = Linear(in_channels, out_channels, bias=False, backend=backend)
         self.feed_forward = FeedForward(out_channels, options) if options.feed_forward else nn.ELU()
-        # The draws follow this order: those of the layer, then torch's values of residual and feed-forward, then those
-        # of `reset_parameters`, which fills all of them again.
+        # Drawn in the order of these parts, then in that of `reset_parameters` (docs/determinism.md).
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

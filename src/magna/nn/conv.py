@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,6 +17,7 @@ from magna.nn.dropout import draw_seed, is_zero
 from magna.nn.hops import Hops
 from magna.nn.init import attention_gain, fill_linear
 from magna.nn.linear import LazyLinear, Linear
+from magna.nn.pyg import mask_holder, masked
 from magna.nn.sparse import SparseRows, as_dense
 from magna.ops import attention_diffusion, checks, edge_softmax
 from magna.ops.checks import Rate
@@ -27,7 +29,7 @@ _LOOPED: WeakKeyDictionary[Graph, Graph] = WeakKeyDictionary()
 def add_self_loops(graph: Graph) -> Graph:
     """The graph with one loop for each node that has none, after the caller's edges; built once per graph.
 
-    Where edges are typed the loops are a relation of their own, the last one.
+    Where edges are typed the loops are an extra relation, the last one.
 
     >>> add_self_loops(Graph.from_edge_index(torch.tensor([[0, 1], [1, 1]]), num_nodes=2)).edge_index.tolist()
     [[0, 1, 0], [1, 1, 0]]
@@ -109,9 +111,9 @@ class MAGNAConv(nn.Module):
         self.dropout: Rate = settings.dropout
         self.edge_dropout: Rate = settings.edge_dropout
         self.hops = Hops(heads, settings)
+        self._edge_mask: tuple[nn.Module, ...] = ()  # of PyG's explainers; a tuple, as it is no part of the layer
 
-        # Torch's generator is drawn from in this order: source, target, relation, value, out, as torch fills them;
-        # then `reset_parameters` of the attention, and that of the layer, which fill them again.
+        # Drawn in the order of these parts, then in that of `reset_parameters` (docs/determinism.md).
         split, separate = settings.head_form == "split", settings.projection == "separate"
         width, backend = out_channels // heads if split else in_channels, settings.backend
         relations = None if num_relations is None else num_relations + settings.add_self_loops
@@ -214,7 +216,7 @@ class MAGNAConv(nn.Module):
 
     def softmax(self, scores: Tensor, graph: Graph, edge_mask: Tensor | None, seed: Tensor | None) -> Tensor:
         """The attention of each edge among the in-edges of its target (Eq. 2)."""
-        return edge_softmax(
+        attention = edge_softmax(
             scores,
             graph,
             mask=edge_mask,
@@ -226,6 +228,7 @@ class MAGNAConv(nn.Module):
             backend=self.options.backend,
             validate=False,
         )
+        return masked(attention, *self._edge_mask) if self._edge_mask else attention
 
     def diffuse(
         self, value: Tensor, attention: Tensor, graph: Graph, hops: dict[str, Any], seed: Tensor | None
@@ -246,6 +249,19 @@ class MAGNAConv(nn.Module):
         self.in_channels = x.size(1)
         if new:
             self.reset_parameters()
+
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """The layer and its parts; for PyG's explainers, which count them as hops, also a holder of masks per hop."""
+        yield from super().named_modules(memo, prefix, remove_duplicate)
+        if not self._edge_mask and (holder := mask_holder()) is not None:
+            self._edge_mask = (holder,)
+        for holder in self._edge_mask:
+            yield from ((f"{prefix}._edge_mask.{hop}", holder) for hop in range(max(1, self.options.K)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_edge_mask": ()}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"
@@ -269,7 +285,7 @@ def _check_sizes(
         if options.head_form == "full":
             raise ArgumentError("in_channels", in_channels, "a width with head_form 'full', as each head has it")
         if num_relations is not None and options.relation_channels is None:
-            raise ArgumentError("in_channels", in_channels, "a width, or relation_channels beside it")
+            raise ArgumentError("in_channels", in_channels, "a width, unless relation_channels is set")
         return
     check_size("in_channels", in_channels)
     if options.head_form == "full" and not options.out_projection and out_channels != heads * in_channels:

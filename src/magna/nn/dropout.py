@@ -25,7 +25,7 @@ _LEFT: ContextVar[dict[torch.device, list[Tensor]] | None] = ContextVar("seeds l
 
 
 def draw_seed(device: torch.device) -> Tensor:
-    """A seed, int64 [1], from torch's own generator, so that `torch.manual_seed` governs it.
+    """A seed, int64 [1], from torch's generator, so that `torch.manual_seed` governs it.
 
     It stays a tensor: nothing waits for the GPU, and a replayed CUDA graph draws a new one each time.
     """
@@ -43,7 +43,7 @@ def draw_seed(device: torch.device) -> Tensor:
 def seeds_at_once() -> Iterator[None]:
     """Inside, a GPU draws the seeds of `draw_seed` dozens at a time: one kernel instead of one for each.
 
-    What is left at the end is forgotten: what comes next is as torch's generator says, and a run can go on from there.
+    Seeds that are left at the end are dropped, so that the next draws depend on torch's generator alone.
     """
     before = _LEFT.set({})
     try:

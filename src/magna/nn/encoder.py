@@ -41,7 +41,7 @@ class MAGNA(Saved):
         out_channels: width of the output head, the number of classes; None: no head, the hidden states come out.
         heads: attention heads of each block.
         num_relations: number of edge types; None for a graph without types. One table of relation embeddings serves
-            all blocks; its width is `hidden_channels` unless `relation_channels` is given.
+            all blocks; its width is `hidden_channels` unless `relation_channels` is set.
         options: all other options, see :class:`magna.config.layers.EncoderOptions`.
         flat: single ones of these options, such as `K=3` or `norm="none"`.
 
@@ -66,31 +66,27 @@ class MAGNA(Saved):
     ) -> None:
         super().__init__()
         self.options = options = EncoderOptions.of(options, flat)
-        sizes: dict[str, Any] = {
-            "in_channels": in_channels,
-            "hidden_channels": hidden_channels,
-            "num_layers": num_layers,
-        }
+        sizes: dict[str, Any] = {"in_channels": in_channels, "hidden_channels": hidden_channels}
         for name, size in sizes.items():
-            check_size(name, size, MAGNAOptions.options()["num_layers"].high if name == "num_layers" else None)
+            check_size(name, size)
+        check_size("num_layers", num_layers, 4096)
+        if out_channels is None and options.classifier_dropout > 0:
+            raise ArgumentError("classifier_dropout", options.classifier_dropout, "0 without out_channels")
+        sizes |= {"num_layers": num_layers, "out_channels": out_channels, "heads": heads}
         # With all values, so that config.json is complete whatever the defaults of a later version are.
-        sizes |= {"out_channels": out_channels, "heads": heads, "num_relations": num_relations}
-        self.config: dict[str, Any] = sizes | options.flat()
+        self.config: dict[str, Any] = sizes | {"num_relations": num_relations} | options.flat()
         self.in_channels, self.hidden_channels, self.out_channels = in_channels, hidden_channels, out_channels
         self.num_relations = num_relations
 
-        parts: dict[str, Any] = {"relation_embedding": False}  # r_k has no layer in Eq. 1
-        self.relation_table: nn.Parameter | None = None
-        if num_relations is not None:
-            parts["relation_channels"] = channels = options.relation_channels or hidden_channels
-            if options.relation_embedding:
-                self.relation_table = nn.Parameter(torch.empty(num_relations + options.add_self_loops, channels))
+        # Torch's generator is drawn from in the order of these parts, then in that of `reset_parameters`, which fills
+        # all of them again (docs/determinism.md).
         backend, width = options.backend, _input_width(options, in_channels, hidden_channels)
+        shared = self._share_relations()
         self.node_dropout = Dropout(options.node_dropout, rows=True, backend=backend)
         self.embed_dropout = Dropout(options.embed_dropout, backend=backend)
         projects = options.input_projection is not False
         self.input_projection: nn.Module = Linear(in_channels, width, backend=backend) if projects else Dense()
-        shared, widths = options.part(BlockOptions, **parts), [width] + [hidden_channels] * (num_layers - 1)
+        widths = [width] + [hidden_channels] * (num_layers - 1)
         self.blocks = nn.ModuleList(
             MAGNABlock(width, hidden_channels, heads, num_relations=num_relations, options=shared) for width in widths
         )
@@ -100,10 +96,17 @@ class MAGNA(Saved):
         if out_channels is not None:
             check_size("out_channels", out_channels)
             self.classifier = Linear(hidden_channels, out_channels, backend=backend)
-        elif options.classifier_dropout > 0:
-            raise ArgumentError("classifier_dropout", options.classifier_dropout, "0 without out_channels")
-        # The draws follow the order of the parts above, then that of `reset_parameters`, which fills all again.
         self.reset_parameters()
+
+    def _share_relations(self) -> BlockOptions:
+        """Make the one table of relations, as r_k has no layer in Eq. 1, and return the options of the blocks."""
+        options, channels = self.options, self.options.relation_channels
+        self.relation_table: nn.Parameter | None = None
+        if self.num_relations is not None:
+            channels = channels or self.hidden_channels
+            if options.relation_embedding:
+                self.relation_table = nn.Parameter(torch.empty(self.num_relations + options.add_self_loops, channels))
+        return options.part(BlockOptions, relation_embedding=False, relation_channels=channels)
 
     BATCHED = EncoderOptions.per_trial()
 

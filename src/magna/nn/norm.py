@@ -87,9 +87,8 @@ class BatchNorm(nn.Module):
 
     .. math:: y_{ic} = w_c \frac{x_{ic} - \bar x_c}{\sqrt{\mathrm{var}(x_c) + \epsilon}} + b_c
 
-    The rows are the nodes of a graph, which comes whole: training and evaluation both take its own mean and variance,
-    so nothing is kept from step to step, evaluation draws nothing, and another graph is normed by its own. Unlike in a
-    layer norm, no channel drowns in a larger one: on features the gain says what each of them counts.
+    The rows are all nodes of a graph. Training and evaluation both use its mean and variance, so there are no running
+    statistics, and each graph is normed by itself. Unlike in a layer norm, a large channel does not hide small ones.
 
     Args:
         channels: width of a row.

@@ -53,7 +53,7 @@ class DiffGCN(Baseline):
         num_layers: number of layers, the output layer included.
         out_channels: number of classes.
         alpha: teleport probability of PageRank.
-        top_k: entries kept for each node.
+        top_k: entries of PageRank for each node.
         embed_dropout: on the features.
         input_dropout: on the hidden states before each further layer.
 

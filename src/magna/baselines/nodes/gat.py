@@ -123,7 +123,7 @@ class GAT(Baseline):
             )
             for width, (out, heads) in zip(widths, outputs, strict=True)
         )
-        # Not the layers' own: that of the last one comes after the mean of its heads.
+        # Not part of the layers, as the bias of the last one follows the mean of its heads.
         self.biases = nn.ParameterList(
             nn.Parameter(torch.zeros(size)) for size in [hidden_channels] * (num_layers - 1) + [out_channels]
         )
@@ -142,4 +142,5 @@ class GAT(Baseline):
         for layer, bias in hidden:
             h = self.input_dropout(F.elu(layer(h, graph) + bias))
         layer, bias = last
-        return layer(h, graph).unflatten(1, (-1, self.out_channels)).mean(1) + bias
+        heads: Tensor = layer(h, graph).unflatten(1, (-1, self.out_channels))
+        return heads.mean(1) + bias

@@ -14,7 +14,7 @@ from magna.ops import attention_diffusion
 
 # Nodes that are solved for at a time: 19,717 nodes then need three blocks of 40 MB.
 BLOCK = 512
-# Bound on the error of a column; that of an entry is far smaller, and entries that are kept are far larger.
+# Bound on the error of a column; that of an entry is far smaller, and the chosen entries are far larger.
 TOLERANCE = 1e-5
 
 _DIFFUSED: WeakKeyDictionary[Graph, dict[tuple[float, int], tuple[Graph, Tensor]]] = WeakKeyDictionary()
@@ -26,8 +26,8 @@ def diffused_graph(graph: Graph, alpha: float, top_k: int) -> tuple[Graph, Tenso
     .. math:: S = \alpha \left(I - (1 - \alpha) T\right)^{-1}, \quad
               T = \tilde D^{-1/2} \tilde A \tilde D^{-1/2}, \quad \tilde A = A + I
 
-    The weights of a node's in-edges are divided by their sum. The graph is taken as undirected and unweighted; its own
-    loops are replaced by one a node.
+    The weights of a node's in-edges are divided by their sum. The graph is taken as undirected and unweighted; the
+    loops are replaced by one for each node.
 
     Shapes: → graph with E' edges, weights [E', 1].
 
@@ -38,7 +38,7 @@ def diffused_graph(graph: Graph, alpha: float, top_k: int) -> tuple[Graph, Tenso
     """
     known = _DIFFUSED.setdefault(graph, {})
     if (alpha, top_k) not in known:
-        # It is kept: tensors born in inference mode could not be saved for a later backward pass.
+        # It serves later calls: tensors born in inference mode could not be saved for a backward pass.
         with torch.inference_mode(False), torch.no_grad():
             known[alpha, top_k] = _diffuse(graph, alpha, top_k)
     return known[alpha, top_k]
@@ -47,7 +47,7 @@ def diffused_graph(graph: Graph, alpha: float, top_k: int) -> tuple[Graph, Tenso
 def _diffuse(graph: Graph, alpha: float, top_k: int) -> tuple[Graph, Tensor]:
     transition, weight = _transition(graph)
     targets, sources, values = [], [], []
-    for nodes in torch.arange(graph.num_nodes, device=graph.device).split(BLOCK):
+    for nodes in torch.split(torch.arange(graph.num_nodes, device=graph.device), BLOCK):
         # S is symmetric, so that the column of a node is its row: the weights of its in-edges.
         value, source = _pagerank(transition, weight, nodes, alpha).topk(min(top_k, graph.num_nodes), dim=0)
         source, order = source.t().sort(dim=1)
@@ -81,13 +81,13 @@ def _pagerank(transition: Graph, weight: Tensor, nodes: Tensor, alpha: float) ->
     column = torch.arange(nodes.numel(), device=nodes.device)
     hop = torch.tensor([0.0, 1.0], device=nodes.device)
     before = torch.zeros(transition.num_nodes, 1, nodes.numel(), device=nodes.device)
-    here = before.clone()
-    here[nodes, 0, column] = alpha
+    current = before.clone()
+    current[nodes, 0, column] = alpha
     omega = 2.0
     for _ in range(steps):
         omega = 1 / (1 - decay**2 * omega / 4)
-        after = attention_diffusion(here, weight, transition, theta=omega * decay * hop, validate=False)
+        after = attention_diffusion(current, weight, transition, theta=omega * decay * hop, validate=False)
         after.add_(before, alpha=1 - omega)
         after[nodes, 0, column] += omega * alpha
-        before, here = here, after
-    return here.squeeze(1)
+        before, current = current, after
+    return current.squeeze(1)
