@@ -14,9 +14,9 @@ from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 from torch_geometric.loader import DataLoader, RandomNodeLoader
 from torch_geometric.nn import GATConv, HeteroConv, Sequential
 from torch_geometric.transforms import ToSparseTensor
-from torch_geometric.utils import to_edge_index
 
 from magna import MAGNA, Graph, MAGNAConv
+from magna.graph import as_graph
 from tests.support.graphs import integers, random_graph, uniform
 
 N, E, C = 20, 70, 6
@@ -60,15 +60,21 @@ def test_edge_index_class():
     torch.testing.assert_close(attention, conv(d.x, d.edge_index, return_attention_weights=True)[1][1][order])
 
 
-@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
-def test_what_an_error_says_of_a_sparse_matrix_works(layout):
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
+def test_a_sparse_matrix_takes_the_place_of_the_edge_index(layout):
     d, conv = data(), MAGNAConv(C, 8, heads=2)
-    adj_t = ToSparseTensor(layout=layout)(d.clone()).adj_t
-    with pytest.raises(ValueError, match=r"try torch_geometric.utils.to_edge_index\(adj_t\)\[0\].flip\(0\)"):
-        conv(d.x, adj_t)
-    # Equal edges are one entry of a matrix.
-    once = d.edge_index.unique(dim=1)
-    torch.testing.assert_close(conv(d.x, to_edge_index(adj_t)[0].flip(0)), conv(d.x, once))
+    once = d.edge_index.unique(dim=1)  # equal edges are one entry of a matrix
+    adj_t = torch.sparse_coo_tensor(once.flip(0), torch.rand(once.size(1)), (N, N)).to_sparse(layout=layout)
+    out, (edge_index, attention) = conv(d.x, adj_t, return_attention_weights=True)
+    torch.testing.assert_close(out, conv(d.x, once))
+    assert torch.equal(edge_index[1], edge_index[1].sort()[0]) and attention.size(0) == once.size(1)
+    if layout != torch.sparse_csc:
+        adj_t = ToSparseTensor(layout=layout)(d.clone()).adj_t
+        torch.testing.assert_close(conv(d.x, adj_t), out)
+    built = as_graph(adj_t, N, None, None)
+    assert as_graph(adj_t, N, None, None) is built
+    with pytest.raises(ValueError, match=r"adj_t .*; allowed: \[20, 20\]"):
+        conv(d.x, torch.eye(5).to_sparse())
 
 
 def test_several_kinds_of_nodes():
@@ -161,7 +167,7 @@ def test_a_lazy_layer_takes_the_width_of_its_first_features(options):
 
 
 @pytest.mark.parametrize(
-    ("options", "allowed"), [({"head_form": "full"}, "a width"), ({"num_relations": 2}, "a width, or")]
+    ("options", "allowed"), [({"head_form": "full"}, "a width"), ({"num_relations": 2}, "a width, unless")]
 )
 def test_a_lazy_layer_needs_a_form_that_one_width_decides(options, allowed):
     with pytest.raises(ValueError, match=f"in_channels is -1; allowed: {allowed}"):

@@ -16,6 +16,7 @@ Digest = tuple[bytes, ...]
 
 _BUILT: dict[tuple[object, ...], tuple[weakref.ref[Tensor | Graph], weakref.ref[Tensor | Graph], Digest, Graph]] = {}
 _BUILT_MAX = 8
+_MATRICES = torch.sparse_coo, torch.sparse_csr, torch.sparse_csc
 _BLOCK = 512  # entries
 
 
@@ -57,7 +58,17 @@ def _build(edges: Tensor | Graph, num_nodes: int, edge_type: Tensor | None, num_
     if isinstance(edges, Graph):
         assert edge_type is not None
         return edges.with_types(edge_type, num_relations)
+    if isinstance(edges, Tensor) and edges.layout in _MATRICES:
+        edges = _places(edges, num_nodes)
     return Graph.from_edge_index(edges, num_nodes, edge_type, num_relations)
+
+
+def _places(adj_t: Tensor, num_nodes: int) -> Tensor:
+    """The edges of a sparse matrix whose rows are the targets, row by row; its values are not read."""
+    if adj_t.shape != (num_nodes, num_nodes):
+        raise ArgumentError("adj_t", adj_t, f"[{num_nodes}, {num_nodes}], a row and a column per node")
+    matrix: Tensor = adj_t.to_sparse(layout=torch.sparse_coo)
+    return matrix.coalesce().indices().flip(0)
 
 
 def _digest(index: Tensor) -> Digest:
