@@ -28,8 +28,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 def layer(backend: Backend, **options: Any) -> MAGNAConv:
     torch.manual_seed(0)
-    hops = {} if options.get("mode") == "exact" else {"K": 2}
-    return MAGNAConv(C, 4, heads=2, backend=backend, **hops, **options).to(device_of(backend), torch.float64)
+    options = options if options.get("mode") == "exact" else {"K": 2} | options
+    return MAGNAConv(C, 4, heads=2, backend=backend, **options).to(device_of(backend), torch.float64)
 
 
 def energy(conv: MAGNAConv, edges: Tensor | Graph) -> Callable[[Mapping[str, Tensor], Tensor], Tensor]:

@@ -46,15 +46,14 @@ class Scanned(NamedTuple):
     picked: Tensor  # [A], the scores of the answers
 
 
-def entries(answers: Answers) -> Answers:
+def entries(ptr: Tensor, index: Tensor) -> Answers:
     """The query and the entity of each entry; an entry that is ignored belongs to query 0 and entity -1.
 
     Shapes: ptr [B + 1], index [A] → [A], [A].
 
-    >>> [t.tolist() for t in entries((torch.tensor([0, 2, 2, 3]), torch.tensor([4, 7, 5, 0])))]
+    >>> [t.tolist() for t in entries(torch.tensor([0, 2, 2, 3]), torch.tensor([4, 7, 5, 0]))]
     [[0, 0, 2, 0], [4, 7, 5, -1]]
     """
-    ptr, index = answers
     query = torch.searchsorted(ptr, torch.arange(index.numel(), device=index.device), right=True) - 1
     ignored = query == ptr.numel() - 1
     return query.masked_fill(ignored, 0), index.masked_fill(ignored, -1)
@@ -111,7 +110,7 @@ def check_values(name: str, answers: Answers, num_entities: int) -> None:
     if int(ptr[0]) != 0 or bool((ptr.diff() < 0).any()) or int(ptr[-1]) > index.numel():
         allowed = f"numbers from 0 that do not decrease, up to {index.numel()}, the size of index"
         raise ArgumentError(f"{name}: ptr", ptr.tolist(), allowed)
-    query, entity = entries((ptr, index[: int(ptr[-1])]))
+    query, entity = entries(ptr, index[: int(ptr[-1])])
     check_range(f"{name}: index", entity, num_entities)
     unordered = (query.diff() == 0) & (entity.diff() <= 0)
     if bool(unordered.any()):

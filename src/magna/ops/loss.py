@@ -29,7 +29,7 @@ from magna.ops.answers import (
     check_values,
 )
 from magna.ops.backend.op import fused_op
-from magna.ops.backend.registry import accumulator, add_product, as_they_come, product, refusal, why_not
+from magna.ops.backend.registry import accumulator, add_product, as_they_come, cannot_run, product, why_not
 from magna.ops.loss_torch import choose_block as choose_block
 from magna.typing import one_of
 
@@ -132,7 +132,7 @@ def choose_backend(backend: LossBackend, device: torch.device) -> str:
         if reason is None:
             return "triton"
         if backend == "triton":
-            raise refusal(backend, reason)
+            raise cannot_run(backend, reason)
     return "blocked" if backend == "auto" else backend
 
 

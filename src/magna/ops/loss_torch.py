@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from magna.ops import answers
-from magna.ops.answers import Factors, Scanned
+from magna.ops.answers import Factors, Scanned, shares
+from magna.ops.answers import entries as entries
 from magna.ops.backend.registry import product
 
 Accumulate = Callable[[Factors, Tensor, Tensor, Tensor, Tensor], None]
@@ -31,10 +31,6 @@ def choose_block(num_queries: int, num_entities: int, device: torch.device, dtyp
     return -(-num_entities // (64 * number)) * 64
 
 
-def entries(ptr: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    return answers.entries((ptr, index))
-
-
 def targets(ptr: Tensor, weight: Tensor | None, num_entities: int, smoothing: float, dtype: torch.dtype) -> Tensor:
     """The targets [4, B] of `kvsall_targets_op`."""
     # A query without answers has share 0, and must not divide by 0.
@@ -43,7 +39,7 @@ def targets(ptr: Tensor, weight: Tensor | None, num_entities: int, smoothing: fl
     extra, elsewhere = (1 - smoothing) / whole, smoothing / num_entities / whole
     answer = extra + elsewhere
     entropy = count * torch.xlogy(answer, answer) + (num_entities - count) * torch.xlogy(elsewhere, elsewhere)
-    return torch.stack([answers.shares(ptr, weight, dtype), extra, elsewhere, entropy])
+    return torch.stack([shares(ptr, weight, dtype), extra, elsewhere, entropy])
 
 
 def column_sums(e: Tensor, dtype: torch.dtype) -> Tensor:

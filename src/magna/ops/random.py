@@ -1,7 +1,7 @@
 """Chance as an argument: a counter-based generator that every backend computes bit for bit alike.
 
 A draw is a pure function of (seed, stream, index): no state, no order, nothing to store for the backward pass. The
-same few 32-bit operations are written again in C++ (`kernels/draw.h`) and in Triton (`triton_draw.py`); a test
+same few 32-bit operations are written again in C++ (`cpu/kernels/draw.h`) and in Triton (`triton/draw.py`); a test
 holds the three together.
 """
 

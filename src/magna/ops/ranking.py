@@ -194,7 +194,7 @@ def _filters(
     if known is None:
         none = target.new_empty(0)
         return none, none, torch.zeros_like(target, dtype=torch.bool)
-    query, entity = entries((known[0], known[1][: int(known[0][-1])]))
+    query, entity = entries(known[0], known[1][: int(known[0][-1])])
     key, wanted = query * num_entities + entity, query_index * num_entities + target  # increasing
     position = torch.searchsorted(key, wanted).clamp_max(max(len(key) - 1, 0))
     among = key[position] == wanted if len(key) else torch.zeros_like(target, dtype=torch.bool)

@@ -196,7 +196,7 @@ def kvsall_loss(
     scores = with_self_bias(scores, self_bias)
     # Ignored entries have entity -1: a column at the end that is cut off.
     labels = scores.new_zeros(scores.size(0), scores.size(1) + 1)
-    labels.index_put_(entries(answers), labels.new_ones(()))  # 1 alone would come from the CPU
+    labels.index_put_(entries(*answers), labels.new_ones(()))  # 1 alone would come from the CPU
     target = F.normalize(labels[:, :-1] * (1 - label_smoothing) + label_smoothing / scores.size(1), p=1)
     divergence = torch.xlogy(target, target).sum(1) - (target * scores.log_softmax(1)).sum(1)
     return (shares(answers[0], weight, scores.dtype) * divergence).sum()
@@ -224,7 +224,7 @@ def rank_targets(
     scores = with_self_bias(scores, self_bias)
     counts = scores.new_ones(scores.size(0), scores.size(1) + 1, dtype=torch.bool)
     if known is not None:
-        counts[entries(known)] = False
+        counts[entries(*known)] = False
     counts = counts[query_index, :-1].scatter(1, target[:, None], False)  # [T, N]
     scores = scores[query_index]
     true = scores.gather(1, target[:, None])

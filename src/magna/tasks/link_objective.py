@@ -59,7 +59,7 @@ class LinkObjective:
         spares[2] = 0
         self._queries = torch.cat([columns, spares], dim=1)
         self._num_entities = graph.num_entities
-        query, entity = entries(self.answers)
+        query, entity = entries(*self.answers)
         self._known = query * self._num_entities + entity if model.sampling is not None else query[:0]  # increasing
         # The most answers that a batch can have.
         self._capacity = int(self.answers.counts.topk(self.batch_size).values.sum())
@@ -194,7 +194,7 @@ def dense_loss(scores: Tensor, answers: Answers, weight: Tensor, label_smoothing
     """The same loss of scores [B, N] of any form: the weighted mean over the queries of KL(t ‖ softmax(scores))."""
     # Ignored entries have entity -1: a column at the end that is cut off.
     labels = scores.new_zeros(scores.size(0), scores.size(1) + 1)
-    labels.index_put_(entries(answers), labels.new_ones(()))
+    labels.index_put_(entries(*answers), labels.new_ones(()))
     target = normalize(labels[:, :-1] * (1 - label_smoothing) + label_smoothing / scores.size(1), p=1)
     divergence = (torch.xlogy(target, target) - target * scores.log_softmax(1)).sum(1)
     weight = weight * (answers.counts > 0)

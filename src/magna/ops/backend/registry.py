@@ -187,11 +187,11 @@ def choose(backend: Backend, device: torch.device) -> str:
         return "reference"
     reason = why_not(backend, device)
     if reason is not None:
-        raise refusal(backend, reason)
+        raise cannot_run(backend, reason)
     return backend
 
 
-def refusal(backend: str, reason: str) -> ArgumentError:
+def cannot_run(backend: str, reason: str) -> ArgumentError:
     return ArgumentError("backend", backend, f"one that runs ({reason})", "backend='auto'")
 
 
