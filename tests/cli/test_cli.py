@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -397,6 +398,22 @@ def test_a_run_that_is_asked_to_stop_says_one_line(kind: str) -> None:
     _, err = process.communicate(timeout=600)
     assert process.returncode == 1
     assert err.splitlines()[-1].startswith("magna: stopped; a training run goes on with --resume")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pause", [0.0, 0.002, 0.02, 0.2])
+def test_a_second_ctrl_c_still_ends_in_one_line(pause: float) -> None:
+    process = _start("")
+    assert process.stderr is not None
+    while "epoch 1/40" not in (line := process.stderr.readline()):
+        assert line, "it ended before its first epoch"
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+        time.sleep(pause)
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 1
+    said = [line for line in err.splitlines() if "epoch" not in line]
+    assert len(said) == 1 and said[0].startswith("magna: stopped; a training run goes on with --resume")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from magna import __version__
-from magna.cli.command import STOPPED, InputError, app, catch_signals, tell
+from magna.cli.command import STOPPED, InputError, app, catch_signals, ignore_signals, tell
 from magna.config.schema import Config, keys
 
 # Each module registers its command; the help lists them in this order.
@@ -42,6 +42,7 @@ def main() -> None:
     except InputError as error:
         status = tell(_input_fault(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
+        ignore_signals()
         status = tell(STOPPED, 1)
     sys.exit(status or 0)
 

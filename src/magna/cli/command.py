@@ -97,6 +97,7 @@ def finish(
     except BrokenPipeError:
         raise  # the reader has closed the pipe: typer ends silently
     except KeyboardInterrupt:
+        ignore_signals()
         fail(STOPPED, 1, verbose)
     except Exception as error:
         message, status = explained(error)
@@ -155,7 +156,7 @@ def with_flags(message: str, flags: Mapping[str, str]) -> str:
 
 
 def catch_signals() -> None:
-    """Make Ctrl-C and SIGTERM raise KeyboardInterrupt, but not twice: the first one must come to its end."""
+    """Make Ctrl-C and SIGTERM raise KeyboardInterrupt; a second one within a second is the same request."""
     last = -_IMPATIENT_SECONDS
 
     def stop(_number: int, _frame: object) -> None:
@@ -168,6 +169,12 @@ def catch_signals() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:  # as in the background of a shell
             signal.signal(number, stop)
+
+
+def ignore_signals() -> None:
+    """Let the program end after a Ctrl-C, whatever comes while it does."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def share_cores() -> None:
