@@ -53,13 +53,13 @@ def test_edges_and_training_queries(seed: int) -> None:
     queries = [(head, relation) for head, relation in graph.queries.tolist()]
     expected = truth(graph, ("train",))
     assert queries == list(expected) and listed(graph.answers) == list(expected.values())
-    for (head, relation, tail), own, other in zip(
+    for (head, relation, tail), answered, reverse in zip(
         edges, graph.edge_query.tolist(), graph.reverse_query.tolist(), strict=True
     ):
         if relation == 2 * R:
-            assert own == other == -1
+            assert answered == reverse == -1
         else:
-            assert queries[own] == (head, relation) and queries[other] == (tail, (relation + R) % (2 * R))
+            assert queries[answered] == (head, relation) and queries[reverse] == (tail, (relation + R) % (2 * R))
     # A query is answered by as many edges as it has answers: weights and masks agree.
     assert torch.equal(torch.bincount(graph.edge_query[: 2 * len(train)]), graph.answers.counts)
 
