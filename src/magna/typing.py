@@ -9,6 +9,8 @@ The letters in shape comments mean the same everywhere:
 
 from typing import Literal, get_args
 
+from magna.errors import ArgumentError
+
 Backend = Literal["auto", "reference", "cpu", "triton"]
 Mode = Literal["truncated", "exact"]
 Memory = Literal["save", "recompute", "auto"]
@@ -30,4 +32,4 @@ def one_of(name: str, value: object, allowed: object) -> None:
     """
     words = get_args(allowed)
     if value not in words:
-        raise ValueError(f"{name} is {value!r}; allowed: {', '.join(map(repr, words))}")
+        raise ArgumentError(name, value, ", ".join(map(repr, words)))

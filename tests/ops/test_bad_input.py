@@ -48,7 +48,7 @@ DIFFUSION = [
     ({"alpha": torch.tensor([0.5, math.nan])}, "alpha is nan; allowed: 0 to 1"),
     ({"alpha": torch.ones(3)}, r"alpha is \S+ \[3\] on \S+; allowed: a number or \[2\]"),
     ({"alpha": torch.ones(2).to("meta")}, "alpha is .* on meta; allowed: .* on "),
-    ({"theta": torch.ones(2, 3)}, "theta comes with K or alpha; allowed: theta alone"),
+    ({"theta": torch.ones(2, 3)}, "theta is .*; allowed: .*theta alone, or K and alpha"),
     ({"K": None, "alpha": None, "theta": torch.ones(3, 4)}, r"theta is \S+ \[3, 4\] on \S+; allowed: \[2, K \+ 1\]"),
     ({"K": None, "alpha": None, "theta": torch.ones(2, 0)}, r"theta is \S+ \[2, 0\] on \S+; allowed: \[2, K \+ 1\]"),
     ({"K": None, "alpha": None, "theta": [0.5, 0.5]}, "theta is .*; allowed: a torch.Tensor"),
@@ -81,11 +81,11 @@ DIFFUSION = [
     ({"mode": "implicit"}, "mode is 'implicit'; allowed: 'truncated', 'exact'"),
     ({"memory": "none"}, "memory is 'none'; allowed: 'save', 'recompute', 'auto'"),
     ({"backend": "gpu"}, "backend is 'gpu'; allowed: 'auto', 'reference', 'cpu', 'triton'"),
-    ({"mode": "exact"}, "mode is 'exact', which takes alpha alone: leave out K"),
+    ({"mode": "exact"}, "mode is 'exact'; allowed: .*takes alpha alone"),
     ({"mode": "exact", "K": None, "alpha": 0.0}, "alpha is 0.0; allowed: above 0 and at most 1"),
     ({"mode": "exact", "K": None, "tolerance": 0.0}, "tolerance is 0.0; allowed: above 0 and below 2"),
     ({"mode": "exact", "K": None, "tolerance": math.nan}, "tolerance is nan; allowed: above 0"),
-    ({"mode": "exact", "K": None, "dropout": 0.5, "seed": 1}, "mode is 'exact', which takes alpha alone"),
+    ({"mode": "exact", "K": None, "dropout": 0.5, "seed": 1}, "mode is 'exact'; allowed: .*takes alpha alone"),
 ]
 
 SOFTMAX = [

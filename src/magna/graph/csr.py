@@ -1,7 +1,7 @@
 """`Graph`: edges sorted by target and by source, built once and checked once.
 
 Every operator takes a `Graph`. All per-edge tensors stay in the caller's edge order; the two sorted views
-carry the permutations, so that nobody outside `ops` ever sees sorted order.
+carry the permutations, so no caller of `ops` sees sorted order.
 """
 
 from __future__ import annotations

@@ -84,6 +84,6 @@ def _cut(ptr: Tensor, num_edges: int) -> tuple[Tensor, Tensor, int]:
     hub = hub.clamp_(max=size - 1)
     slots = torch.stack([(hub_end - count)[hub], hub_end[hub]], dim=1)
     hubs = torch.cat([torch.where(used, hub, -1)[:, None], torch.where(used[:, None], slots, 0)], dim=1)
-    # The largest first, so that nobody waits for it at the end.
+    # The largest first, so that no program waits for it at the end.
     hubs = hubs[torch.argsort(torch.where(used, hubs[:, 1] - hubs[:, 2], 0), stable=True)]
     return pieces.int(), hubs.int(), num_slots

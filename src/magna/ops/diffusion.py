@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from magna.errors import ArgumentError
 from magna.graph import Graph
 from magna.graph.torch_internals import constant_result
 from magna.ops import checks, reference
@@ -91,7 +92,7 @@ def attention_diffusion(
     chosen = choose(backend, device)
     if mode == "exact":
         if K is not None or theta is not None or drops:
-            raise ValueError("mode is 'exact', which takes alpha alone: leave out K, theta and dropout")
+            raise ArgumentError("mode", mode, "'truncated' with K, theta or dropout: 'exact' takes alpha alone")
         checks.alpha(alpha, heads, validate, above_zero=True)
         return solve(x, attention, per_head(alpha, heads, attention), graph, tolerance, chosen)
     theta = _hop_weights(K, alpha, theta, heads, attention, validate)
@@ -129,7 +130,7 @@ def _hop_weights(
         checks.alpha(alpha, heads, validate)
         return fixed_theta(alpha, K, heads, attention)
     if K is not None or alpha is not None:
-        raise ValueError("theta comes with K or alpha; allowed: theta alone, or K and alpha")
+        raise ArgumentError("theta", theta, "None with K or alpha: theta alone, or K and alpha")
     return checks.theta(theta, heads).to(attention.dtype)
 
 

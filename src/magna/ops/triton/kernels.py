@@ -1,4 +1,4 @@
-"""The Triton backend: everything `backends.KERNELS` names, for CUDA tensors."""
+"""The Triton backend: the functions of `registry.Kernels`, for CUDA tensors."""
 
 from __future__ import annotations
 
