@@ -18,7 +18,7 @@ from magna.ops.backend.registry import Draw, accumulator, choose, kernels
 from magna.ops.checks import Rate
 from magna.ops.cpu.memory_pool import free_memory, machine_memory
 from magna.ops.exact import solve
-from magna.ops.hops import Hops, gradients_by_slices, in_target_order, spacing, states_at_once
+from magna.ops.hops import HopWalk, gradients_by_slices, in_target_order, spacing, states_at_once
 from magna.ops.weights import fixed_theta, per_head
 from magna.typing import Backend, Memory, Mode, one_of
 
@@ -185,7 +185,7 @@ def diffuse_op(
     K = theta.size(1) - 1
     draw = Draw(seed, attention_rate, feature_rate, x.size(1), x.size(2))
     weights = theta.t().contiguous().unbind()
-    hops = Hops(x, in_target_order(attention, g, fused), weights, draw, g, fused).over(g.by_target)
+    hops = HopWalk(x, in_target_order(attention, g, fused), weights, draw, g, fused).over(g.by_target)
     states, out = fused.empty(_states_shape(x, K, every), x), fused.empty(x.shape, x)
     hops.run(x, 0, [*hops.buffers(K - 1, states, every), out])
     return out, states
@@ -222,7 +222,7 @@ def diffuse_backward_op(
     weights, grad = theta.t().contiguous(), grad.contiguous()
     grad_theta = torch.zeros_like(weights) if theta_grad else None
     draw = Draw(seed, attention_rate, feature_rate, x.size(1), x.size(2))
-    back = Hops(x, fused.take_rows(attention, g.by_source.order), weights.unbind(), draw, g, fused)
+    back = HopWalk(x, fused.take_rows(attention, g.by_source.order), weights.unbind(), draw, g, fused)
     ahead = back if every == 1 else back._replace(attention=in_target_order(attention, g, fused))
     if every:
         ahead = ahead if every == 1 else ahead.over(g.by_target)

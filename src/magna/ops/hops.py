@@ -42,7 +42,7 @@ def states_at_once(K: int) -> int:
     return (K - 1) // spacing(K) + spacing(K) - 1
 
 
-class Hops(NamedTuple):
+class HopWalk(NamedTuple):
     """K hops in one direction: Z_{k+1} = A_k Z_k + θ_{K-1-k} x from Z_0 = θ_K x, or those of its gradient."""
 
     x: Tensor  # [N, H, D], all or some of the heads and columns
@@ -56,14 +56,14 @@ class Hops(NamedTuple):
     def K(self) -> int:
         return len(self.theta) - 1
 
-    def over(self, segments: Segments) -> Hops:
+    def over(self, segments: Segments) -> HopWalk:
         """The same hops, with what their backend prepares of the draw for walks over the segments."""
         if self.draw.attention_rate is None:
             return self
         words = self.backend.attention_kept(self.draw, self.K, segments)
         return self._replace(draw=self.draw._replace(drawn=words))
 
-    def part(self, heads: slice, columns: slice) -> Hops:
+    def part(self, heads: slice, columns: slice) -> HopWalk:
         """The hops of some heads and columns alone."""
         attention_rate, feature_rate = self.draw.attention_rate, self.draw.feature_rate
         return self._replace(
@@ -82,7 +82,7 @@ class Hops(NamedTuple):
         """Uninitialised states."""
         return [self.backend.empty(self.x.shape, self.x) for _ in range(count)]
 
-    def buffers(self, last: int, checkpoints: Sequence[Tensor], every: int) -> list[Tensor]:
+    def buffers(self, last: int, checkpoints: Tensor | Sequence[Tensor], every: int) -> list[Tensor]:
         """Room for the states Z_1 .. Z_last: every `every`-th is a checkpoint, the others share two buffers."""
         spare = self.empty(min(last, 2)) if every != 1 else []
         return [
@@ -168,7 +168,7 @@ class Hops(NamedTuple):
 
 
 def gradients_by_slices(
-    grad: Tensor, ahead: Hops, back: Hops, grad_theta: Tensor | None, room: int
+    grad: Tensor, ahead: HopWalk, back: Hops, grad_theta: Tensor | None, room: int
 ) -> tuple[Tensor, Tensor]:
     """Gradients to x and to the attention, slice by slice of the columns: each goes forward again, then back.
 
