@@ -237,7 +237,7 @@ def test_scores_that_are_no_numbers_are_no_answer(own: tuple[Path, Path], tmp_pa
 
 
 def test_links_are_not_asked_of_a_run_on_nodes(own: tuple[Path, Path]) -> None:
-    with pytest.raises(ValueError, match="is a run of node classification; try --node"):
+    with pytest.raises(ValueError, match="allowed: a run of link prediction; try magna.use.nodes"):
         predict_links(own[0], [Query("animal-3", "likes", None)], device="cpu")
 
 

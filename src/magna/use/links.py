@@ -227,7 +227,7 @@ def _open(
         )
     model, where = run.load_model(), torch.device(pick_device(device))
     if data is None:
-        run.check_data("--data with the folder where its triples are now")
+        run.check_data("data=… with the folder where its triples are now")
     else:
         config = replace(config, data=from_anywhere(config.data, data))
     task = make_task(config, data_dir, where, ranked)
