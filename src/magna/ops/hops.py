@@ -168,7 +168,7 @@ class HopWalk(NamedTuple):
 
 
 def gradients_by_slices(
-    grad: Tensor, ahead: HopWalk, back: Hops, grad_theta: Tensor | None, room: int
+    grad: Tensor, ahead: HopWalk, back: HopWalk, grad_theta: Tensor | None, room: int
 ) -> tuple[Tensor, Tensor]:
     """Gradients to x and to the attention, slice by slice of the columns: each goes forward again, then back.
 
