@@ -111,7 +111,8 @@ def memory() -> str:
         body = []
         for graph, variant in dict.fromkeys((graph, variant) for graph, variant, _ in cells):
             rows = [cells.get((graph, variant, K), {}) for K in hops]
-            body.append([graph, f"{variant}, peak MB", *(_megabytes(row.get("peak_bytes")) for row in rows)])
+            if any(row.get("peak_bytes") for row in rows):
+                body.append([graph, f"{variant}, peak MB", *(_megabytes(row.get("peak_bytes")) for row in rows)])
             if any("ms" in row for row in rows):
                 times = ("–" if row.get("ms") is None else f"{row['ms']:,.0f}" for row in rows)
                 body.append([graph, f"{variant}, ms", *times])
