@@ -18,7 +18,7 @@ class Compiled:
     def __init__(self) -> None:
         self.launches: list[tuple[Any, ...]] = []
 
-    def __getitem__(self, grid: tuple[int, ...]):
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
         return lambda *args: self.launches.append((grid, *args))
 
 
@@ -30,7 +30,7 @@ class Function:
         self.params = [SimpleNamespace(name=name, is_constexpr=name.isupper()) for name in names]
         self.compiled: list[Compiled] = []
 
-    def __getitem__(self, grid: tuple[int, ...]):
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
         def run(*variables: Any, **constants: Any) -> Compiled:
             assert constants == {"B": 2, "A": 1, "num_warps": 4}
             self.compiled.append(Compiled())
@@ -56,25 +56,31 @@ def test_a_second_launch_goes_to_what_was_compiled(function: Function) -> None:
     assert function.compiled[0].launches == [((7, 2, 1), other, None, 6, 1, 2)]
 
 
-@pytest.mark.parametrize(
-    "variables",
-    [
-        (torch.zeros(64), torch.zeros(64), 5),
-        (torch.zeros(64, dtype=torch.float64), None, 5),
-        (torch.zeros(64)[1:], None, 5),
-        (torch.zeros(64), None, 1),
-        (torch.zeros(64), None, 32),
-        (torch.zeros(64), None, 2**31 + 5),
-    ],
-    ids=["a tensor for none", "another type", "not at a multiple of 16 bytes", "one", "a multiple of 16", "64 bits"],
-)
-def test_another_kind_of_variable_is_compiled_for(function: Function, variables: tuple[Any, ...]) -> None:
+def test_other_kinds_of_variables_are_compiled_for(function: Function) -> None:
     kernel = Bound(function, B=2, A=1, num_warps=4)
-    kernel[(1,)](torch.zeros(64), None, 5)
-    kernel[(1,)](*variables)
-    assert len(function.compiled) == 2
-    kernel[(1,)](*variables)
-    assert len(function.compiled) == 2 and len(function.compiled[1].launches) == 1
+    for other in ((torch.zeros(64), None, 5), (torch.zeros(64), torch.zeros(64), 5)):
+        for _ in range(2):
+            kernel[(1,)](*other)
+    assert len(function.compiled) == 2 and all(len(compiled.launches) == 1 for compiled in function.compiled)
+
+
+def test_what_triton_compiles_anew_is_of_another_kind() -> None:
+    """The key of the installed Triton: a `Bound` that misses a part of it would launch a kernel for other variables.
+
+    It catches, for one, a key without `variable == 1`, and a Triton that looks at more than `Bound` does.
+    """
+    compiler, jit = pytest.importorskip("triton.backends.compiler"), pytest.importorskip("triton.runtime.jit")
+    if not hasattr(jit, "native_specialize_impl"):
+        pytest.skip("this Triton has its key elsewhere")
+    dtypes = (torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
+    tensors = [torch.zeros(64, dtype=dtype)[start:] for dtype in dtypes for start in (0, 1, 2, 4, 8, 16)]
+    exponents = (0, 1, 2, 3, 4, 5, 8, 16, 31, 32, 62)
+    numbers = [sign * 2**power + more for power in exponents for more in (-1, 0, 1) for sign in (1, -1)]
+    variables = [None, *tensors, *numbers, -(2**31), 2**31 - 1]
+    keys: dict[Any, Any] = {}
+    for variable in variables:
+        key = jit.native_specialize_impl(compiler.BaseBackend, variable, False, True, True)
+        assert keys.setdefault(Bound.kinds((variable,)), key) == key, variable
 
 
 def test_the_interpreter_gets_kernels_as_they_are(function: Function, monkeypatch: pytest.MonkeyPatch) -> None:

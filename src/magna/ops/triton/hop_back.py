@@ -74,8 +74,7 @@ def _hop_backward_kernel(
     LATE: tl.constexpr, BITS: tl.constexpr, WORDS: tl.constexpr, FEATURE_DROP: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     node, begin, end, slot = next_pieces(pieces_ptr, num_pieces, R, J)
-    h = tl.program_id(1) * HB + tl.arange(0, HB)
-    d = tl.arange(0, DB)
+    h, d = tl.program_id(1) * HB + tl.arange(0, HB), tl.arange(0, DB)
     lane = (h[:, None] * D + d[None, :])[None, :, :]
     inside, heads = lanes_inside(h, d, H, D, HB, DB), heads_inside(h, H, HB)
     longest = longest_piece(pieces_ptr, num_pieces, R)

@@ -38,19 +38,20 @@ class Bound:
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         return partial(self.launch, grid) if _DIRECT else partial(self.function[grid], **self.constants)
 
-    def launch(self, grid: tuple[int, ...], *variables: Any) -> None:
-        # All that `triton.jit` looks at; of numbers more.
-        kinds = (
-            variables[0].get_device(),
-            *[
-                (variable.dtype, variable.data_ptr() % 16 == 0)
-                if isinstance(variable, Tensor)
-                else None
-                if variable is None
-                else (type(variable), variable % 16 == 0, variable == 1, abs(variable) < 2**31)
-                for variable in variables
-            ],
+    @staticmethod
+    def kinds(variables: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A key that differs wherever that of `triton.jit` differs; of numbers it says more."""
+        return tuple(
+            (variable.dtype, variable.data_ptr() % 16 == 0)
+            if isinstance(variable, Tensor)
+            else None
+            if variable is None
+            else (type(variable), variable % 16 == 0, variable == 1, -(2**31) <= variable < 2**31)
+            for variable in variables
         )
+
+    def launch(self, grid: tuple[int, ...], *variables: Any) -> None:
+        kinds = variables[0].get_device(), self.kinds(variables)
         compiled = self.compiled.get(kinds)
         if compiled is None:
             self.compiled[kinds] = self.function[grid](*variables, **self.constants)
