@@ -7,9 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from magna.config.schema import load_recipe
     from magna.graph import Graph
     from magna.nn import MAGNA, EdgeAttention, LinkPredictor, MAGNABlock, MAGNAConv
     from magna.ops import attention_diffusion, edge_softmax, hops_for, truncation_error
+    from magna.search.sweep import sweep
+    from magna.training.plan import plan
+    from magna.training.train import train
+    from magna.use.nodes import evaluate, predict
 
 __version__ = "0.1.0"
 
@@ -23,7 +28,13 @@ __all__ = [
     "__version__",
     "attention_diffusion",
     "edge_softmax",
+    "evaluate",
     "hops_for",
+    "load_recipe",
+    "plan",
+    "predict",
+    "sweep",
+    "train",
     "truncation_error",
 ]
 
@@ -38,6 +49,12 @@ _HOME = {
     "edge_softmax": "magna.ops",
     "hops_for": "magna.ops",
     "truncation_error": "magna.ops",
+    "load_recipe": "magna.config.schema",
+    "train": "magna.training.train",
+    "plan": "magna.training.plan",
+    "sweep": "magna.search.sweep",
+    "evaluate": "magna.use.nodes",
+    "predict": "magna.use.nodes",
 }
 
 

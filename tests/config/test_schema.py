@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from magna.config.schema import REPORT_SEEDS, SEARCH_SEEDS, Config, keys, load_recipe, recipe_names
+from magna.config.schema import REPORT_SEEDS, SEARCH_SEEDS, Config, load_recipe, recipe_names
+from magna.config.spaces import keys
 from magna.config.toml import Range
 
 

@@ -19,7 +19,8 @@ from torch import nn
 
 from magna import MAGNAConv
 from magna.config.registry import model_settings
-from magna.config.schema import Config, keys, load_recipe
+from magna.config.schema import Config, load_recipe
+from magna.config.spaces import keys
 from magna.errors import Diverged
 from magna.nn.ensemble import Ensemble
 from magna.nn.hops import Hops

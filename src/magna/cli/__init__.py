@@ -11,7 +11,8 @@ import typer
 
 from magna import __version__
 from magna.cli.command import STOPPED, InputError, app, catch_signals, ignore_signals, tell
-from magna.config.schema import Config, keys
+from magna.config.schema import Config
+from magna.config.spaces import keys
 
 # Each module registers its command; the help lists them in this order.
 for _verb in ("train", "evaluate", "predict", "plan", "sweep", "reproduce", "bench", "data"):

@@ -12,7 +12,8 @@ from magna.cli.audit import show_audit
 from magna.cli.command import Result, app, command
 from magna.cli.options import Assignments, DataDir
 from magna.config.path_kind import kind_of
-from magna.config.schema import Config, split_key
+from magna.config.schema import Config
+from magna.config.spaces import split_key
 from magna.config.tables import NodeDataOptions
 from magna.errors import ArgumentError
 

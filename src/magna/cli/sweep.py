@@ -9,7 +9,8 @@ import typer
 
 from magna.cli.command import Result, command, share_cores
 from magna.cli.options import Assignments, DataDir, Device, OnDevice, Sampler, plain_console, show_notes
-from magna.config.schema import load_recipe, split_key
+from magna.config.schema import load_recipe
+from magna.config.spaces import split_key
 
 
 def _show(result: Result) -> None:

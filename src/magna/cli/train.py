@@ -93,11 +93,9 @@ def _folder_and_config(
     config = load_recipe(recipe).with_values(assignments)
     if run_dir is not None:
         return run_dir, config
-    number, taken = 1, []
-    while (folder := Path("runs") / (config.recipe if number == 1 else f"{config.recipe}-{number}")).exists():
-        taken.append(folder)
-        number += 1
-    return (taken[-1] if resume and taken else folder), config
+    from magna.training.train import default_folder
+
+    return default_folder(config, resume), config
 
 
 def _describe(config: Config, task: Any, device: Any) -> str:

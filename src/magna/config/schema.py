@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from magna.config.options import Needs, Options
 from magna.config.path_kind import kind_of
 from magna.config.registry import NODE_TASK, find_model, model_names
+from magna.config.spaces import TABLES, keys, search_space, split_key, unknown_key
 from magna.config.tables import (
     TASKS,
     ExpectedOptions,
@@ -23,7 +24,7 @@ from magna.config.tables import (
     SourceOptions,
     TrainOptions,
 )
-from magna.config.toml import Range, make_range, parse, toml, toml_key
+from magna.config.toml import Range, parse, toml, toml_key
 from magna.errors import ArgumentError, UnknownName, listed
 
 DEFAULT_RECIPE = "digits"
@@ -32,7 +33,6 @@ TRIPLES_RECIPE = "families"  # settings for triples of your own
 SEARCH_SEEDS, REPORT_SEEDS = range(1000, 2000), range(100)
 
 _DATA_SUFFIXES = (".tsv", ".txt", ".csv", ".parquet", ".gz")  # names of files that are no recipe
-_TABLES = ("source", "data", "model", "task", "train", "expected")
 _TRAINED = ("data", "model", "task", "train")
 _OF_TASK: Any = None  # replaced by the default of the task
 
@@ -119,8 +119,8 @@ class Config:
         for key, value in settings.items():
             for name in split_key(key):
                 table, _, entry = name.partition(".")
-                if table not in _TABLES or not entry:
-                    raise _unknown(name, list(keys(self)))
+                if table not in TABLES or not entry:
+                    raise unknown_key(name, list(keys(self)))
                 tables[table][entry] = value
                 given.append(name)
         return _build(tables, [] if drop_idle else given)
@@ -155,7 +155,7 @@ class Config:
     def _tables(self, defaults: bool = False) -> dict[str, Any]:
         """The settings by table: the changed ones, or all that do something."""
         tables: dict[str, Any] = {"recipe": self.recipe}
-        for table in _TABLES:
+        for table in TABLES:
             options = getattr(self, table)
             values = {name: getattr(options, name) for name in options.in_recipes()}
             plain = {} if defaults else {name: getattr(type(options), name) for name in values}
@@ -172,11 +172,11 @@ class Config:
 def _build(tables: Mapping[str, Any], given: Collection[str]) -> Config:
     """A config from tables; of the `given` settings those that would do nothing are refused."""
     for name, table in tables.items():
-        if name not in ("recipe", "search", *_TABLES):
-            raise UnknownName("table", name, ["recipe", "search", *_TABLES])
+        if name not in ("recipe", "search", *TABLES):
+            raise UnknownName("table", name, ["recipe", "search", *TABLES])
         if name != "recipe" and not isinstance(table, Mapping):
             raise ArgumentError(name, table, f"a table, [{name}]")
-    values = {name: dict(tables.get(name, {})) for name in _TABLES}
+    values = {name: dict(tables.get(name, {})) for name in TABLES}
     task, model = values["task"].pop("name", NODE_TASK), values["model"].pop("name", "magna")
     if task not in TASKS:
         raise ArgumentError("task.name", task, list(TASKS))
@@ -199,7 +199,7 @@ def _build(tables: Mapping[str, Any], given: Collection[str]) -> Config:
     for name in searched:
         if searched.count(name) > 1:
             raise ArgumentError("search", name, "each setting once")
-    return replace(config, search={key: _space(config, key, tried) for key, tried in space.items()})
+    return replace(config, search={key: search_space(config, key, tried) for key, tried in space.items()})
 
 
 def _renamed(table: str, kind: type[Options], values: Mapping[str, Any]) -> Any:
@@ -218,7 +218,7 @@ def _refused(table: str, entry: str, value: Any, kinds: Mapping[str, Any], owner
         return UnknownName("setting", key, f"{table}.{renamed}, its new name")
     if any(entry in kind.in_recipes() for kind in _every_kind(table)):
         return ArgumentError(key, value, f"a setting of {owner}: {listed(f'{table}.{name}' for name in names)}")
-    return _unknown(key, [f"{part}.{name}" for part, kind in kinds.items() for name in kind.in_recipes()])
+    return unknown_key(key, [f"{part}.{name}" for part, kind in kinds.items() for name in kind.in_recipes()])
 
 
 def _every_kind(table: str) -> list[type[Options]]:
@@ -226,13 +226,6 @@ def _every_kind(table: str) -> list[type[Options]]:
     if table == "model":
         return [find_model(task, name).settings for task in TASKS for name in model_names(task)]
     return [kind.DATA if table == "data" else kind for kind in TASKS.values() if table in ("data", "task")]
-
-
-def _unknown(key: str, known: list[str]) -> UnknownName:
-    entry = key.rpartition(".")[2]
-    # The same name in another table, else one that begins with it.
-    near = [one for one in known if one.rpartition(".")[2] == entry] or [one for one in known if one.startswith(key)]
-    return UnknownName("setting", key, near or known)
 
 
 def recipe_names() -> list[str]:
@@ -259,8 +252,27 @@ def load_recipe(name: str | None = None) -> Config:
     raise UnknownName("recipe", name, recipe_names(), "a TOML file, or a folder with your data")
 
 
-def _of_user_data(path: Path) -> Config:
-    """The settings of an embedded recipe for data of the user: triples by their files, else a graph with features."""
+def make_config(
+    what: Config | str | Path | None = None, recipe: str | None = None, settings: Mapping[str, Any] | None = None
+) -> Config:
+    """A config from a recipe's name, a TOML file, a config, or the path of your own data, with some settings changed.
+
+    Args:
+        what: the recipe, file, config or data; None: the default recipe.
+        recipe: the recipe whose settings serve your data; None: that of the embedded data of its kind.
+        settings: values by their keys, such as `{"train.epochs": 40}`.
+    """
+    if isinstance(what, Config):
+        config = what
+    elif recipe is None or what is None:
+        config = load_recipe(str(what) if what is not None else recipe)
+    else:
+        config = _of_user_data(Path(what), recipe)
+    return config.with_settings(settings or {})
+
+
+def _of_user_data(path: Path, recipe: str | None = None) -> Config:
+    """The settings of a recipe for data of the user: triples by their files, else a graph with features."""
     path = path.resolve()  # the run folder is read from anywhere
     kind = kind_of(path)
     if kind == "run":
@@ -270,7 +282,7 @@ def _of_user_data(path: Path) -> Config:
             "a recipe, a TOML file or a folder with your data, and this is a run folder",
             f"resuming the run in {shlex.quote(str(path))}",
         )
-    recipe = TRIPLES_RECIPE if kind == "triples" else DEFAULT_RECIPE
+    recipe = recipe or (TRIPLES_RECIPE if kind == "triples" else DEFAULT_RECIPE)
     settings = f"Model and training: the recipe {recipe}; nothing was searched for this data."
     # The columns of a graph with features may have any scale.
     data = LinkDataOptions(name=str(path)) if kind == "triples" else None
@@ -283,50 +295,5 @@ def _of_user_data(path: Path) -> Config:
     )
 
 
-def split_key(key: str) -> list[str]:
-    """The settings that a key names: mostly one.
-
-    >>> split_key("model.input_dropout, model.output_dropout")
-    ['model.input_dropout', 'model.output_dropout']
-    """
-    return [name.strip() for name in key.split(",")]
-
-
-def keys(config: Config) -> Iterator[str]:
-    """Every key that a recipe with the model and task of this one may have, such as `train.epochs`."""
-    yield from ("task.name", "model.name")
-    for table in _TABLES:
-        yield from (f"{table}.{name}" for name in getattr(config, table).in_recipes())
-
-
 def _recipes() -> Any:
     return resources.files("magna.config") / "recipes"
-
-
-def _space(config: Config, key: str, values: Any) -> list[Any] | Range:
-    """Values that `[search]` tries for a key: a list of values, or a table of bounds."""
-    # All trials share the data, and the search draws the seeds.
-    left_out = ("task.name", "model.name", "train.seed")
-    searchable = [
-        name for name in keys(config) if name.startswith(("model.", "task.", "train.")) and name not in left_out
-    ]
-    space: list[Any] | Range
-    for name in split_key(key):
-        if name not in searchable:
-            raise _unknown(f"search.{name}", [f"search.{known}" for known in searchable])
-        table, entry = name.split(".")
-        options = type(getattr(config, table))
-        if isinstance(values, list | tuple) and values:
-            space = list(values)
-        elif isinstance(values, Mapping):
-            space = make_range(f"search.{name}", values, options.types()[entry])
-        else:
-            raise ArgumentError(f"search.{name}", values, "a list of values, or a table such as { low = 1, high = 8 }")
-        try:
-            if isinstance(space, list):
-                space = [options.checked_value(entry, value) for value in space]
-            else:
-                options.checked_value(entry, space.low), options.checked_value(entry, space.high)
-        except ArgumentError as error:
-            raise error.renamed(f"search.{name}") from None
-    return space

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magna.config.atomic_files import write_whole
-from magna.config.schema import Config, split_key
+from magna.config.schema import Config
+from magna.config.spaces import split_key
 from magna.config.tables import ExpectedOptions, SourceOptions
 from magna.search.study import Refusal, Study, refusal
 

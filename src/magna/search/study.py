@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import quote
 
-from magna.config.schema import split_key
+from magna.config.spaces import split_key
 from magna.config.toml import Range
 from magna.errors import ArgumentError, DataError, MissingExtra
 

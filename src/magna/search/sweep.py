@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from magna.config.atomic_files import check_free, make_folder
-from magna.config.schema import SEARCH_SEEDS, Config, split_key
+from magna.config.schema import SEARCH_SEEDS, Config, make_config
+from magna.config.spaces import split_key
 from magna.errors import ArgumentError, DataError
 from magna.search.pruning import Watch, note_on_validation
 from magna.search.report import FILES, judge, name_seeds, recipe_of, trial_rows, write_files
@@ -94,9 +95,10 @@ class _Search:
 
 
 def sweep(
-    config: Config,
+    what: Config | str | Path | None,
     plan: Plan,
     *,
+    settings: Mapping[str, Any] | None = None,
     out: str | Path,
     storage: str | None = None,
     data_dir: str | Path | None = None,
@@ -104,10 +106,13 @@ def sweep(
     top: int = 5,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
-    """Search a config's space, write `best.toml`, `trials.csv` and `trials.json`, and return what `--json` prints.
+    """Search a recipe's space, write `best.toml`, `trials.csv` and `trials.json`, and return the best trials.
+
+    `what` and `settings` are those of :func:`magna.train`.
 
     The study is kept in `out/study.db` or at the URL `storage`. Called again, it continues to `plan.trials` trials.
     """
+    config = make_config(what, settings=settings)
     if not config.search:
         raise ArgumentError("recipe", config.recipe, "a recipe with a [search] table; this one has nothing to search")
     if config.task.name == "link_prediction" and plan.batch not in (None, 1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from magna.config.schema import Config
+from magna.config.schema import Config, make_config
 from magna.graph.torch_internals import FakeTensorMode, TorchDispatchMode, storage_key, tree_leaves
 from magna.ops.cpu.memory_pool import machine_memory
 from magna.tasks import NodeClassification, Task, make_task
@@ -58,8 +58,11 @@ class Pace:
 
 
 def plan(
-    config: Config,
+    what: Config | str | Path | None = None,
+    /,
     *,
+    recipe: str | None = None,
+    settings: Mapping[str, Any] | None = None,
     seeds: int = 1,
     data_dir: str | Path | None = None,
     device: str = "auto",
@@ -67,7 +70,7 @@ def plan(
     measure: bool = True,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Memory and time of `magna train` with this config; what `magna plan --json` prints.
+    """Memory and time of a training, before it starts; `what`, `recipe` and `settings` as for :func:`magna.train`.
 
     Memory is a forecast: one step of the real model on the real graph is traced on tensors that have a shape but no
     memory. Time is measured: the loop itself runs for a few steps, then a few evaluations, and early stopping is left
@@ -75,6 +78,7 @@ def plan(
     share a batch as there is memory; the forecast is that of one. `say` gets a line before the steps: one of them may
     take minutes.
     """
+    config = make_config(what, recipe, settings)
     if seeds < 1:
         raise ValueError(f"seeds is {seeds}; allowed: 1 or more")
     where = pick_device(device)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from magna.config.schema import Config
+from magna.config.schema import Config, make_config
 from magna.data import from_anywhere
 from magna.errors import ArgumentError, DataError, Diverged
 from magna.tasks import NodeClassification, Task, make_task
@@ -25,14 +25,18 @@ from magna.training.trials import train_trials
 
 OnEpoch = Callable[[Epoch], None]
 OnStart = Callable[[Config, Task, torch.device], None]
+_MOST_SEEDS = 10_000
 _REPORTED = ("seed", "run_dir", "seconds", "epochs", "valid", "test")
 
 
 def train(
-    config: Config | None,
+    what: Config | str | Path | None = None,
+    /,
     *,
-    run_dir: str | Path,
+    recipe: str | None = None,
+    settings: Mapping[str, Any] | None = None,
     seeds: int = 1,
+    run_dir: str | Path | None = None,
     data_dir: str | Path | None = None,
     device: str = "auto",
     resume: bool = False,
@@ -42,14 +46,17 @@ def train(
     on_epoch: OnEpoch = lambda epoch: None,
     on_start: OnStart = lambda config, task, device: None,
 ) -> dict[str, Any]:
-    """Train a config with several seeds and return what `magna train --json` prints.
+    """Train a recipe, a config or your own data with several seeds and return the metrics of the runs.
 
     One seed leaves its run folder at `run_dir`, several leave theirs at `run_dir/seed-0` and so on.
 
     Args:
-        config: the settings; its seed is the first one. None: those of the run that is resumed.
-        run_dir: where the run folder is made.
+        what: a recipe's name, a TOML file, a config, or the path of your own data; its seed is the first one. None:
+            the default recipe, or the settings of the run that is resumed.
+        recipe: the recipe whose settings serve your own data.
+        settings: values by their keys, such as `{"train.epochs": 40}`.
         seeds: number of seeds.
+        run_dir: where the run folder is made; None: a new folder `runs/RECIPE`.
         data_dir: the data folder.
         device: "auto", "cpu" or "cuda".
         resume: continue the runs in the folder; a run that has ended is reported as it is.
@@ -63,16 +70,19 @@ def train(
     Raises:
         Diverged: the loss of a seed is not finite any more; the other seeds have left their results.
     """
-    if seeds < 1:
-        raise ArgumentError("seeds", seeds, "1 or more")
-    opened = _opened(Path(run_dir), seeds, resume)
-    config = _settings(config, opened, Path(run_dir))
+    if not 1 <= seeds <= _MOST_SEEDS:
+        raise ArgumentError("seeds", seeds, f"1 to {_MOST_SEEDS:,}")
+    resumed = resume and run_dir is not None and what is None and recipe is None and not settings
+    config = None if resumed else make_config(what, recipe, settings)
+    run_dir = Path(run_dir) if run_dir is not None else default_folder(config or make_config(), resume)
+    opened = _opened(run_dir, seeds, resume)
+    config = _settings(config, opened, run_dir)
     if together and config.task.name == "link_prediction":
         raise ArgumentError("together", together, "False for link prediction, whose seeds train in turn")
     if tensorboard:
-        Board(Path(run_dir))  # refuses a missing package before the data is read
+        Board(run_dir)  # refuses a missing package before the data is read
     where = pick_device(device)
-    jobs = _jobs(config, opened, Path(run_dir), seeds)
+    jobs = _jobs(config, opened, run_dir, seeds)
     task = make_task(config, data_dir, where, ("valid", "test") if test else ("valid",))
     for job in jobs:
         if job.goes_on:
@@ -83,6 +93,15 @@ def train(
         session.train_together(task)
     session.train_in_turn()
     return session.result()
+
+
+def default_folder(config: Config, resume: bool = False) -> Path:
+    """The first of `runs/RECIPE`, `runs/RECIPE-2`, … that does not exist; to resume, the last one that does."""
+    number, taken = 1, []
+    while (folder := Path("runs") / (config.recipe if number == 1 else f"{config.recipe}-{number}")).exists():
+        taken.append(folder)
+        number += 1
+    return taken[-1] if resume and taken else folder
 
 
 def shares_batch(seeds: int, device: torch.device, together: bool | None = None) -> bool:

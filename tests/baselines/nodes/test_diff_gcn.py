@@ -123,7 +123,7 @@ def test_it_is_saved_and_loaded_like_magna(tmp_path: Path) -> None:
 
 
 def test_wrong_settings_are_one_clear_error() -> None:
-    with pytest.raises(ValueError, match="top_k is None; allowed: an int, 1 and above"):
+    with pytest.raises(ValueError, match="top_k is None; allowed: a whole number from 1"):
         DiffGCN(5, 8, 2, 3)
     with pytest.raises(ValueError, match=r"alpha is 0\.0; allowed: above 0"):
         DiffGCN(5, 8, 2, 3, alpha=0.0, top_k=4)
