@@ -49,8 +49,12 @@ class LinkPredictor(LinkModel):
         for name, value in chosen.changes().items():
             if not chosen.options()[name].in_recipes:
                 raise ArgumentError(name, value, "no value; the link predictor sets it")
-        applied = {name: value for name, value in chosen.applied().items() if chosen.options()[name].in_recipes}
-        self.config = {"num_entities": num_entities, "num_relations": num_relations, "typed": typed, **applied}
+        self.config = {
+            "num_entities": num_entities,
+            "num_relations": num_relations,
+            "typed": typed,
+            **chosen.recipe_values(),
+        }
         for name, size in (("num_entities", num_entities), ("num_relations", num_relations)):
             check_size(name, size)
         self.num_entities, self.num_relations, self.typed = num_entities, num_relations, typed

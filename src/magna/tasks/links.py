@@ -101,7 +101,7 @@ class LinkPrediction:
     def make_model(self, settings: ModelSettings) -> LinkModel:
         """A fresh model of the right size for this data."""
         sizes = {"num_entities": self.graph.num_entities, "num_relations": self.graph.num_relations}
-        model: LinkModel = make_model(settings, **sizes, typed=self.typed)
+        model: LinkModel = make_model(settings, **sizes, **({} if self.typed else {"typed": False}))
         return model
 
     def objective(self, settings: Any, model: LinkModel) -> LinkObjective:
