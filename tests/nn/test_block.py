@@ -183,5 +183,5 @@ def test_bad_options(options, message):
 
 
 def test_wrong_width_is_named_before_the_norm_sees_it(graph):
-    with pytest.raises(ValueError, match=r"x has shape \[12, 3\]; allowed: \[num_nodes, 8\]"):
+    with pytest.raises(ValueError, match=r"x is torch.float32 \[12, 3\] on cpu; allowed: \[num_nodes, 8\]"):
         make(C, C, H)(torch.zeros(N, 3), graph)

@@ -223,7 +223,7 @@ def test_small_and_empty_graphs(edges):
     [
         ({"heads": 5}, "out_channels is 12; allowed: a multiple of heads, 5"),
         ({"heads": 0}, "heads is 0; allowed"),
-        ({"K": -1}, "K is -1; allowed: 0 to 4096"),
+        ({"K": -1}, "K is -1; allowed: 0 to 4,096"),
         ({"K": 1.5}, "K is 1.5; allowed"),
         ({"alpha": -0.1}, "alpha is -0.1; allowed: 0 to 1"),
         ({"alpha": 1.1}, "alpha is 1.1; allowed: 0 to 1"),
@@ -259,16 +259,16 @@ def test_bad_options(options, message):
 @pytest.mark.parametrize(
     ("features", "edges", "message"),
     [
-        (torch.zeros(N, C + 1), None, r"x has shape \[9, 7\]; allowed: \[num_nodes, 6\]"),
-        (torch.zeros(C), None, r"x has shape \[6\]; allowed"),
+        (torch.zeros(N, C + 1), None, r"x is torch.float32 \[9, 7\] on cpu; allowed: \[num_nodes, 6\]"),
+        (torch.zeros(C), None, r"x is torch.float32 \[6\] on cpu; allowed"),
         (
             (torch.zeros(N, C), torch.zeros(N, C)),
             None,
             r"x is <class 'tuple'>; allowed: .*one set of nodes.*to_homogeneous\(\)",
         ),
         (torch.zeros(N, C, dtype=torch.float64), None, "x is torch.float64 .*; allowed: torch.float32, as the w"),
-        (torch.zeros(N, C, dtype=torch.int64), None, "x has dtype torch.int64; allowed"),
-        (torch.zeros(N, C, device="meta"), None, "x is on meta, the edges on cpu; move one"),
+        (torch.zeros(N, C, dtype=torch.int64), None, "x is torch.int64 .*; allowed: a floating type"),
+        (torch.zeros(N, C, device="meta"), None, "x is .* on meta; allowed: a tensor on cpu, as the edges"),
         (torch.zeros(3, C), None, "an entry of edge_index is 8; allowed: 0 to 2"),
         (torch.zeros(N, C), torch.zeros(2, 3), "edge_index is torch.float32 .*; allowed: torch.int64"),
         (torch.zeros(N, C), torch.zeros(3, 2, dtype=torch.int64), r"edge_index is torch.int64 \[3, 2\] .*; allowed"),

@@ -35,24 +35,23 @@ def graph_at_door(
         raise ArgumentError("x", type(x), f"a torch.Tensor of all nodes{hint}")
     if x.dim() != 2 or x.size(1) != in_channels != LAZY:
         width = "in_channels" if in_channels == LAZY else f"{in_channels}"
-        raise ValueError(f"x has shape {list(x.shape)}; allowed: [num_nodes, {width}] (in_channels)")
+        raise ArgumentError("x", x, f"[num_nodes, {width}] (in_channels)")
     if not x.is_floating_point():
-        raise ValueError(f"x has dtype {x.dtype}; allowed: a floating type (try .float())")
+        raise ArgumentError("x", x, "a floating type", ".float()")
     if size is not None and tuple(size) != (x.size(0), x.size(0)):
         raise ArgumentError("size", tuple(size), f"({x.size(0)}, {x.size(0)}), as {_ONE_SET}")
     if isinstance(edges, Tensor | Graph) and edges.device != x.device:
-        raise ValueError(f"x is on {x.device}, the edges on {edges.device}; move one with .to(device)")
+        raise ArgumentError("x", x, f"a tensor on {edges.device}, as the edges", ".to(device)")
     typed = edge_type is not None or (isinstance(edges, Graph) and edges.edge_type is not None)
     if typed and num_relations is None:
-        raise ValueError("edge_type is given; allowed: only with num_relations at construction")
+        raise ArgumentError("edge_type", edge_type, "only with num_relations at construction")
     if num_relations is not None and not typed:
-        raise ValueError(f"edge_type is missing; allowed: one of 0 to {num_relations - 1} for each edge")
+        raise ArgumentError("edge_type", edge_type, f"one of 0 to {num_relations - 1} for each edge")
     graph = as_graph(edges, x.size(0), edge_type, num_relations)
     if num_relations is not None and graph.num_relations != num_relations:
-        raise ValueError(
-            f"the graph has num_relations={graph.num_relations}; allowed: {num_relations}, as the module was built "
-            f"(try Graph.from_edge_index(…, num_relations={num_relations}))"
-        )
+        hint = f"Graph.from_edge_index(…, num_relations={num_relations})"
+        allowed = f"{num_relations}, as the module was built"
+        raise ArgumentError("num_relations of the graph", graph.num_relations, allowed, hint)
     return graph
 
 
@@ -168,17 +167,16 @@ class EdgeAttention(nn.Module):
     def _relation_scores(self, relation: Tensor | None) -> Tensor | None:
         if self.num_relations is None:
             if relation is not None:
-                raise ValueError("relation is given; allowed: only with num_relations at construction")
+                raise ArgumentError("relation", relation, "only with num_relations at construction")
             return None
         if relation is None:
             relation = self.relation_table
         if relation is None:
-            raise ValueError("relation is missing; allowed: [R, relation_channels], as relation_embedding is False")
+            raise ArgumentError("relation", None, "[R, relation_channels], as relation_embedding is False")
         if relation.shape != (self.num_relations, self.relation_channels):
-            allowed = [self.num_relations, self.relation_channels]
-            raise ValueError(f"relation has shape {list(relation.shape)}; allowed: {allowed}")
+            raise ArgumentError("relation", relation, f"{[self.num_relations, self.relation_channels]}")
         if relation.device != (device := self.relation_vector.device):
-            raise ValueError(f"relation is on {relation.device}, the layer on {device}; move one with .to(device)")
+            raise ArgumentError("relation", relation, f"a tensor on {device}, as the layer", ".to(device)")
         projected = self.relation(self.relation_norm(relation)).unflatten(-1, (self.heads, -1))
         return self._dot(projected, self.relation_vector)
 

@@ -35,7 +35,7 @@ def add_self_loops(graph: Graph) -> Graph:
     [[0, 1, 0], [1, 1, 0]]
     """
     if torch.compiler.is_compiling():
-        raise ValueError("add_self_loops is True under torch.compile; allowed: False, on edges that have their loops")
+        raise ArgumentError("add_self_loops", True, "false under torch.compile, on edges that have their loops")
     if graph not in _LOOPED:
         with durable():
             _LOOPED[graph] = _with_loops(graph)

@@ -105,7 +105,8 @@ def attention_diffusion(
         return reference.attention_diffusion(
             x, attention, theta, graph, dropout=rates[0], feature_dropout=rates[1], seed=seed
         )
-    state = checks.levels(x)[-1].nbytes
+    whole = checks.levels(x)[-1]
+    state = whole.numel() * whole.element_size()  # a compiler knows no `nbytes` of symbolic sizes
     every = interval(memory, theta.size(1) - 1, state, device) if _learn(x, attention, theta) else 0
     return diffuse_op(x.contiguous(), attention, theta, seed, *rates, *pack(graph), every, chosen)[0]
 

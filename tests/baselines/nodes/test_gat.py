@@ -89,5 +89,5 @@ def test_it_is_saved_and_loaded_like_magna(tmp_path: Path, capsys: pytest.Captur
 def test_a_wrong_size_is_one_clear_error() -> None:
     with pytest.raises(ValueError, match="out_heads is 0; allowed"):
         GAT(5, 8, 2, 3, out_heads=0)
-    with pytest.raises(ValueError, match=r"x has shape \[2, 4\]; allowed: \[num_nodes, 5\]"):
+    with pytest.raises(ValueError, match=r"x is torch.float32 \[2, 4\] on cpu; allowed: \[num_nodes, 5\]"):
         GAT(5, 8, 2, 3)(torch.ones(2, 4), torch.tensor([[0], [1]]))
