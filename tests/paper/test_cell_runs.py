@@ -1,4 +1,4 @@
-"""Cells of link prediction: one run after the other, each recorded when it ends, and gone on with after a stop."""
+"""Cells of link prediction: one run after the other, recorded when it ends, resumed after a stop."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """K and seed of every run that is asked for."""
-    asked: list[tuple[int, int]] = []
+    """K and seed of every run."""
+    started: list[tuple[int, int]] = []
 
     def noted(config: Config, **options: Any) -> dict[str, Any]:
-        asked.append((config.model.K, config.train.seed))
+        started.append((config.model.K, config.train.seed))
         return train.train(config, **options)
 
     monkeypatch.setattr(cell_runs, "train", noted)
-    return asked
+    return started
 
 
 def _reproduce(folder: Path, seeds: int = 1, lines: list[str] | None = None) -> dict[str, Any]:
@@ -65,7 +65,10 @@ def _reproduce(folder: Path, seeds: int = 1, lines: list[str] | None = None) -> 
 
 
 def _record(folder: Path, row: str = "magna-tuned") -> dict[str, Any]:
-    return json.loads((folder / "results" / "table3" / "families" / f"{row}.json").read_text(encoding="utf-8"))
+    record: dict[str, Any] = json.loads(
+        (folder / "results" / "table3" / "families" / f"{row}.json").read_text(encoding="utf-8")
+    )
+    return record
 
 
 def test_every_figure_is_a_file_and_no_run_folder_is_left(tmp_path: Path) -> None:
@@ -106,14 +109,15 @@ def test_a_run_that_was_stopped_goes_on(
     _reproduce(tmp_path / "whole", seeds=2)
     trained.clear()
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
-    noted = cell_runs.train
+    noted = vars(cell_runs)["train"]
 
     def stopped(config: Config, **options: Any) -> dict[str, Any]:
         def on_epoch(epoch: loop.Epoch) -> None:
             if (config.train.seed, epoch.number) == (1, 3):
                 raise KeyboardInterrupt
 
-        return noted(config, **options | {"on_epoch": on_epoch})
+        result: dict[str, Any] = noted(config, **options | {"on_epoch": on_epoch})
+        return result
 
     monkeypatch.setattr(cell_runs, "train", stopped)
     with pytest.raises(KeyboardInterrupt):
@@ -126,7 +130,8 @@ def test_a_run_that_was_stopped_goes_on(
     epochs: list[int] = []
 
     def counted(config: Config, **options: Any) -> dict[str, Any]:
-        return noted(config, **options | {"on_epoch": lambda epoch: epochs.append(epoch.number)})
+        result: dict[str, Any] = noted(config, **options | {"on_epoch": lambda epoch: epochs.append(epoch.number)})
+        return result
 
     monkeypatch.setattr(cell_runs, "train", counted)
     _reproduce(tmp_path / "stopped", seeds=2)

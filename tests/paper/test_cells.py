@@ -65,7 +65,7 @@ def test_the_commit_of_another_repository_is_not_ours(monkeypatch: pytest.Monkey
 
 def test_progress_is_said_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now, lines = 0.0, list[str]()
-    monkeypatch.setattr(cell_files.time, "monotonic", lambda: now)
+    monkeypatch.setattr("magna.paper.cells.time.monotonic", lambda: now)
     say = Job(CellStore(tmp_path), 1, None, torch.device("cpu"), lines.append).say_seldom()
     for second in range(3 * PROGRESS_SECONDS):
         now = float(second)

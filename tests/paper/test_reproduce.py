@@ -168,7 +168,7 @@ def test_what_is_done_is_not_trained_again(trained: list[list[Config]], tmp_path
 def test_a_stop_between_two_batches_keeps_what_is_done(
     trained: list[list[Config]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = reproduce.train_trials
+    whole = vars(reproduce)["train_trials"]
 
     def stopped(configs: Sequence[Config], task: Any, **options: Any) -> None:
         if len(trained) == 1:
@@ -187,7 +187,7 @@ def test_a_stop_inside_a_cell_keeps_the_seeds_that_are_done(
     trained: list[list[Config]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of ten splits with three seeds each, four and one seed are done."""
-    whole = reproduce.train_trials
+    whole = vars(reproduce)["train_trials"]
 
     def stopped(configs: Sequence[Config], task: Any, **options: Any) -> None:
         whole(configs[:7], task, **options)
@@ -243,7 +243,7 @@ def test_only_table3_has_a_run_folder(tmp_path: Path, name: str) -> None:
 def test_a_figure_with_a_seed_that_diverged_has_no_file(
     trained: list[list[Config]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train_trials = reproduce.train_trials
+    train_trials = vars(reproduce)["train_trials"]
 
     def diverging(configs: Sequence[Config], task: Any, **options: Any) -> None:
         rows = [{"loss": 1.0, "valid_accuracy": 0.5, "valid_loss": 1.0}, {"loss": math.nan}]

@@ -187,15 +187,12 @@ def _is_clean(commit: str | None) -> bool:
 
 
 def _commit() -> str | None:
-    """The commit of this source, None where it is installed without its history."""
+    """The commit of this source, or None for a package that is installed without its history."""
     file = Path(__file__)
     try:
         # A package inside another repository is none of its files.
-        _git("ls-files", "--error-unmatch", file.name, cwd=file.parent)
-        return _git("describe", "--always", "--dirty", cwd=file.parent)
+        for command in (["ls-files", "--error-unmatch", file.name], ["describe", "--always", "--dirty"]):
+            done = subprocess.run(["git", *command], cwd=file.parent, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def _git(*arguments: str, cwd: Path) -> str:
-    return subprocess.run(["git", *arguments], cwd=cwd, capture_output=True, text=True, check=True).stdout.strip()
+    return done.stdout.strip()

@@ -1,4 +1,4 @@
-"""Published results: accuracy in percent, with its deviation where the source has one, and filtered ranks."""
+"""Published results: accuracy in percent, with its deviation if published, and filtered ranks."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class LinkRow(NamedTuple):
 
     model: str
     source: str
-    figures: Mapping[tuple[str, str], str]  # (data set, metric) → figure, where the source has it
+    figures: Mapping[tuple[str, str], str]  # (data set, metric) → figure
 
 
 def _links(model: str, source: str, *figures: str) -> LinkRow:

@@ -135,12 +135,12 @@ def write_records(results: Path, table: str, records: Iterable[Record]) -> None:
 
 
 def _text(value: Any) -> str:
-    """A value as `--set` reads it: a text without quotes where that is no other value."""
+    """A value as `--set` reads it: a text without quotes, unless that is another value."""
     return value if isinstance(value, str) and parse(value) == value else toml(value)
 
 
 def _numbered(named: dict[str, Any], name: str, content: Any) -> str:
-    """The name under which a content is listed: `name`, or `name (2)` where it already lists another."""
+    """The name of a content in a list: `name`, or `name (2)` if it already names another."""
     for number in count(1):
         key = name if number == 1 else f"{name} ({number})"
         if named.setdefault(key, content) == content:

@@ -40,7 +40,7 @@ class TextTable(NamedTuple):
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown; a sentence where it has no rows."""
+    """A table in Markdown, or a sentence for one without rows."""
     body = [f"| {' | '.join(row)} |" for row in rows]
     if not body:
         return "Nothing has been recorded yet."

@@ -137,7 +137,7 @@ def _train_groups(missing: Sequence[Cell], job: Job) -> list[str]:
 def _task(
     config: Config, job: Job, last: tuple[Hashable, NodeClassification] | None
 ) -> tuple[Hashable, NodeClassification]:
-    """The data of a config and its task; the last task where its data differ only in the split."""
+    """The data of a config and its task; the last task if its data differ only in the split."""
     data = replace(config.data, split_seed=0)
     if last is not None and last[0] == data:
         return last

@@ -170,7 +170,7 @@ _TABLES: dict[str, Callable[[Read], TextTable]] = {
 
 
 def _metric(records: Sequence[Record], metric: str, part: str = "test", scale: float = 1) -> Spread | None:
-    """Metric of the first record over its seeds; None where its runs lack that part of their scores."""
+    """Metric of the first record over its seeds, or None if its runs lack that part of the scores."""
     runs = records[0].runs if records else []
     return spread([scale * run[part][metric] for run in runs]) if runs and part in runs[0] else None
 
