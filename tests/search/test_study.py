@@ -18,7 +18,7 @@ from sqlalchemy.exc import IntegrityError
 
 from magna.config.toml import Range
 from magna.search import study as study_module
-from magna.search.study import Study, refusal, safe
+from magna.search.study import Study, refusal_of, safe
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
@@ -102,7 +102,7 @@ def test_a_refused_trial_counts_and_is_not_drawn_again() -> None:
     refused, given_up = study.ask(), study.ask()
     study.refuse(refused, "refused", "heads is 3")
     study.give_up([given_up], again=False)
-    assert [(trial.number, refusal(trial)) for trial in study.finished()] == [(0, ("refused", "heads is 3"))]
+    assert [(trial.number, refusal_of(trial)) for trial in study.finished()] == [(0, ("refused", "heads is 3"))]
     assert study.trials("FAIL") == study.trials() and study.best() == []
     assert study.ask().params not in (refused.params, given_up.params)
 

@@ -23,7 +23,7 @@ from tests.support.graphs import ring_triples
 from tests.support.running import node_task, run_magna
 
 from magna.config.schema import Config, load_recipe
-from magna.search import pruning, sweep
+from magna.search import pruning, runs, sweep
 from magna.search.pruning import continues
 from magna.search.report import show_search
 from magna.search.study import Study
@@ -87,7 +87,7 @@ class Trainer:
 @pytest.fixture
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     trainer = Trainer()
-    monkeypatch.setattr(sweep, "train_trials", trainer)
+    monkeypatch.setattr(runs, "train_trials", trainer)
     return trainer
 
 
@@ -252,7 +252,7 @@ def test_what_others_have_confirmed_meanwhile_is_not_trained_again(
         study.confirm(best[1].number, [1001, 1002], [0.9, 0.9])
         trainer(*arguments, **options)
 
-    monkeypatch.setattr(sweep, "train_trials", meanwhile)
+    monkeypatch.setattr(runs, "train_trials", meanwhile)
     result = _sweep(tmp_path, trials=6, batch=2, confirm=3, confirm_seeds=2)
     again = [config.model.alpha for config in trainer.configs[6:]]
     assert again == [best[place].params["model.alpha"] for place in (2, 2, 0, 0)]

@@ -87,7 +87,7 @@ def compare(
     return rows, notes
 
 
-def _versions(backend: str, peer: Peer, problem: Problem) -> Iterator[tuple[str, Step, Results, measure.Memory]]:
+def _versions(backend: str, peer: Peer, problem: Problem) -> Iterator[tuple[str, Step, Results, measure.PassMemory]]:
     """Name, step, results and memory of a peer; our GPU backend comes as a CUDA graph too."""
     step, inputs, device = stepper(problem, peer), problem.tensors(), problem.graph.device
     if device.type == "cuda":

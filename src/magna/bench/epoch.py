@@ -43,7 +43,8 @@ class PyGConv(MessagePassing):  # type: ignore[misc]
             dropped = nn.functional.dropout(attention, float(conv.dropout), self.training)
             z = (1 - alpha) * self.propagate(edge_index, x=z, attention=dropped) + alpha * first
             z = nn.functional.dropout(z, float(conv.hops.feature_dropout), self.training)
-        return conv.out(z.flatten(1))
+        out: Tensor = conv.out(z.flatten(1))
+        return out
 
     def message(self, x_j: Tensor, attention: Tensor) -> Tensor:
         return attention.unsqueeze(-1) * x_j

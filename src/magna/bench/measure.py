@@ -108,14 +108,14 @@ def as_cuda_graph(step: Step) -> Step:
     return replay
 
 
-class Memory(NamedTuple):
+class PassMemory(NamedTuple):
     """Bytes that a pass needs."""
 
     peak_bytes: int | None  # above the inputs at the worst moment of the pass
     saved_bytes: int  # between forward and backward
 
 
-def memory_of(call: Callable[[], T], inputs: Iterable[Tensor], device: torch.device) -> tuple[T, Memory]:
+def memory_of(call: Callable[[], T], inputs: Iterable[Tensor], device: torch.device) -> tuple[T, PassMemory]:
     """Run a call once, and return its result and its memory above the inputs.
 
     The peak on a GPU is that of torch's allocator. On the CPU it is the growth of the resident set by the high-water
@@ -123,7 +123,7 @@ def memory_of(call: Callable[[], T], inputs: Iterable[Tensor], device: torch.dev
     """
     with _peak_bytes(device) as peak, _saved_bytes(inputs) as saved:
         result = call()
-    return result, Memory(peak(), saved())
+    return result, PassMemory(peak(), saved())
 
 
 @contextlib.contextmanager

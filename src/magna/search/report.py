@@ -17,7 +17,7 @@ from magna.config.atomic_files import write_whole
 from magna.config.schema import Config
 from magna.config.spaces import split_key
 from magna.config.tables import ExpectedOptions, SourceOptions
-from magna.search.study import Refusal, Study, refusal
+from magna.search.study import Refusal, Study, refusal_of
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -150,7 +150,7 @@ def name_seeds(seeds: Sequence[int]) -> str:
 
 def _row(trial: FrozenTrial, confirmed: Sequence[float] | None) -> dict[str, Any]:
     record = trial.user_attrs.get("record", {})
-    state, refused = refusal(trial) or (trial.state.name.lower(), None)
+    state, refused = refusal_of(trial) or (trial.state.name.lower(), None)
     return {
         "number": trial.number,
         "state": state,

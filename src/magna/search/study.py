@@ -232,10 +232,10 @@ class Study:
 
 
 def is_finished(trial: FrozenTrial) -> bool:
-    return trial.state.name in ("COMPLETE", "PRUNED") or refusal(trial) is not None
+    return trial.state.name in ("COMPLETE", "PRUNED") or refusal_of(trial) is not None
 
 
-def refusal(trial: FrozenTrial) -> tuple[Refusal, str] | None:
+def refusal_of(trial: FrozenTrial) -> tuple[Refusal, str] | None:
     """Kind and reason of the refusal of a trial; None if its settings could be trained."""
     return next(((kind, trial.user_attrs[kind]) for kind in get_args(Refusal) if kind in trial.user_attrs), None)
 

@@ -20,19 +20,17 @@ from magna.config.spaces import split_key
 from magna.errors import ArgumentError, DataError
 from magna.search.pruning import Watch, note_on_validation
 from magna.search.report import FILES, judge, name_seeds, recipe_of, trial_rows, write_files
+from magna.search.runs import fault_of, train_runs, with_seeds
 from magna.search.study import GRACE_SECONDS, Sampler, Study, file_url, safe
 from magna.tasks import LinkPrediction, Task, make_task
 from magna.tasks.metrics import headline
 from magna.training.run_folder import pick_device
-from magna.training.sequential import train_in_turn
-from magna.training.trial_result import OnReport, TrialResult
-from magna.training.trials import train_trials
+from magna.training.trial_result import TrialResult
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
 Say = Callable[[str], None]
-OnTrial = Callable[[int, list[TrialResult] | str], None]
 
 BATCH = {"random": {"cpu": 8, "cuda": 256}, "tpe": {"cpu": 8, "cuda": 32}}  # TPE learns from batch to batch
 WAIT_SECONDS = 2.0
@@ -222,14 +220,14 @@ def _run_batch(search: _Search, count: int) -> None:
         with study.alive(trials):
             for _ in range(count):
                 trial = study.ask()
-                if (reason := _refusal(config, trial.params, task)) is None:
+                if (reason := fault_of(config, trial.params, task)) is None:
                     trials.append(trial)
                 else:
                     study.refuse(trial, "refused", reason)
             # The runs of a trial follow one another, as `Watch` expects.
-            configs = _with_seeds(config, (trial.params for trial in trials), plan.search_seeds)
+            configs = with_seeds(config, (trial.params for trial in trials), plan.search_seeds)
             watch = Watch(study, trials, plan.seeds_per_trial, config.train.epochs, plan.prune, search.say, task.METRIC)
-            _train(configs, task, plan.seeds_per_trial, record, watch.every, watch)
+            train_runs(configs, task, plan.seeds_per_trial, record, watch.every, watch)
     except BaseException as error:
         running = [trial for place, trial in enumerate(trials) if place not in ended]
         study.give_up(running, again=isinstance(error, KeyboardInterrupt))
@@ -259,66 +257,14 @@ def _confirm(search: _Search) -> None:
             else:
                 search.study.confirm(number, seeds, [run.score[search.task.METRIC] for run in runs])
 
-        configs = _with_seeds(search.config, (trial.params for trial in trials), seeds)
-        _train(configs, search.task, len(seeds), record)
+        configs = with_seeds(search.config, (trial.params for trial in trials), seeds)
+        train_runs(configs, search.task, len(seeds), record)
 
 
 def _unconfirmed(trials: Iterable[FrozenTrial], study: Study, seeds: list[int]) -> list[FrozenTrial]:
     """Trials that were not yet trained again with these seeds."""
     confirmed = study.confirmed
     return [trial for trial in trials if confirmed.get(trial.number, {}).get("seeds") != seeds]
-
-
-def _refusal(config: Config, settings: Mapping[str, Any], task: Any) -> str | None:
-    """Reason why settings give no model, or None."""
-    try:
-        changed = config.with_settings(settings, drop_idle=True)
-        with torch.device("meta"):  # takes no memory, draws no number
-            model: Any = task.make_model(changed.model)
-        task.objective(changed.task, model)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-def _train(
-    configs: Sequence[Config],
-    task: Task,
-    runs_per_trial: int,
-    on_trial: OnTrial,
-    report_every: int = 25,
-    on_report: OnReport | None = None,
-) -> None:
-    """Train the runs of each trial.
-
-    `on_trial` gets the runs of a trial, or the reason why they do not fit in memory, as soon as all have ended, so
-    that a stop loses only running trials.
-    """
-    ended: dict[int, TrialResult] = {}
-    too_large: dict[int, str] = {}
-
-    def runs_of(place: int) -> range:
-        return range(place * runs_per_trial, (place + 1) * runs_per_trial)
-
-    def on_results(results: dict[int, TrialResult]) -> None:
-        ended.update(results)
-        for place in sorted({number // runs_per_trial for number in results}):
-            runs = [ended[number] for number in runs_of(place) if number in ended]
-            if len(runs) == runs_per_trial:
-                on_trial(place, runs)
-
-    options: dict[str, Any] = {"report_every": report_every, "on_report": on_report, "on_results": on_results}
-    if isinstance(task, LinkPrediction):
-        train_in_turn(configs, task, **options, too_large=too_large)
-    else:
-        train_trials(configs, task, **options, too_large=too_large)
-    for place in sorted({number // runs_per_trial for number in too_large}):
-        on_trial(place, next(too_large[number] for number in runs_of(place) if number in too_large))
-
-
-def _with_seeds(config: Config, settings: Iterable[Mapping[str, Any]], seeds: Sequence[int]) -> list[Config]:
-    trials = [config.with_settings(each, drop_idle=True) for each in settings]
-    return [trial.with_seed(seed) for trial in trials for seed in seeds]
 
 
 def _comparable(config: Config, plan: Plan, task: Task) -> dict[str, Any]:
