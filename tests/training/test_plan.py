@@ -22,7 +22,7 @@ from magna.tasks import LinkPrediction, NodeClassification, make_task
 from magna.tasks.link_objective import LinkObjective
 from magna.training import plan as planning
 from magna.training import train as training
-from magna.training.plan import Memory, forecast, plan
+from magna.training.plan import StepMemory, forecast, plan
 from magna.training.trial_batch import Batch
 
 CPU = torch.device("cpu")
@@ -192,7 +192,7 @@ def test_a_run_that_does_not_fit_is_not_started(monkeypatch: pytest.MonkeyPatch)
         "--set model.hidden_channels=32",
     ]
     assert "which fits" in said["advice"][1]
-    assert not Memory(0, 0, 95, 100).fits
+    assert not StepMemory(0, 0, 95, 100).fits
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
-"""What a run will need, before it starts: memory by tracing one step without memory, time by a few real steps."""
+"""Memory and time of a run before it starts: one step traced without memory, and a few real steps."""
 
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -15,11 +14,12 @@ import torch
 from torch import Tensor
 
 from magna.config.schema import Config, make_config
-from magna.graph.torch_internals import FakeTensorMode, TorchDispatchMode, storage_key, tree_leaves
+from magna.graph.torch_internals import FakeTensorMode
 from magna.ops.cpu.memory_pool import machine_memory
 from magna.tasks import NodeClassification, Task, make_task
 from magna.training.capture import matmul_precision, own_stream, step_precision
 from magna.training.loop import fit
+from magna.training.memory_ledger import MemoryLedger
 from magna.training.run_folder import pick_device
 from magna.training.train import shares_batch
 from magna.training.trials import train_trials
@@ -34,7 +34,7 @@ _WARM_UP, _LEAST, _LEAST_SECONDS = 2, 4, 1.0
 
 
 @dataclass(frozen=True)
-class Memory:
+class StepMemory:
     """Bytes of one training step."""
 
     parameters: int  # the model's weights
@@ -106,7 +106,7 @@ def plan(
 
 
 def _time(config: Config, steps: int, seeds: int, pace: Pace) -> dict[str, Any]:
-    """What a pace means for the whole run, if it does not stop early."""
+    """Times of the whole run at a pace, without early stopping."""
     epochs, epoch, whole = config.train.epochs, None, None
     # On the way, and of the chosen weights on validation and test.
     evaluations = -(-epochs // config.train.eval_every) + 2
@@ -148,9 +148,9 @@ def _pace_together(config: Config, task: Task, seeds: int) -> Pace:
     assert isinstance(task, NodeClassification)
     rounds, sizes, every = _Laps(task.device), [], min(config.train.eval_every, config.train.epochs)
 
-    def on_report(number: int, which: list[int], best: list[float]) -> Collection[int]:
+    def on_report(number: int, running: list[int], _best: list[float]) -> Collection[int]:
         rounds.stop()
-        sizes.append(len(which))
+        sizes.append(len(running))
         if number == every:
             rounds.begin()  # what a GPU compiles and captures before the first epoch is no part of the pace
         if rounds.enough:
@@ -165,8 +165,8 @@ def _pace_together(config: Config, task: Task, seeds: int) -> Pace:
     return Pace(rounds.counted, rounds.typical / every, 0.0, turns=-(-seeds // sizes[0]))
 
 
-def forecast(task: Task, config: Config, device: torch.device) -> Memory:
-    """What one training step of a config holds at its worst moment."""
+def forecast(task: Task, config: Config, device: torch.device) -> StepMemory:
+    """Memory of one training step at its worst moment."""
     # A small pass for real: whatever is computed once for a graph must be there before the trace.
     sizes: dict[str, Any] = {"hidden_channels": 2 * getattr(config.model, "heads", 1), "num_layers": 1}
     sizes |= {"head_form": "split", "out_projection": True, "decoder": "distmult"}
@@ -178,7 +178,7 @@ def forecast(task: Task, config: Config, device: torch.device) -> Memory:
     objective = _objective(task, config)
     batch = objective.batches()[0]  # for real, too: it passes through pinned memory, which the trace does not know
 
-    with FakeTensorMode(allow_non_fake_inputs=True), _Ledger() as ledger:
+    with FakeTensorMode(allow_non_fake_inputs=True), MemoryLedger() as ledger:
         with device:
             model = task.make_model(config.model)
         model.train()
@@ -191,7 +191,7 @@ def forecast(task: Task, config: Config, device: torch.device) -> Memory:
     # Adam's two moments and the best weights so far stay from epoch to epoch, beside the step.
     peak = task.data_bytes + 3 * parameters + HELD[device.type] * ledger.peak
     total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else machine_memory()
-    return Memory(parameters, sum(ledger.saved.values()), round(peak), total)
+    return StepMemory(parameters, sum(ledger.saved.values()), round(peak), total)
 
 
 def _objective(task: Any, config: Config) -> Any:
@@ -201,7 +201,7 @@ def _objective(task: Any, config: Config) -> Any:
 
 
 def _advice(task: Task, config: Config, device: torch.device) -> list[str]:
-    """What would make the run smaller, with the memory it would then need; nothing that its model refuses."""
+    """Settings that make the run smaller, with the memory of each; none that its model refuses."""
     heads = getattr(config.model, "heads", 1)
     half = heads * max(1, config.model.hidden_channels // heads // 2)
     lines = []
@@ -278,45 +278,3 @@ class _Watched:
 
         objective.batches = batches
         return objective
-
-
-class _Ledger(TorchDispatchMode):
-    """Adds up the memory of all tensors that are alive."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live = self.peak = 0
-        self.saved: dict[int, int] = {}
-        self._known: set[int] = set()
-        self._weights: set[int] = set()
-
-    def count_saved_from_here(self) -> None:
-        """What is there by now, the weights, is not counted as saved by the pass."""
-        self._weights = set(self._known)
-
-    def save(self, tensor: Tensor) -> Tensor:
-        """Called with each tensor that the backward pass will want; the data is not the pass's own."""
-        storage = tensor.untyped_storage()
-        key = storage_key(storage)
-        if key in self._known and key not in self._weights:
-            self.saved[key] = storage.nbytes()
-        return tensor
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(out):
-            if isinstance(leaf, Tensor):
-                self._enter(leaf.untyped_storage())
-        return out
-
-    def _enter(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage_key(storage), storage.nbytes()
-        if key not in self._known:
-            self._known.add(key)
-            self.live += size
-            self.peak = max(self.peak, self.live)
-            weakref.finalize(storage, self._leave, key, size).atexit = False
-
-    def _leave(self, key: int, size: int) -> None:
-        self._known.discard(key)
-        self.live -= size

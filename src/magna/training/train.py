@@ -62,8 +62,7 @@ def train(
         resume: continue the runs in the folder; a run that has ended is reported as it is.
         test: score the test split at the end; False: it is never read, and its metrics are None.
         tensorboard: each run folder holds TensorBoard's event files as well.
-        together: several seeds of node classification in one batch, without checkpoints; None: on a GPU, where it is
-            many times faster.
+        together: several seeds of node classification in one batch, without checkpoints; None: on a GPU.
         on_epoch: called after each epoch.
         on_start: called once the data is loaded.
 
@@ -132,9 +131,7 @@ def _settings(config: Config | None, opened: Mapping[Path, RunFolder], folder: P
 
 @dataclass(frozen=True)
 class _Job:
-    """One seed: its settings and its run folder."""
-
-    config: Config
+    config: Config  # of one seed
     run: RunFolder
     goes_on: bool  # the folder holds a run of these settings already
 
@@ -183,7 +180,7 @@ class _Session:
 
     def _train(self, job: _Job, on_epoch: OnEpoch) -> dict[str, Any]:
         if job.goes_on and job.run.is_done():
-            return _summary_of(job.run)
+            return {**(job.run.summary or {}), "run_dir": str(job.run.path)}
         torch.manual_seed(job.config.train.seed)
         network = self.task.make_model(job.config.model).to(self.task.device)
         # Only now: settings that give no model leave no folder behind.
@@ -262,7 +259,7 @@ class _Session:
             "test": self.task.evaluate(network, "test") if self.test else None,
         }
         job.run.finish(network, summary)
-        return _summary_of(job.run)
+        return {**summary, "run_dir": str(job.run.path)}
 
     @contextmanager
     def _listener(self, index: int) -> Iterator[OnEpoch]:
@@ -293,11 +290,6 @@ class _Session:
             "mean": {"valid": _over(valid, statistics.fmean), "test": _over(test, statistics.fmean)},
             "std": {"test": _over(test, _deviation)},
         }
-
-
-def _summary_of(run: RunFolder) -> dict[str, Any]:
-    assert run.summary is not None
-    return {**run.summary, "run_dir": str(run.path)}
 
 
 def _without_result(reasons: Mapping[int, str], seeds: int) -> str:
