@@ -27,8 +27,8 @@ def test_a_model_from_outside_the_package_is_looked_up_like_any_other() -> None:
     class Mean:
         pass
 
-    found = registry.find_model("node_classification", "mean")
-    assert found.kind is Mean and found.settings.in_recipes() == ["members"]
+    mean = registry.find_model("node_classification", "mean")
+    assert mean.kind is Mean and mean.settings.in_recipes() == ["members"]
     assert "mean" in registry.model_names("node_classification")
     assert "mean" not in registry.model_names("link_prediction")
     with pytest.raises(UnknownName, match=r"model.name is 'men'; did you mean 'mean'\?"):

@@ -67,7 +67,7 @@ class LayerOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionOptions(LayerOptions):
-    """How edges are scored and normalised (Eqs. 1 and 2)."""
+    """Scores of edges and their softmax (Eqs. 1 and 2)."""
 
     projection: Projection = option(
         "separate", "separate: one matrix each for source, target and value; shared: one matrix for all."
@@ -96,7 +96,7 @@ class AttentionOptions(LayerOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DiffusionOptions(LayerOptions):
-    """How attention spreads over several hops (Eqs. 3 to 5)."""
+    """Spread of attention over several hops (Eqs. 3 to 5)."""
 
     hop_weights: HopWeights = option(
         "fixed",

@@ -26,7 +26,7 @@ class Needs(NamedTuple):
 
 @dataclass(frozen=True)
 class Option:
-    """What is known of an option beside its name, type and default."""
+    """Help, range and conditions of an option."""
 
     help: str
     low: float | None = None  # the least value

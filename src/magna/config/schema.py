@@ -41,7 +41,7 @@ _OF_TASK: Any = None  # replaced by the default of the task
 class Config:
     """Everything needed to repeat a run.
 
-    `model` holds the options of the model, `model.name` and for nodes `model.members`. Options that do nothing beside
+    `model` holds the options of the model, `model.name` and for nodes `model.members`. Options that do nothing next to
     the others have their defaults.
 
     >>> Config.from_dict({"train": {"epochs": 40}}).train.epochs
@@ -73,16 +73,18 @@ class Config:
     def from_dict(tables: Mapping[str, Any]) -> Config:
         """A config from tables of values; unknown keys, and values that would do nothing, are refused."""
         changes = {name: table for name, table in tables.items() if name != "base"}
-        given = [f"{name}.{key}" for name in _TRAINED if isinstance(tables.get(name), Mapping) for key in tables[name]]
+        explicit = [
+            f"{name}.{key}" for name in _TRAINED if isinstance(tables.get(name), Mapping) for key in tables[name]
+        ]
         if "base" not in tables:
-            return _build(changes, given)
+            return _build(changes, explicit)
         if tables["base"] not in recipe_names():
             raise UnknownName("base", tables["base"], recipe_names())
         merged = {name: t for name, t in load_recipe(tables["base"])._tables().items() if name in (*_TRAINED, "search")}
         for name, table in changes.items():
             both = name in _TRAINED and isinstance(table, Mapping)
             merged[name] = {**merged[name], **table} if both else table
-        return _build(merged, given)
+        return _build(merged, explicit)
 
     @staticmethod
     def from_toml(path: str | Path) -> Config:
@@ -115,15 +117,15 @@ class Config:
         >>> Config().with_settings({"train.epochs, train.patience": 40}).train.patience
         40
         """
-        tables, given = self._tables(), []
+        tables, explicit = self._tables(), []
         for key, value in settings.items():
             for name in split_key(key):
                 table, _, entry = name.partition(".")
                 if table not in TABLES or not entry:
                     raise unknown_key(name, list(keys(self)))
                 tables[table][entry] = value
-                given.append(name)
-        return _build(tables, [] if drop_idle else given)
+                explicit.append(name)
+        return _build(tables, [] if drop_idle else explicit)
 
     def with_seed(self, seed: int) -> Config:
         return replace(self, train=replace(self.train, seed=seed))
@@ -169,8 +171,8 @@ class Config:
         return tables
 
 
-def _build(tables: Mapping[str, Any], given: Collection[str]) -> Config:
-    """A config from tables; of the `given` settings those that would do nothing are refused."""
+def _build(tables: Mapping[str, Any], explicit: Collection[str]) -> Config:
+    """A config from tables; of the `explicit` settings those that would do nothing are refused."""
     for name, table in tables.items():
         if name not in ("recipe", "search", *TABLES):
             raise UnknownName("table", name, ["recipe", "search", *TABLES])
@@ -189,7 +191,7 @@ def _build(tables: Mapping[str, Any], given: Collection[str]) -> Config:
                 raise _refused(table, entry, value, kinds, owners.get(table))
     parts = {table: _renamed(table, kinds[table], values[table]) for table in kinds}
     config = Config(recipe=tables.get("recipe", ""), **parts)
-    for key in given:
+    for key in explicit:
         table, entry = key.split(".")
         if entry != "name" or table == "data":
             if (words := config._unmet(table, entry)) is not None:

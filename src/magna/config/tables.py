@@ -159,7 +159,7 @@ class SearchRun(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions(Options):
-    """Where the settings of a recipe come from."""
+    """Source of the settings of a recipe."""
 
     settings: str = option("", "Papers, code and choices behind the settings.")
     search: tuple[SearchRun, ...] = field(default=())
