@@ -1,23 +1,37 @@
 """Edge attention against Eq. 1, edge by edge."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from magna import EdgeAttention, Graph
 from magna.nn.attention import graph_at_door
+from magna.typing import Norm, Projection
 from tests.support.graphs import integers, random_graph, uniform
 from tests.support.measuring import saved_tensors
 
 N, E, R, C = 6, 15, 3, 5
 
 
-def scores(module: EdgeAttention, x, edges, edge_type=None, relation=None):
+def scores(
+    module: EdgeAttention,
+    x: Tensor,
+    edges: Tensor | Graph,
+    edge_type: Tensor | None = None,
+    relation: Tensor | None = None,
+) -> Any:
     graph = graph_at_door(x, edges, edge_type, module.source.in_features, module.num_relations)
     return module(*module.project(x), graph, relation)
 
 
-def by_the_paper(module: EdgeAttention, x, edge_index, edge_type=None, relation=None):
+def by_the_paper(
+    module: EdgeAttention, x: Tensor, edge_index: Tensor, edge_type: Any = None, relation: Any = None
+) -> Tensor:
     """Eq. 1 as it is written: a product with a concatenation for each edge and head."""
     target = module.source if module.target is None else module.target
     squash = torch.tanh if module.options.tanh else (lambda value: value)
@@ -38,13 +52,13 @@ def by_the_paper(module: EdgeAttention, x, edge_index, edge_type=None, relation=
 
 @pytest.mark.parametrize("projection", ["separate", "shared"])
 @pytest.mark.parametrize("tanh", [True, False])
-def test_scores_are_eq_1(projection, tanh):
+def test_scores_are_eq_1(projection: Projection, tanh: bool) -> None:
     edges, x = random_graph(N, E).edge_index, uniform(N, C, seed=1)
     module = EdgeAttention(C, 4, heads=2, projection=projection, tanh=tanh, negative_slope=0.3).double()
     torch.testing.assert_close(scores(module, x, edges), by_the_paper(module, x, edges))
 
 
-def test_the_scale_is_a_factor_on_the_scores():
+def test_the_scale_is_a_factor_on_the_scores() -> None:
     edges, x, types = random_graph(N, E).edge_index, uniform(N, C, seed=1), integers(R, E, seed=2)
     module, scaled = (EdgeAttention(C, 4, heads=2, num_relations=R, score_scale=scale).double() for scale in (1.0, 0.1))
     scaled.load_state_dict(module.state_dict())
@@ -53,7 +67,7 @@ def test_the_scale_is_a_factor_on_the_scores():
 
 @pytest.mark.parametrize("relation_norm", ["none", "layer", "unbiased"])
 @pytest.mark.parametrize("external", [True, False])
-def test_typed_scores_are_eq_1(relation_norm, external):
+def test_typed_scores_are_eq_1(relation_norm: Norm, external: bool) -> None:
     edges, x, types = random_graph(N, E).edge_index, uniform(N, C, seed=1), integers(R, E, seed=2)
     module = EdgeAttention(
         C,
@@ -71,7 +85,7 @@ def test_typed_scores_are_eq_1(relation_norm, external):
     torch.testing.assert_close(scores(module, x, typed, relation=relation), typed_scores)
 
 
-def test_no_matrix_per_edge_is_kept():
+def test_no_matrix_per_edge_is_kept() -> None:
     edges = random_graph(10, 5000).edge_index
     module = EdgeAttention(16, 64, heads=2, num_relations=4)
     graph = Graph.from_edge_index(edges, 10, integers(4, 5000, seed=0), 4)
@@ -79,7 +93,7 @@ def test_no_matrix_per_edge_is_kept():
     assert max(tensor.numel() for tensor in saved if tensor.is_floating_point()) <= 5000 * 2
 
 
-def test_bfloat16_features_give_float32_scores():
+def test_bfloat16_features_give_float32_scores() -> None:
     module = EdgeAttention(C, 4, heads=2).bfloat16()
     x, edges = torch.zeros(N, C, dtype=torch.bfloat16), random_graph(N, E).edge_index
     try:
@@ -120,12 +134,12 @@ def test_bfloat16_features_give_float32_scores():
         ),
     ],
 )
-def test_bad_types_at_the_door(options, call, message):
+def test_bad_types_at_the_door(options: dict[str, Any], call: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         scores(EdgeAttention(C, 4, **options), torch.zeros(N, C), random_graph(N, E).edge_index, **call)
 
 
-def test_a_graph_of_other_relations_is_refused():
+def test_a_graph_of_other_relations_is_refused() -> None:
     graph = Graph.from_edge_index(torch.tensor([[0], [1]]), N, torch.tensor([0]), num_relations=1)
     with pytest.raises(ValueError, match="num_relations of the graph is 1; allowed: 3"):
         scores(EdgeAttention(C, 4, num_relations=R), torch.zeros(N, C), graph)
@@ -143,6 +157,6 @@ def test_a_graph_of_other_relations_is_refused():
         ({"backend": "gpu"}, "backend is 'gpu'; did you mean 'cpu'\\? allowed"),
     ],
 )
-def test_bad_options(options, message):
+def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         EdgeAttention(C, 4, **options)

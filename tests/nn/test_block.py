@@ -1,10 +1,13 @@
 """The block: Eq. 6 and 7, the four ablations of Table 1, and the places of dropout."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import elu
 from torch_geometric.nn import GATConv
@@ -12,12 +15,13 @@ from torch_geometric.nn import GATConv
 from magna import Graph, MAGNABlock
 from magna.nn import BatchNorm, UnbiasedLayerNorm
 from magna.nn.block import Zero
+from magna.typing import Backend, Norm
 from tests.support.graphs import random_graph, uniform
 from tests.support.running import device_of
 
 N, E, C, H = 12, 40, 8, 2
 
-ABLATIONS = {
+ABLATIONS: dict[str, dict[str, Any]] = {
     "whole model": {},
     "no layer norm": {"norm": "none"},
     "no diffusion": {"diffusion": False},
@@ -32,14 +36,14 @@ def graph() -> Graph:
     return random_graph(N, E, fed=True)
 
 
-def make(*sizes: int, **options) -> Any:
+def make(*sizes: int, **options: Any) -> Any:
     torch.manual_seed(0)
     return MAGNABlock(*sizes, **options).double()
 
 
 @pytest.mark.parametrize("width", [C, 2 * C])
 @pytest.mark.parametrize("norm", ["layer", "unbiased"])
-def test_the_block_is_eq_6_and_7(graph, width, norm):
+def test_the_block_is_eq_6_and_7(graph: Graph, width: int, norm: Norm) -> None:
     x, block = uniform(N, C, seed=1), make(C, width, H, norm=norm)
     assert isinstance(block.norm, nn.LayerNorm if norm == "layer" else UnbiasedLayerNorm)
     h = block.conv(block.norm(x), graph) + (x if width == C else x @ block.residual.weight.t())
@@ -49,7 +53,7 @@ def test_the_block_is_eq_6_and_7(graph, width, norm):
 
 
 @pytest.mark.parametrize("trials", [None, 2])
-def test_every_backend_gives_the_same(fused, trials):
+def test_every_backend_gives_the_same(fused: Backend, trials: int | None) -> None:
     """Alone, and as one of several trials whose parameters have an axis more."""
     device = device_of(fused)
     x, graph, results = uniform(3, 4, seed=1).to(device), random_graph(3, 2, fed=True).to(device), []
@@ -60,7 +64,7 @@ def test_every_backend_gives_the_same(fused, trials):
             for name, p in block.named_parameters()
         }
 
-        def output(weights, block=block):
+        def output(weights: dict[str, Tensor], block: nn.Module = block) -> Any:
             return functional_call(block, weights, (x, graph))
 
         out = output(weights) if trials is None else torch.vmap(output)(weights)
@@ -68,7 +72,7 @@ def test_every_backend_gives_the_same(fused, trials):
     torch.testing.assert_close(results[1], results[0])
 
 
-def test_without_its_three_parts_the_block_is_gat(graph):
+def test_without_its_three_parts_the_block_is_gat(graph: Graph) -> None:
     x = uniform(N, C, seed=1)
     bare = {"norm": "none", "feed_forward": False, "diffusion": False}
     block = make(C, C, H, **bare, tanh=False, projection="shared", out_projection=False)
@@ -80,7 +84,7 @@ def test_without_its_three_parts_the_block_is_gat(graph):
     torch.testing.assert_close(block(x, graph), elu(gat(x, graph.edge_index) + x))
 
 
-def test_without_residual_the_attention_is_alone(graph):
+def test_without_residual_the_attention_is_alone(graph: Graph) -> None:
     x, bare = uniform(N, C, seed=1), make(C, 2 * C, H, norm="batch", residual=False, feed_forward=False)
     assert isinstance(bare.residual, Zero) and isinstance(bare.norm, BatchNorm)
     torch.testing.assert_close(bare(x, graph), elu(bare.conv(bare.norm(x), graph)))
@@ -92,7 +96,7 @@ def test_without_residual_the_attention_is_alone(graph):
         make(C, C, H, residual=False, residual_dropout=0.5)
 
 
-def test_the_switches_remove_what_they_name(graph):
+def test_the_switches_remove_what_they_name(graph: Graph) -> None:
     assert isinstance(make(C, C, H, norm="none").norm, nn.Identity)
     assert not any("feed_forward" in name for name, _ in make(C, C, H, feed_forward=False).named_parameters())
     conv = make(C, C, H, diffusion=False).conv
@@ -102,7 +106,7 @@ def test_the_switches_remove_what_they_name(graph):
 
 
 @pytest.mark.parametrize("options", ABLATIONS.values(), ids=ABLATIONS.keys())
-def test_each_ablation_trains(graph, options):
+def test_each_ablation_trains(graph: Graph, options: dict[str, Any]) -> None:
     block, x = make(C, C, H, **options), uniform(N, C, seed=1)
     goal = uniform(N, C, seed=2)
     optimiser = torch.optim.Adam(block.parameters(), lr=1e-2)
@@ -122,12 +126,12 @@ PLACES = ["input_dropout", "output_dropout", "residual_dropout", "ffn_dropout", 
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_each_dropout_is_in_its_place(graph, place):
+def test_each_dropout_is_in_its_place(graph: Graph, place: str) -> None:
     """A hook sees what each part gets: only what lies behind the named place has zeros."""
     block, x = make(C, 2 * C, H, **{place: 0.5}), uniform(N, C, seed=1)
     seen: dict[str, float] = {}
 
-    def zeros(name: str):
+    def zeros(name: str) -> Callable[[Any, Any], None]:
         return lambda module, args: seen.__setitem__(name, float((args[0] == 0).double().mean()))
 
     block.conv.register_forward_pre_hook(zeros("input_dropout"))
@@ -146,18 +150,18 @@ def test_each_dropout_is_in_its_place(graph, place):
     torch.testing.assert_close(block.eval()(x, graph), make(C, 2 * C, H)(x, graph))
 
 
-def test_without_residual_no_bit_changes_not_even_the_sign_of_zero():
+def test_without_residual_no_bit_changes_not_even_the_sign_of_zero() -> None:
     x = torch.tensor([0.0, -0.0, 1.5, -2.0])
     assert torch.equal((x + Zero()(x)).signbit(), x.signbit()) and torch.equal(x + Zero()(x), x)
 
 
-def test_two_dropouts_of_a_block_draw_different_masks():
+def test_two_dropouts_of_a_block_draw_different_masks() -> None:
     block, x = make(C, C, H, input_dropout=0.5, residual_dropout=0.5), torch.ones(64, C, dtype=torch.float64)
     assert not torch.equal(block.input_dropout(x), block.residual_dropout(x))
 
 
 @pytest.mark.parametrize("norm", ["layer", "none"])
-def test_renaming_nodes_commutes_with_the_block(graph, norm):
+def test_renaming_nodes_commutes_with_the_block(graph: Graph, norm: Norm) -> None:
     x, block = uniform(N, C, seed=1), make(C, C, H, norm=norm, top_k=3)
     new = torch.randperm(N)
     renamed = torch.empty_like(x)
@@ -177,11 +181,11 @@ def test_renaming_nodes_commutes_with_the_block(graph, norm):
         ({"heads": 4, "head_from": "full"}, "option is 'head_from'; did you mean 'head_form'"),
     ],
 )
-def test_bad_options(options, message):
+def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MAGNABlock(C, C, **{"heads": H} | options)
 
 
-def test_wrong_width_is_named_before_the_norm_sees_it(graph):
+def test_wrong_width_is_named_before_the_norm_sees_it(graph: Graph) -> None:
     with pytest.raises(ValueError, match=r"x is torch.float32 \[12, 3\] on cpu; allowed: \[num_nodes, 8\]"):
         make(C, C, H)(torch.zeros(N, 3), graph)

@@ -1,17 +1,23 @@
 """torch.compile(fullgraph=True) and the modules; dynamo traces, a backend runs."""
 
+from __future__ import annotations
+
 import shutil
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from magna import MAGNA, Graph, MAGNAConv
 from magna.ops.backend.registry import choose
+from magna.typing import Backend
 from tests.support.graphs import integers, random_graph, uniform
 
 N, E, C = 12, 40, 8
 
-OPTIONS = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "hops learnt": {"hop_weights": "theta"},
     "dropout": {"dropout": 0.3, "feature_dropout": 0.2, "edge_dropout": 0.4, "top_k": 3},
@@ -20,13 +26,13 @@ OPTIONS = {
 
 
 @pytest.fixture(autouse=True)
-def fresh_compiler():
+def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
 
 
-def run(module, *inputs, **call):
+def run(module: Any, *inputs: Any, **call: Any) -> list[Tensor]:
     torch.manual_seed(5)
     module.zero_grad()
     out = module(*inputs, **call)
@@ -34,7 +40,7 @@ def run(module, *inputs, **call):
     return [out.detach()] + [p.grad.clone() for p in module.parameters()]
 
 
-def check(module, compiler, *inputs, **call):
+def check(module: Any, compiler: str, *inputs: Any, **call: Any) -> None:
     expected = run(module, *inputs, **call)
     compiled_results = run(torch.compile(module, fullgraph=True, backend=compiler), *inputs, **call)
     for ours, theirs in zip(compiled_results, expected, strict=True):
@@ -44,13 +50,13 @@ def check(module, compiler, *inputs, **call):
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 @pytest.mark.parametrize("prebuilt", [True, False], ids=["Graph", "edge_index"])
 @pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
-def test_the_layer_compiles_whole(options, prebuilt, compiler):
+def test_the_layer_compiles_whole(options: dict[str, Any], prebuilt: bool, compiler: str) -> None:
     graph, x = random_graph(N, E), uniform(N, C, seed=1).float()
     check(MAGNAConv(C, 8, heads=2, K=3, **options), compiler, x, graph if prebuilt else graph.edge_index)
 
 
 @pytest.mark.parametrize("prebuilt", [True, False], ids=["Graph", "edge_index"])
-def test_the_typed_model_compiles_whole(prebuilt):
+def test_the_typed_model_compiles_whole(prebuilt: bool) -> None:
     edges, types = random_graph(N, E).edge_index, integers(3, E, seed=2)
     graph, x = Graph.from_edge_index(edges, N, types, 3), uniform(N, C, seed=1).float()
     model = MAGNA(C, 8, 2, 3, heads=2, num_relations=3, output_dropout=0.3, norm="unbiased")
@@ -58,7 +64,7 @@ def test_the_typed_model_compiles_whole(prebuilt):
     check(model, "aot_eager", x, *edges_and_types)
 
 
-def test_subgraphs_of_many_sizes_compile_once():
+def test_subgraphs_of_many_sizes_compile_once() -> None:
     torch._dynamo.reset()
     conv = MAGNAConv(C, 8, heads=2, K=3, dropout=0.3)
     compiled = torch.compile(conv, fullgraph=True, backend="aot_eager", dynamic=True)
@@ -71,7 +77,7 @@ def test_subgraphs_of_many_sizes_compile_once():
 
 
 @pytest.mark.parametrize("backend", ["auto", "reference"])
-def test_an_exported_model_takes_graphs_of_other_sizes(backend):
+def test_an_exported_model_takes_graphs_of_other_sizes(backend: Backend) -> None:
     model = MAGNA(C, 8, 2, 3, heads=2, K=3, backend=backend).eval()
     nodes, edges = torch.export.Dim("nodes", min=2, max=10_000), torch.export.Dim("edges", min=2, max=10_000)
     sample = uniform(N, C, seed=1).float(), random_graph(N, E).edge_index
@@ -81,7 +87,7 @@ def test_an_exported_model_takes_graphs_of_other_sizes(backend):
         torch.testing.assert_close(exported(*inputs), model(*inputs))
 
 
-def test_exact_mode_compiles_whole():
+def test_exact_mode_compiles_whole() -> None:
     if choose("auto", torch.device("cpu")) == "reference":
         pytest.skip("the reference counts its hops from alpha's value; the fused solve compiles")
     graph, x = random_graph(N, E), uniform(N, C, seed=1).float()
@@ -89,7 +95,7 @@ def test_exact_mode_compiles_whole():
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
-def test_the_layer_compiles_with_inductor():
+def test_the_layer_compiles_with_inductor() -> None:
     graph, x = random_graph(N, E), uniform(N, C, seed=1).float()
     conv = MAGNAConv(C, 8, heads=2, K=3)
     with torch.no_grad():  # the backward pass would double a long compilation
@@ -97,7 +103,7 @@ def test_the_layer_compiles_with_inductor():
         torch.testing.assert_close(compiled(x, graph), conv(x, graph))
 
 
-def test_loops_under_the_compiler_are_refused():
+def test_loops_under_the_compiler_are_refused() -> None:
     conv = torch.compile(MAGNAConv(C, 8, add_self_loops=True), fullgraph=True, backend="eager")
     with pytest.raises(Exception, match="add_self_loops"):
         conv(uniform(N, C, seed=1).float(), random_graph(N, E))

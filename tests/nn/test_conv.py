@@ -1,5 +1,7 @@
 """The layer: against GAT, against Eq. 1 to 6, and its switches one by one."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from torch_geometric.nn import GATConv
 from magna import Graph, MAGNAConv
 from magna.nn import add_self_loops
 from magna.ops import attention_matrix, diffused_attention, geometric_weights
+from magna.typing import HeadForm, HopWeights, Memory, Projection
 from tests.support.graphs import integers, random_graph, uniform
 
 N, E, C, H = 9, 30, 6, 3
@@ -26,12 +29,12 @@ def x() -> Tensor:
     return uniform(N, C, seed=1)
 
 
-def make(*sizes: int, **options) -> Any:
+def make(*sizes: int, **options: Any) -> Any:
     torch.manual_seed(0)
     return MAGNAConv(*sizes, **options).double()
 
 
-def gat_like(conv: MAGNAConv, **options) -> GATConv:
+def gat_like(conv: MAGNAConv, **options: Any) -> GATConv:
     """PyG's layer with the weights of ours."""
     gat = GATConv(conv.in_channels, conv.out_channels // conv.heads, conv.heads, **options).double()
     with torch.no_grad():
@@ -45,7 +48,7 @@ def gat_like(conv: MAGNAConv, **options) -> GATConv:
 
 @pytest.mark.parametrize("loops", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-def test_one_hop_without_teleport_is_gat(x, loops, bias):
+def test_one_hop_without_teleport_is_gat(x: Tensor, loops: bool, bias: bool) -> None:
     edges = random_graph(N, E, fed=True).edge_index
     edges = edges[:, edges[0] != edges[1]]
     conv = make(C, 12, H, **GAT, add_self_loops=loops, bias=bias)
@@ -57,7 +60,7 @@ def test_one_hop_without_teleport_is_gat(x, loops, bias):
     assert torch.equal(index, gat_index)
 
 
-def formula(conv: MAGNAConv, x: Tensor, graph: Graph) -> Tensor:
+def formula(conv: Any, x: Tensor, graph: Graph) -> Any:
     """Eq. 2 to 6 with dense matrices, from the scores of Eq. 1 (which have another test)."""
     scores = conv.attention(*conv.attention.project(x), graph)
     logits = scores.new_full((conv.heads, graph.num_nodes, graph.num_nodes), -torch.inf)
@@ -80,7 +83,7 @@ def formula(conv: MAGNAConv, x: Tensor, graph: Graph) -> Tensor:
 @pytest.mark.parametrize("head_form", ["split", "full"])
 @pytest.mark.parametrize("projection", ["separate", "shared"])
 @pytest.mark.parametrize(("K", "alpha"), [(1, 0.0), (4, 0.2), (0, 0.5)])
-def test_the_layer_is_the_paper(x, head_form, projection, K, alpha):
+def test_the_layer_is_the_paper(x: Tensor, head_form: HeadForm, projection: Projection, K: int, alpha: float) -> None:
     edges = random_graph(N, E, fed=True).edge_index.unique(dim=1)
     edges = edges[:, torch.randperm(edges.size(1))]
     conv = make(C, 12, H, K=K, alpha=alpha, head_form=head_form, projection=projection)
@@ -88,7 +91,7 @@ def test_the_layer_is_the_paper(x, head_form, projection, K, alpha):
     torch.testing.assert_close(conv(x, edges), formula(conv, x, graph))
 
 
-def test_exact_mode_is_the_closed_form(x, graph):
+def test_exact_mode_is_the_closed_form(x: Tensor, graph: Graph) -> None:
     conv = make(C, 12, H, alpha=0.2, mode="exact", tolerance=1e-12, out_projection=False)
     out, (_, attention) = conv(x, graph, return_attention_weights=True)
     values = conv.value(x).unflatten(1, (H, -1)).transpose(0, 1)
@@ -97,7 +100,7 @@ def test_exact_mode_is_the_closed_form(x, graph):
 
 
 @pytest.mark.parametrize("hop_weights", ["alpha", "theta"])
-def test_learnt_hop_weights_start_at_the_geometric_ones(x, graph, hop_weights):
+def test_learnt_hop_weights_start_at_the_geometric_ones(x: Tensor, graph: Graph, hop_weights: HopWeights) -> None:
     fixed, learnt = (make(C, 12, H, K=4, alpha=0.3, hop_weights=name) for name in ("fixed", hop_weights))
     torch.testing.assert_close(learnt(x, graph), fixed(x, graph), rtol=1e-6, atol=1e-6)
     learnt(x, graph).square().sum().backward()
@@ -105,13 +108,13 @@ def test_learnt_hop_weights_start_at_the_geometric_ones(x, graph, hop_weights):
     assert logit is not None and logit.grad is not None and (logit.grad != 0).all()
 
 
-def test_exact_mode_learns_alpha(x, graph):
+def test_exact_mode_learns_alpha(x: Tensor, graph: Graph) -> None:
     conv = make(C, 12, H, alpha=0.3, mode="exact", hop_weights="alpha")
     conv(x, graph).square().sum().backward()
     assert conv.hops.alpha_logit is not None and (conv.hops.alpha_logit.grad != 0).all()
 
 
-def test_attention_is_in_the_callers_order_and_rows_sum_to_one(x, graph):
+def test_attention_is_in_the_callers_order_and_rows_sum_to_one(x: Tensor, graph: Graph) -> None:
     conv = make(C, 12, H)
     _, (edge_index, attention) = conv(x, graph.edge_index, return_attention_weights=True)
     assert torch.equal(edge_index, graph.edge_index)
@@ -121,7 +124,7 @@ def test_attention_is_in_the_callers_order_and_rows_sum_to_one(x, graph):
     torch.testing.assert_close(shuffled, attention[order])
 
 
-def test_top_k_leaves_k_edges(x, graph):
+def test_top_k_leaves_k_edges(x: Tensor, graph: Graph) -> None:
     graph = Graph.from_edge_index(graph.edge_index.unique(dim=1), N)  # parallel edges tie
     _, (_, attention) = make(C, 12, H, top_k=2)(x, graph, return_attention_weights=True)
     edges_left = torch.zeros(N, H).index_add(0, graph.target, (attention > 0).float())
@@ -130,14 +133,14 @@ def test_top_k_leaves_k_edges(x, graph):
     assert ((shared > 0).all(1) | (shared == 0).all(1)).all()
 
 
-def test_masked_edges_are_absent(x, graph):
+def test_masked_edges_are_absent(x: Tensor, graph: Graph) -> None:
     conv, mask = make(C, 12, H), integers(2, graph.num_edges, seed=4).bool()
     smaller = Graph.from_edge_index(graph.edge_index[:, mask], N)
     torch.testing.assert_close(conv(x, graph, edge_mask=mask), conv(x, smaller))
 
 
 @pytest.mark.parametrize("typed", [False, True])
-def test_added_loops_are_the_last_edges_and_a_relation_of_their_own(x, graph, typed):
+def test_added_loops_are_the_last_edges_and_a_relation_of_their_own(x: Tensor, graph: Graph, typed: bool) -> None:
     types = integers(2, graph.num_edges, seed=5) if typed else None
     conv = make(C, 12, H, num_relations=2 if typed else None, add_self_loops=True)
     _, (edge_index, attention) = conv(x, graph.edge_index, types, return_attention_weights=True)
@@ -153,7 +156,7 @@ def test_added_loops_are_the_last_edges_and_a_relation_of_their_own(x, graph, ty
     assert (masked[: graph.num_edges] == 0).all() and (masked[graph.num_edges :] == 1).all()
 
 
-def test_loops_are_added_once_per_graph(graph):
+def test_loops_are_added_once_per_graph(graph: Graph) -> None:
     assert add_self_loops(graph) is add_self_loops(graph)
 
 
@@ -161,7 +164,7 @@ DROPOUTS = ["dropout", "feature_dropout", "edge_dropout"]
 
 
 @pytest.mark.parametrize("rate", DROPOUTS)
-def test_dropout_is_drawn_in_training_alone_and_from_the_seed(x, graph, rate):
+def test_dropout_is_drawn_in_training_alone_and_from_the_seed(x: Tensor, graph: Graph, rate: str) -> None:
     conv = make(C, 12, H, K=3, **{rate: 0.5})
     torch.manual_seed(1)
     first, second = conv(x, graph), conv(x, graph)
@@ -171,7 +174,7 @@ def test_dropout_is_drawn_in_training_alone_and_from_the_seed(x, graph, rate):
     torch.testing.assert_close(conv.eval()(x, graph), make(C, 12, H, K=3)(x, graph))
 
 
-def test_edge_dropout_follows_its_own_seed(x, graph):
+def test_edge_dropout_follows_its_own_seed(x: Tensor, graph: Graph) -> None:
     conv = make(C, 12, H, edge_dropout=0.5)
     seed = torch.tensor([5])
     weights = [conv(x, graph, edge_seed=seed, return_attention_weights=True)[1][1] for _ in range(2)]
@@ -179,12 +182,12 @@ def test_edge_dropout_follows_its_own_seed(x, graph):
     assert (weights[0] == 0).any()
 
 
-def test_edge_pairs_drops_both_directions(x):
+def test_edge_pairs_drops_both_directions(x: Tensor) -> None:
     pairs = torch.combinations(torch.arange(N)).t()
     edges = torch.cat([pairs, pairs.flip(0)], dim=1)
     half = pairs.size(1)
 
-    def dropped(edge_pairs: bool) -> Tensor:
+    def dropped(edge_pairs: bool) -> Any:
         torch.manual_seed(0)
         conv = make(C, 12, H, edge_dropout=0.5, edge_pairs=edge_pairs)
         return conv(x, edges, return_attention_weights=True)[1][1][:, 0] == 0
@@ -196,7 +199,7 @@ def test_edge_pairs_drops_both_directions(x):
 
 @pytest.mark.parametrize("head_form", ["split", "full"])
 @pytest.mark.parametrize("hop_weights", ["fixed", "alpha", "theta"])
-def test_gradients_reach_every_parameter(x, graph, head_form, hop_weights):
+def test_gradients_reach_every_parameter(x: Tensor, graph: Graph, head_form: HeadForm, hop_weights: HopWeights) -> None:
     types = integers(3, graph.num_edges, seed=2)
     conv = make(C, 12, H, head_form=head_form, hop_weights=hop_weights, num_relations=3, bias=True)
     conv(x, graph.edge_index, types).square().sum().backward()
@@ -205,13 +208,13 @@ def test_gradients_reach_every_parameter(x, graph, head_form, hop_weights):
 
 
 @pytest.mark.parametrize("memory", ["save", "recompute"])
-def test_memory_does_not_change_the_result(x, graph, memory):
+def test_memory_does_not_change_the_result(x: Tensor, graph: Graph, memory: Memory) -> None:
     conv, auto = make(C, 12, H, memory=memory), make(C, 12, H)
     torch.testing.assert_close(conv(x, graph), auto(x, graph))
 
 
 @pytest.mark.parametrize("edges", [torch.zeros(2, 0, dtype=torch.int64), torch.tensor([[0], [0]])])
-def test_small_and_empty_graphs(edges):
+def test_small_and_empty_graphs(edges: Tensor) -> None:
     for nodes in (1, 3):
         assert make(C, 12, H)(uniform(nodes, C, seed=0), edges).isfinite().all()
     if not edges.numel():
@@ -251,7 +254,7 @@ def test_small_and_empty_graphs(edges):
         ({"heads": 10**9}, "heads is 1000000000; allowed: a whole number from 1 to 4096"),
     ],
 )
-def test_bad_options(options, message):
+def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MAGNAConv(C, 12, **options)
 
@@ -275,29 +278,29 @@ def test_bad_options(options, message):
         (torch.zeros(N, C), [[0], [1]], r"edge_index is \[\[0\], \[1\]\]; allowed: a torch.Tensor"),
     ],
 )
-def test_bad_input(graph, features, edges, message):
+def test_bad_input(graph: Graph, features: Any, edges: Any, message: str) -> None:
     conv = MAGNAConv(C, 12, H)
     with pytest.raises(ValueError, match=message):
         conv(features, graph.edge_index if edges is None else edges)
 
 
-def test_no_edges_given(graph):
+def test_no_edges_given(graph: Graph) -> None:
     with pytest.raises(ValueError, match="edge_index is None; allowed"):
         MAGNAConv(C, 12, H)(torch.zeros(N, C), None)
 
 
-def test_autocast_to_float16_says_what_to_try(graph):
+def test_autocast_to_float16_says_what_to_try(graph: Graph) -> None:
     with torch.autocast("cpu", dtype=torch.float16), pytest.raises(ValueError, match=r"try .*dtype=torch.bfloat16"):
         MAGNAConv(C, 12, H)(torch.zeros(N, C), graph)
 
 
-def test_a_graph_of_another_size_is_refused(graph):
+def test_a_graph_of_another_size_is_refused(graph: Graph) -> None:
     with pytest.raises(ValueError, match="the number of rows of x is 3; allowed: 9"):
         MAGNAConv(C, 12, H)(torch.zeros(3, C), graph)
 
 
 @pytest.mark.parametrize("loops", [False, True])
-def test_a_mask_of_another_kind_is_refused_in_the_callers_numbers(x, graph, loops):
+def test_a_mask_of_another_kind_is_refused_in_the_callers_numbers(x: Tensor, graph: Graph, loops: bool) -> None:
     conv, E = make(C, 12, H, add_self_loops=loops), graph.num_edges
     allowed = rf" .*; allowed: torch\.bool \[{E}\] or \[{E}, {H}\]"
     with pytest.raises(ValueError, match=rf"edge_mask is torch\.bool \[3\]{allowed}"):

@@ -1,5 +1,7 @@
 """Dropout: its mean, its seed, its silence in evaluation."""
 
+from __future__ import annotations
+
 import contextlib
 
 import pytest
@@ -12,14 +14,14 @@ from magna.nn.dropout import draw_seed, seeds_at_once
 CPU = torch.device("cpu")
 
 
-def test_the_mean_stays_and_the_rate_is_met():
+def test_the_mean_stays_and_the_rate_is_met() -> None:
     torch.manual_seed(0)
     dropped = Dropout(0.3)(torch.ones(200, 200))
     assert dropped.mean().item() == pytest.approx(1, abs=0.02)
     assert (dropped == 0).float().mean().item() == pytest.approx(0.3, abs=0.02)
 
 
-def test_manual_seed_governs_it():
+def test_manual_seed_governs_it() -> None:
     dropout, x = Dropout(0.5), torch.ones(64)
     torch.manual_seed(3)
     first, second = dropout(x), dropout(x)
@@ -28,20 +30,20 @@ def test_manual_seed_governs_it():
     assert not torch.equal(first, second)
 
 
-def test_the_gradient_has_the_same_mask():
+def test_the_gradient_has_the_same_mask() -> None:
     x = torch.ones(64, requires_grad=True)
     out = Dropout(0.5)(x)
     out.sum().backward()
     assert x.grad is not None and torch.equal(x.grad, out.detach())
 
 
-def test_evaluation_passes_through():
+def test_evaluation_passes_through() -> None:
     x = torch.ones(8)
     assert Dropout(0.5).eval()(x) is x
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0])
-def test_bad_rate(rate):
+def test_bad_rate(rate: float) -> None:
     with pytest.raises(ValueError, match=f"input_dropout is {rate}; allowed: 0 up to"):
         Dropout(rate, name="input_dropout")
 
@@ -60,7 +62,7 @@ def drawn_by(draws: int) -> tuple[list[Tensor], Tensor]:
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
-def test_seeds_at_once_differ_and_lie_where_kernels_want_them():
+def test_seeds_at_once_differ_and_lie_where_kernels_want_them() -> None:
     seeds, _ = drawn_by(40)
     assert len({int(seed) for seed in seeds}) == 40
     assert all(seed.shape == (1,) and seed.is_contiguous() and seed.data_ptr() % 16 == 0 for seed in seeds)
@@ -68,7 +70,7 @@ def test_seeds_at_once_differ_and_lie_where_kernels_want_them():
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
-def test_what_comes_after_a_block_of_seeds_does_not_depend_on_how_many_were_used():
+def test_what_comes_after_a_block_of_seeds_does_not_depend_on_how_many_were_used() -> None:
     states = [drawn_by(draws)[1] for draws in (1, 31, 32, 33)]
     assert torch.equal(states[0], states[1]) and torch.equal(states[1], states[2])
     assert not torch.equal(states[2], states[3])
@@ -77,7 +79,7 @@ def test_what_comes_after_a_block_of_seeds_does_not_depend_on_how_many_were_used
 
 @pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize("fails", [False, True])
-def test_no_seed_is_left_for_later(fails: bool):
+def test_no_seed_is_left_for_later(fails: bool) -> None:
     with contextlib.suppress(InterruptedError), seeds_at_once():
         draw_seed(CPU)
         if fails:
@@ -92,7 +94,7 @@ def test_no_seed_is_left_for_later(fails: bool):
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
-def test_seeds_are_drawn_one_by_one_while_somebody_looks_on():
+def test_seeds_are_drawn_one_by_one_while_somebody_looks_on() -> None:
     seed = draw_seed(CPU)
     torch.manual_seed(0)
     with seeds_at_once():
@@ -107,6 +109,6 @@ def test_seeds_are_drawn_one_by_one_while_somebody_looks_on():
         assert not torch.equal(torch.get_rng_state(), state)  # the first of a block
 
 
-def test_the_cpu_draws_as_ever():
+def test_the_cpu_draws_as_ever() -> None:
     torch.manual_seed(3)
     assert torch.equal(torch.cat([draw_seed(CPU) for _ in range(3)]), torch.cat(drawn_by(3)[0]))

@@ -1,16 +1,20 @@
 """The model: depth, files, seeds, symmetry, and the sizes that the authors' code has."""
 
+from __future__ import annotations
+
 import copy
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from magna import MAGNA, Graph
 from magna.config.layers import EncoderOptions, MAGNAOptions
+from magna.typing import HeadForm, Init, Norm
 from tests.nn.test_block import ABLATIONS
 from tests.support.graphs import integers, random_graph, uniform
 
@@ -32,7 +36,7 @@ def make(num_layers: int = 2, hidden: int = 16, **options: Any) -> Any:
     return MAGNA(C, hidden, num_layers, **{"out_channels": CLASSES, "heads": 2} | options)
 
 
-def losses(model: MAGNA, x: Tensor, graph: Graph, steps: int, lr: float = 1e-2, **call) -> list[float]:
+def losses(model: MAGNA, x: Tensor, graph: Graph, steps: int, lr: float = 1e-2, **call: Any) -> list[float]:
     labels = integers(CLASSES, N, seed=3)
     optimiser = torch.optim.Adam(model.parameters(), lr=lr)
     values = []
@@ -46,14 +50,14 @@ def losses(model: MAGNA, x: Tensor, graph: Graph, steps: int, lr: float = 1e-2, 
 
 
 @pytest.mark.parametrize("options", ABLATIONS.values(), ids=ABLATIONS.keys())
-def test_each_ablation_trains(x, graph, options):
+def test_each_ablation_trains(x: Tensor, graph: Graph, options: dict[str, Any]) -> None:
     values = losses(make(**options), x, graph, 15)
     assert values[-1] < 0.7 * values[0]
 
 
 @pytest.mark.parametrize("head_form", ["split", "full"])
 @pytest.mark.parametrize("init", ["glorot", "official"])
-def test_24_blocks_train_without_nan(x, graph, head_form, init):
+def test_24_blocks_train_without_nan(x: Tensor, graph: Graph, head_form: HeadForm, init: Init) -> None:
     model = make(24, 8, head_form=head_form, init=init, K=6, alpha=0.1)
     values = losses(model, x, graph, 6, lr=1e-3)
     assert torch.tensor(values).isfinite().all()
@@ -63,7 +67,9 @@ def test_24_blocks_train_without_nan(x, graph, head_form, init):
 
 @pytest.mark.parametrize("final_norm", ["none", "layer", "batch"])
 @pytest.mark.parametrize("input_projection", [True, False, 12])
-def test_gradients_reach_every_parameter(x, graph, final_norm, input_projection):
+def test_gradients_reach_every_parameter(
+    x: Tensor, graph: Graph, final_norm: Norm, input_projection: bool | int
+) -> None:
     types = integers(3, graph.num_edges, seed=2)
     model = make(input_projection=input_projection, final_norm=final_norm, num_relations=3, hop_weights="theta")
     cross_entropy(model(x, graph.edge_index, types), integers(CLASSES, N, seed=3)).backward()
@@ -71,7 +77,7 @@ def test_gradients_reach_every_parameter(x, graph, final_norm, input_projection)
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
 
 
-def test_renaming_nodes_commutes_with_the_model(x, graph):
+def test_renaming_nodes_commutes_with_the_model(x: Tensor, graph: Graph) -> None:
     model, new = make().double(), torch.randperm(N)
     renamed = torch.empty_like(x)
     renamed[new] = x
@@ -93,7 +99,7 @@ DROPOUTS: dict[str, Any] = {
 }
 
 
-def test_same_seed_same_training(x, graph):
+def test_same_seed_same_training(x: Tensor, graph: Graph) -> None:
     runs = []
     for _ in range(2):
         model = make(**DROPOUTS)
@@ -103,7 +109,7 @@ def test_same_seed_same_training(x, graph):
     assert torch.equal(*runs)
 
 
-def test_evaluation_draws_nothing(x, graph):
+def test_evaluation_draws_nothing(x: Tensor, graph: Graph) -> None:
     model = make(**DROPOUTS)
     assert not torch.equal(model(x, graph), model(x, graph))
     state = torch.get_rng_state()
@@ -113,7 +119,7 @@ def test_evaluation_draws_nothing(x, graph):
 
 
 @pytest.mark.parametrize("rate", ["embed_dropout", "classifier_dropout"])
-def test_the_dropouts_around_the_blocks(x, graph, rate):
+def test_the_dropouts_around_the_blocks(x: Tensor, graph: Graph, rate: str) -> None:
     options: dict[str, Any] = {rate: 0.5}
     model = make(**options)
     layer = model.input_projection if rate == "embed_dropout" else model.classifier
@@ -123,11 +129,11 @@ def test_the_dropouts_around_the_blocks(x, graph, rate):
     assert 0.2 < (seen[0] == 0).float().mean() < 0.8
 
 
-def test_shared_edge_dropout_leaves_out_the_same_edges_in_every_block(x, graph):
+def test_shared_edge_dropout_leaves_out_the_same_edges_in_every_block(x: Tensor, graph: Graph) -> None:
     def dropped(shared: bool) -> list[Tensor]:
         model, masks = make(3, edge_dropout=0.5, edge_dropout_shared=shared), []
 
-        def look(module, args, kwargs, out):
+        def look(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
             with torch.no_grad():
                 state = torch.get_rng_state()
                 masks.append(module.forward(*args, **kwargs, return_attention_weights=True)[1][1] == 0)
@@ -144,13 +150,13 @@ def test_shared_edge_dropout_leaves_out_the_same_edges_in_every_block(x, graph):
     assert not any(torch.equal(first, other) for other in others)
 
 
-def test_masked_edges_are_absent_in_every_block(x, graph):
+def test_masked_edges_are_absent_in_every_block(x: Tensor, graph: Graph) -> None:
     model, mask = make(), integers(2, graph.num_edges, seed=4).bool()
     smaller = Graph.from_edge_index(graph.edge_index[:, mask], N)
     torch.testing.assert_close(model(x, graph, edge_mask=mask), model(x, smaller))
 
 
-def test_one_relation_table_serves_all_blocks(x, graph):
+def test_one_relation_table_serves_all_blocks(x: Tensor, graph: Graph) -> None:
     types = integers(3, graph.num_edges, seed=2)
     whole = make(num_relations=3, relation_channels=5, add_self_loops=True)
     assert [name for name, _ in whole.named_parameters() if "table" in name] == ["relation_table"]
@@ -163,7 +169,7 @@ def test_one_relation_table_serves_all_blocks(x, graph):
 
 
 @pytest.mark.parametrize("changes", [{"norm": "unbiased"}, {"head_form": "full"}])
-def test_autocast_to_bfloat16_stays_near_float32(x, graph, changes):
+def test_autocast_to_bfloat16_stays_near_float32(x: Tensor, graph: Graph, changes: dict[str, Any]) -> None:
     model = make(**changes)
     with torch.autocast("cpu", torch.bfloat16):
         try:
@@ -173,7 +179,7 @@ def test_autocast_to_bfloat16_stays_near_float32(x, graph, changes):
     torch.testing.assert_close(out.float(), model(x, graph), rtol=0.1, atol=0.1)
 
 
-def test_a_copy_shares_no_weights(x, graph):
+def test_a_copy_shares_no_weights(x: Tensor, graph: Graph) -> None:
     model = make()
     twin = copy.deepcopy(model)
     before = twin(x, graph)
@@ -181,7 +187,7 @@ def test_a_copy_shares_no_weights(x, graph):
     assert torch.equal(twin(x, graph), before)
 
 
-def test_without_a_head_the_hidden_states_come_out(x, graph):
+def test_without_a_head_the_hidden_states_come_out(x: Tensor, graph: Graph) -> None:
     assert make(out_channels=None)(x, graph).shape == (N, 16)
 
 
@@ -198,7 +204,9 @@ OFFICIAL: dict[str, Any] = {"projection": "shared", "norm": "unbiased", "input_p
     ],
     ids=["cora", "citeseer", "pubmed", "arxiv"],
 )
-def test_official_settings_have_the_size_of_the_authors_models(sizes, options, millions):
+def test_official_settings_have_the_size_of_the_authors_models(
+    sizes: tuple[int, int, int, int], options: dict[str, Any], millions: float
+) -> None:
     with torch.device("meta"):
         model = MAGNA(*sizes, **OFFICIAL | options)
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.005)
@@ -237,7 +245,9 @@ EVERY_OPTION: dict[str, Any] = DROPOUTS | {
 @pytest.mark.parametrize(
     "options", [{}, EVERY_OPTION, {"out_channels": None}], ids=["defaults", "every option", "no head"]
 )
-def test_files_give_the_same_model_back(tmp_path, capsys, x, graph, options):
+def test_files_give_the_same_model_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], x: Tensor, graph: Graph, options: dict[str, Any]
+) -> None:
     model = make(**options).eval()
     model.save_pretrained(tmp_path)
     assert {"config.json", "model.safetensors"} <= {path.name for path in tmp_path.iterdir()}
@@ -254,14 +264,14 @@ def test_files_give_the_same_model_back(tmp_path, capsys, x, graph, options):
     assert torch.equal(loaded(x, graph, **call), model(x, graph, **call))
 
 
-def test_positional_and_keyword_arguments_are_the_same_in_the_file(tmp_path):
+def test_positional_and_keyword_arguments_are_the_same_in_the_file(tmp_path: Path) -> None:
     MAGNA(C, 16, 2, 3).save_pretrained(tmp_path / "positional")
     MAGNA(in_channels=C, hidden_channels=16, num_layers=2, out_channels=3).save_pretrained(tmp_path / "keyword")
     texts = [(tmp_path / name / "config.json").read_text() for name in ("positional", "keyword")]
     assert texts[0] == texts[1]
 
 
-def test_a_file_with_other_weights_is_refused(tmp_path):
+def test_a_file_with_other_weights_is_refused(tmp_path: Path) -> None:
     make().save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"bias": True}))
@@ -269,7 +279,7 @@ def test_a_file_with_other_weights_is_refused(tmp_path):
         MAGNA.from_pretrained(tmp_path)
 
 
-def test_every_option_of_the_files_test_differs_from_its_default():
+def test_every_option_of_the_files_test_differs_from_its_default() -> None:
     unchanged = {name for name, value in EVERY_OPTION.items() if getattr(MAGNAOptions, name, None) == value}
     # The rest would change the model into one that cannot have the others.
     rest = {"mode", "tolerance", "diffusion", "feed_forward", "out_projection", "residual"}
@@ -288,12 +298,12 @@ def test_every_option_of_the_files_test_differs_from_its_default():
         ({"heads": 3}, "out_channels is 16; allowed: a multiple of heads, 3"),
     ],
 )
-def test_bad_options(options, message):
+def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(**options)
 
 
-def test_bad_input(x, graph):
+def test_bad_input(x: Tensor, graph: Graph) -> None:
     with pytest.raises(ValueError, match=r"x is torch.float32 \[14, 4\] on cpu; allowed: \[num_nodes, 10\]"):
         make()(x[:, :4], graph)
     with pytest.raises(ValueError, match=r"x is .* on meta; allowed: a tensor on cpu, as the edges"):

@@ -1,5 +1,7 @@
 """Starting values (point 10): the spread of each matrix is that of its recipe."""
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Callable
@@ -25,7 +27,7 @@ def xavier(fan_in: int, fan_out: int, gain: float = 1.0) -> float:
     return gain * math.sqrt(2 / (fan_in + fan_out))
 
 
-def test_official_layer():
+def test_official_layer() -> None:
     conv: Any = MAGNAConv(WIDE, WIDE, heads=2, projection="separate", init="official")
     for linear in (conv.attention.source, conv.attention.target, conv.value, conv.out):
         assert spread(linear.weight) == pytest.approx(xavier(WIDE, WIDE, 5 / 3), rel=0.05)
@@ -33,18 +35,18 @@ def test_official_layer():
     assert spread(conv.attention.source_vector) == pytest.approx(xavier(WIDE, WIDE // 2, 5 / 3), rel=0.15)
 
 
-def test_official_shared_layer_leaves_the_output_projection_to_torch():
+def test_official_shared_layer_leaves_the_output_projection_to_torch() -> None:
     conv: Any = MAGNAConv(WIDE, WIDE, heads=2, projection="shared", init="official")
     assert conv.out.weight.abs().max().item() <= 1 / math.sqrt(WIDE) + 1e-6
     assert spread(conv.out.weight) == pytest.approx(1 / math.sqrt(3 * WIDE), rel=0.05)
 
 
-def test_official_typed_layer_has_the_gain_of_the_knowledge_graph_code():
+def test_official_typed_layer_has_the_gain_of_the_knowledge_graph_code() -> None:
     conv: Any = MAGNAConv(WIDE, WIDE, heads=2, num_relations=3, init="official")
     assert spread(conv.attention.relation.weight) == pytest.approx(xavier(WIDE, WIDE, math.sqrt(2)), rel=0.05)
 
 
-def test_official_feed_forward_residual_and_classifier():
+def test_official_feed_forward_residual_and_classifier() -> None:
     model: Any = MAGNA(WIDE // 2, WIDE, 1, 50, heads=2, input_projection=False, init="official")
     block = model.blocks[0]
     assert spread(block.feed_forward.layers[0].weight) == pytest.approx(xavier(WIDE, 4 * WIDE, math.sqrt(2)), rel=0.05)
@@ -52,7 +54,7 @@ def test_official_feed_forward_residual_and_classifier():
     assert spread(model.classifier.weight) == pytest.approx(xavier(WIDE, 50), rel=0.05)
 
 
-def test_glorot_is_uniform_without_gain():
+def test_glorot_is_uniform_without_gain() -> None:
     conv: Any = MAGNAConv(WIDE, WIDE, heads=2, init="glorot")
     for linear in (conv.attention.source, conv.value, conv.out):
         assert linear.weight.abs().max().item() <= math.sqrt(6 / (2 * WIDE))
@@ -63,7 +65,7 @@ class Draws(TorchDispatchMode):
     """The number of entries of each tensor that is drawn."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.sizes: list[int] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,5 +1,7 @@
 """Norms: the formula of each, and what eps does to row-normalised bags of words (point 8)."""
 
+from __future__ import annotations
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +9,7 @@ from torch import nn
 from magna.nn.norm import BatchNorm, UnbiasedLayerNorm, make_norm
 
 
-def test_unbiased_norm_is_its_formula():
+def test_unbiased_norm_is_its_formula() -> None:
     x = torch.randn(5, 7, dtype=torch.float64)
     norm = UnbiasedLayerNorm(7).double()
     nn.init.uniform_(norm.weight)
@@ -17,13 +19,13 @@ def test_unbiased_norm_is_its_formula():
     torch.testing.assert_close(norm(x), expected)
 
 
-def test_a_constant_row_has_finite_gradients():
+def test_a_constant_row_has_finite_gradients() -> None:
     x = torch.ones(2, 4, requires_grad=True)
     UnbiasedLayerNorm(4)(x).square().sum().backward()
     assert x.grad is not None and x.grad.isfinite().all()
 
 
-def test_batch_norm_is_torchs_in_training_and_in_evaluation():
+def test_batch_norm_is_torchs_in_training_and_in_evaluation() -> None:
     x, norm, theirs = torch.randn(9, 5), BatchNorm(5), nn.BatchNorm1d(5)
     nn.init.uniform_(norm.weight)
     nn.init.uniform_(norm.bias)
@@ -33,7 +35,7 @@ def test_batch_norm_is_torchs_in_training_and_in_evaluation():
     assert torch.equal(norm.eval()(x), norm.train()(x)) and norm.state_dict().keys() == {"weight", "bias"}
 
 
-def test_batch_norm_of_one_row_and_of_bfloat16():
+def test_batch_norm_of_one_row_and_of_bfloat16() -> None:
     norm = BatchNorm(3)
     assert torch.equal(norm(torch.ones(1, 3)), torch.zeros(1, 3))
     x = torch.randn(1000, 3).bfloat16() + 100  # the sum of all rows would not fit in 8 bits
@@ -41,7 +43,7 @@ def test_batch_norm_of_one_row_and_of_bfloat16():
     torch.testing.assert_close(norm(x).float(), norm(x.float()), rtol=0.01, atol=0.01)
 
 
-def test_eps_of_the_standard_norm_shrinks_bags_of_words():
+def test_eps_of_the_standard_norm_shrinks_bags_of_words() -> None:
     x = torch.zeros(1, 1433)
     x[0, :18] = 1 / 18  # a row of Cora: about 18 words of 1433
     sizes = {name: make_norm(name, 1433)(x).std().item() for name in ("layer", "unbiased")}
@@ -50,7 +52,7 @@ def test_eps_of_the_standard_norm_shrinks_bags_of_words():
     assert make_norm("layer", 1433, 1e-12)(x).std().item() > 0.999
 
 
-def test_autocast_does_not_widen_the_standard_norm():
+def test_autocast_does_not_widen_the_standard_norm() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     norm, x = make_norm("layer", 8).to(device), torch.randn(5, 8, device=device)
     with torch.autocast(device, torch.bfloat16):
@@ -59,7 +61,7 @@ def test_autocast_does_not_widen_the_standard_norm():
     torch.testing.assert_close(narrow.float(), norm(x), rtol=0.02, atol=0.02)
 
 
-def test_the_names():
+def test_the_names() -> None:
     assert isinstance(make_norm("none", 4), nn.Identity)
     assert isinstance(make_norm("layer", 4), nn.LayerNorm)
     assert make_norm("unbiased", 4, 0.5).eps == 0.5
@@ -67,6 +69,6 @@ def test_the_names():
     assert (make_norm("batch", 4).eps, make_norm("batch", 4, 0.5).eps) == (1e-5, 0.5)
 
 
-def test_a_width_without_deviation_is_refused():
+def test_a_width_without_deviation_is_refused() -> None:
     with pytest.raises(ValueError, match="channels is 1; allowed: 2 or more with norm 'unbiased'"):
         make_norm("unbiased", 1)

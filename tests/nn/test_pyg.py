@@ -1,12 +1,19 @@
 """The layer inside PyG programs: Sequential, Data, Batch, EdgeIndex, loaders."""
 
+from __future__ import annotations
+
 import copy
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.explain import Explainer, GNNExplainer
@@ -27,7 +34,7 @@ def data(seed: int = 0, num_nodes: int = N) -> Data:
     return Data(uniform(num_nodes, C, seed=seed).float(), edges, edge_type=integers(3, edges.size(1), seed=seed))
 
 
-def test_sequential():
+def test_sequential() -> None:
     model = Sequential(
         "x, edge_index",
         [
@@ -41,7 +48,7 @@ def test_sequential():
     model.reset_parameters()
 
 
-def test_a_batch_is_its_graphs_one_by_one():
+def test_a_batch_is_its_graphs_one_by_one() -> None:
     graphs = [data(seed, 5 + seed) for seed in range(4)]
     conv = MAGNAConv(C, 8, heads=2, num_relations=3)
     batch = Batch.from_data_list(graphs)
@@ -50,7 +57,7 @@ def test_a_batch_is_its_graphs_one_by_one():
     torch.testing.assert_close(out, apart)
 
 
-def test_edge_index_class():
+def test_edge_index_class() -> None:
     d, conv = data(), MAGNAConv(C, 8, heads=2)
     index = EdgeIndex(d.edge_index, sparse_size=(N, N))
     torch.testing.assert_close(conv(d.x, index), conv(d.x, d.edge_index))
@@ -61,7 +68,7 @@ def test_edge_index_class():
 
 
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
-def test_a_sparse_matrix_takes_the_place_of_the_edge_index(layout):
+def test_a_sparse_matrix_takes_the_place_of_the_edge_index(layout: torch.layout) -> None:
     d, conv = data(), MAGNAConv(C, 8, heads=2)
     once = d.edge_index.unique(dim=1)  # equal edges are one entry of a matrix
     adj_t = torch.sparse_coo_tensor(once.flip(0), torch.rand(once.size(1)), (N, N)).to_sparse(layout=layout)
@@ -77,7 +84,7 @@ def test_a_sparse_matrix_takes_the_place_of_the_edge_index(layout):
         conv(d.x, torch.eye(5).to_sparse())
 
 
-def test_several_kinds_of_nodes():
+def test_several_kinds_of_nodes() -> None:
     """Between nodes of one kind as one layer, between several as relations of one graph."""
     d, hetero = data(), HeteroData()
     hetero["user"].x, hetero["item"].x = d.x, d.x[:5]
@@ -93,14 +100,14 @@ def test_several_kinds_of_nodes():
     assert MAGNAConv(C, 8, num_relations=2)(one.x, one.edge_index, one.edge_type).shape == (N + 5, 8)
 
 
-def test_a_graph_goes_where_its_data_goes():
+def test_a_graph_goes_where_its_data_goes() -> None:
     d = data()
     d.graph = Graph.from_edge_index(d.edge_index, N, d.edge_type)
     moved = d.to("meta").graph
     assert moved.device.type == moved.by_relation.ptr.device.type == "meta"
 
 
-def test_random_node_loader():
+def test_random_node_loader() -> None:
     model, d = MAGNA(C, 8, 2, 3, heads=2, num_relations=3), data()
     seen = 0
     for part in RandomNodeLoader(d, num_parts=3):
@@ -110,21 +117,21 @@ def test_random_node_loader():
     assert seen == N
 
 
-def test_data_loader():
+def test_data_loader() -> None:
     model = MAGNA(C, 8, 2, heads=2)
     for batch in DataLoader([data(seed) for seed in range(4)], batch_size=2):
         assert model(batch.x, batch.edge_index).shape == (2 * N, 8)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_without_gradients(mode):
+def test_without_gradients(mode: Callable[[], AbstractContextManager[Any]]) -> None:
     conv = MAGNAConv(C, 8, heads=2, edge_dropout=0.5)
     with mode():
         d = data()
         assert conv(d.x, d.edge_index).isfinite().all()
 
 
-def test_an_edge_index_changed_in_place_is_seen():
+def test_an_edge_index_changed_in_place_is_seen() -> None:
     d, conv = data(), MAGNAConv(C, 8)
     before = conv(d.x, d.edge_index)
     d.edge_index[0] = d.edge_index[0].flip(0)
@@ -133,22 +140,22 @@ def test_an_edge_index_changed_in_place_is_seen():
     assert not torch.equal(before, after)
 
 
-def test_the_layer_prints_as_pygs_layers_do():
+def test_the_layer_prints_as_pygs_layers_do() -> None:
     assert repr(MAGNAConv(16, 32, heads=4)) == repr(GATConv(16, 32, heads=4)).replace("GATConv", "MAGNAConv")
 
 
 @pytest.mark.parametrize("size", [None, (N, N)])
-def test_size_is_that_of_one_set_of_nodes(size):
+def test_size_is_that_of_one_set_of_nodes(size: tuple[int, int] | None) -> None:
     d, conv = data(), MAGNAConv(C, 8)
     assert conv(d.x, d.edge_index, size=size).shape == (N, 8)
     with pytest.raises(ValueError, match=r"size is \(20, 5\); allowed: \(20, 20\), as every hop starts where"):
         conv(d.x, d.edge_index, size=(N, 5))
     with pytest.raises(ValueError, match=r"in_channels is \(6, 4\); allowed: one width, as every hop starts where"):
-        MAGNAConv((C, 4), 8)
+        MAGNAConv((C, 4), 8)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("options", [{}, {"projection": "shared"}, {"num_relations": 3, "relation_channels": 4}])
-def test_a_lazy_layer_takes_the_width_of_its_first_features(options):
+def test_a_lazy_layer_takes_the_width_of_its_first_features(options: dict[str, Any]) -> None:
     d = data()
     call = (d.x, d.edge_index) + ((d.edge_type,) if "num_relations" in options else ())
     torch.manual_seed(0)
@@ -169,13 +176,13 @@ def test_a_lazy_layer_takes_the_width_of_its_first_features(options):
 @pytest.mark.parametrize(
     ("options", "allowed"), [({"head_form": "full"}, "a width"), ({"num_relations": 2}, "a width, unless")]
 )
-def test_a_lazy_layer_needs_a_form_that_one_width_decides(options, allowed):
+def test_a_lazy_layer_needs_a_form_that_one_width_decides(options: dict[str, Any], allowed: str) -> None:
     with pytest.raises(ValueError, match=f"in_channels is -1; allowed: {allowed}"):
         MAGNAConv(-1, 8, **options)
 
 
 @pytest.mark.parametrize("loops", [False, True])
-def test_copies_and_files_give_the_same(tmp_path, loops):
+def test_copies_and_files_give_the_same(tmp_path: Path, loops: bool) -> None:
     d, conv = data(), MAGNAConv(C, 8, heads=2, hop_weights="alpha", add_self_loops=loops)
     out = conv(d.x, d.edge_index)
     list(conv.modules())  # with the holder of an explainer's mask, which is no part of the layer
@@ -187,23 +194,23 @@ def test_copies_and_files_give_the_same(tmp_path, loops):
 
 
 class Classifier(torch.nn.Module):
-    def __init__(self, **options):
+    def __init__(self, **options: Any) -> None:
         super().__init__()
         self.first, self.second = MAGNAConv(C, 8, heads=2, K=2, **options), MAGNAConv(8, 3, K=2, **options)
 
-    def forward(self, x, edge_index):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Any:
         return self.second(self.first(x, edge_index).relu(), edge_index)
 
 
 @pytest.mark.parametrize("model", [Classifier(), Classifier(add_self_loops=True), MAGNA(C, 8, 2, 3, heads=2, K=2)])
-def test_an_explainer_gets_a_gradient_of_every_edge(model):
+def test_an_explainer_gets_a_gradient_of_every_edge(model: nn.Module) -> None:
     d, model = data(), model.eval()
     before = model(d.x, d.edge_index)
     mask = torch.nn.Parameter(torch.zeros(d.edge_index.size(1)))
     set_masks(model, mask, d.edge_index)
     assert not torch.equal(model(d.x, d.edge_index), before)
     model(d.x, d.edge_index).square().sum().backward()
-    assert (mask.grad != 0).all()
+    assert mask.grad is not None and bool((mask.grad != 0).all())
     clear_masks(model)
     assert torch.equal(model(d.x, d.edge_index), before)
     explainer = Explainer(
@@ -219,7 +226,7 @@ def test_an_explainer_gets_a_gradient_of_every_edge(model):
     assert explainer.algorithm._num_hops(model) == 4
 
 
-def test_without_pyg_nothing_of_it_is_imported():
+def test_without_pyg_nothing_of_it_is_imported() -> None:
     code = "import sys, torch; from magna import MAGNAConv; list(MAGNAConv(4, 4).modules())"
     code += "; assert not [name for name in sys.modules if name.startswith('torch_geometric')]"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -98,5 +98,5 @@ class Dropout(nn.Module):
 
 
 def is_zero(rate: Rate) -> bool:
-    """Whether nothing is dropped; a tensor, one rate for each of several trials, may always drop something."""
+    """True if nothing is dropped; a tensor of rates, one for each trial, may always drop something."""
     return not isinstance(rate, Tensor) and rate == 0
