@@ -19,7 +19,7 @@ from magna.data import load_knowledge_graph
 from magna.data.knowledge_graph import Ranking
 from magna.ops import kvsall_loss, rank_targets
 from magna.ops.loss import LossBackend, Precision, choose_block
-from magna.tasks import LinkPrediction, make_task
+from magna.tasks import LinkPrediction, Task, make_task
 from magna.tasks.link_objective import LinkObjective
 from magna.tasks.metrics import Ranks
 from magna.training.capture import matmul_precision, own_stream
@@ -94,21 +94,32 @@ def steps(names: Iterable[str], device: torch.device, data_dir: str | None, out:
     return record
 
 
+def step_ms(config: Config, device: torch.device, data_dir: str | None) -> float:
+    """Milliseconds of a training step in the loop that trains a recipe."""
+    task = make_task(config, data_dir, device)
+    with own_stream(device), matmul_precision(config.train.precision):
+        return _fitted_ms(config, task, task.make_model(config.model).to(device))
+
+
+def _fitted_ms(config: Config, task: Task, network: Any) -> float:
+    ends: list[float] = []
+    steps: int = task.objective(config.task, network).num_batches  # type: ignore[arg-type]
+    fit(config, task, network, lambda _: ends.append(time.perf_counter()))
+    # The first epoch began with capturing the step, the last ended with an evaluation.
+    return 1000 * (ends[-2] - ends[0]) / (steps * (len(ends) - 2))
+
+
 def _step(config: Config, device: torch.device, data_dir: str | None) -> Record:
     task = make_task(config, data_dir, device)
     assert isinstance(task, LinkPrediction)
-    ends: list[float] = []
     with own_stream(device), matmul_precision(config.train.precision):
         network = task.make_model(config.model).to(device)
         objective = task.objective(config.task, network)
         flops = _flops(task, objective, network)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        fit(config, task, network, lambda epoch: ends.append(time.perf_counter()))
-    # The first epoch began with capturing the step, the last ended with an evaluation.
-    steps = objective.num_batches * (len(ends) - 2)
-    ms = 1000 * (ends[-2] - ends[0]) / steps
-    row = {"ms": ms, "steps": steps, "batch": objective.batch_size}
+        ms = _fitted_ms(config, task, network)
+    row = {"ms": ms, "steps": objective.num_batches * (config.train.epochs - 2), "batch": objective.batch_size}
     row |= {"tflop": flops / 1e12, "tflops": flops / ms / 1e9}
     if device.type == "cuda":
         row["peak_bytes"] = torch.cuda.max_memory_allocated(device)

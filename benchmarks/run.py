@@ -5,6 +5,7 @@
     python benchmarks/run.py memory                      peak memory and time over hops
     python benchmarks/run.py epoch                       an epoch of the paper's Cora model, and PyG's
     python benchmarks/run.py step                        a training step on a knowledge graph
+    python benchmarks/run.py switch-off                  a training step without each of the GPU pieces
     python benchmarks/run.py loss                        the loss over all entities, time and memory
     python benchmarks/run.py ranking                     the ranks of whole test sets
     python benchmarks/run.py table                       write the records into docs/benchmarks.md
@@ -21,6 +22,7 @@ from pathlib import Path
 import knowledge
 import ledger
 import studies
+import switch_off
 import tables
 import torch
 
@@ -45,6 +47,8 @@ def main() -> None:
         studies.epochs(arguments.recipe, arguments.set, device, data_dir, out, stamped)
     elif arguments.study == "step":
         knowledge.steps(arguments.recipe, device, data_dir, out, stamped)
+    elif arguments.study == "switch-off":
+        switch_off.switch_off(device, data_dir, out, stamped)
     elif arguments.study == "loss":
         knowledge.loss(arguments.graph, device, out, stamped)
     elif arguments.study == "ranking":
@@ -74,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("memory", parents=[shared])
     step = commands.add_parser("step", parents=[shared, data])
     step.add_argument("--recipe", nargs="+", default=list(knowledge.ENTITIES))
+    commands.add_parser("switch-off", parents=[shared, data])
     for name, parents in (("loss", [shared]), ("ranking", [shared, data])):
         study = commands.add_parser(name, parents=parents)
         study.add_argument("--graph", nargs="+", default=list(knowledge.ENTITIES), choices=list(knowledge.ENTITIES))

@@ -18,7 +18,7 @@ Row = dict[str, Any]
 def update() -> None:
     """Write each table between its markers in the document."""
     text = ledger.DOCS.read_text()
-    for table_of in (kernels, epochs, scaling, memory, steps, loss, ranking):
+    for table_of in (kernels, epochs, scaling, memory, steps, switch_off, loss, ranking):
         name, table = table_of.__name__, table_of()
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         text, count = re.subn(f"{begin}.*?{end}", lambda _, t=f"{begin}\n{table}\n{end}": t, text, flags=re.DOTALL)
@@ -129,6 +129,25 @@ def steps() -> str:
     return _listed("step", ["recipe", "settings", "queries"], ["ms", "TFLOP/s", "peak MB"], cells)
 
 
+def switch_off() -> str:
+    parts = []
+    for record in ledger.read_json("switch-off"):
+        rows = record["rows"]
+        whole = {row["shape"]: min(row["ms"]) for row in rows if row["without"] == "nothing"}
+        body = [
+            [
+                row["shape"],
+                row["without"],
+                *(f"{ms:.2f}" for ms in row["ms"]),
+                f"{100 * (min(row['ms']) / whole[row['shape']] - 1):+.1f}",
+            ]
+            for row in rows
+        ]
+        header = ["shape", "without", *(f"round {number}, ms" for number in (1, 2)), "longer by, %"]
+        parts.append(_titled(record["device"], _stamps([record]), header, body))
+    return "\n\n".join(parts)
+
+
 def loss() -> str:
     def cells(row: Row) -> list[str]:
         block, peak = f"{row['block']:,}" if row["block"] else "all", _megabytes(row["peak_bytes"])
@@ -161,7 +180,9 @@ def _titled(device: str, stamps: str, header: list[str], body: list[list[str]]) 
 def _stamps(rows: list[dict[str, Any]]) -> str:
     """Date, commit and versions of each run of the rows."""
     seen = dict.fromkeys(
-        f"{row['date'][:10]}, commit {row['commit']}, torch {row['torch']}, PyG {row['pyg']}" for row in rows
+        f"{row['date'][:10]}, commit {row['commit']}, torch {row['torch']}"
+        + (f", PyG {row['pyg']}" if row["pyg"] else "")
+        for row in rows
     )
     return "; ".join(seen)
 

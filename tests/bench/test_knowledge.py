@@ -60,3 +60,20 @@ def test_the_authors_shapes_are_those_of_their_encoder(knowledge: Any) -> None:
     for name, shape in knowledge.AUTHORS.items():
         config = knowledge.load_recipe(name).with_values(shape)
         assert (config.model.hidden_channels, config.model.skip_channels, config.model.decoder) == (512, 0, "distmult")
+
+
+def test_switch_off_replaces_each_piece_and_puts_it_back(
+    knowledge: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch_off = importlib.import_module("switch_off")
+    functions = {part[:2]: getattr(*part[:2]) for piece in switch_off.PIECES.values() for part in piece}
+    replaced: list[int] = []
+
+    def step_ms(*_: Any) -> float:
+        replaced.append(sum(getattr(*key) is not function for key, function in functions.items()))
+        return 1.0
+
+    monkeypatch.setattr(knowledge, "step_ms", step_ms)
+    switch_off.switch_off(torch.device("cpu"), None, tmp_path, {})
+    assert replaced[: len(switch_off.PIECES)] == [len(piece) for piece in switch_off.PIECES.values()]
+    assert all(getattr(*key) is function for key, function in functions.items())

@@ -42,7 +42,7 @@ def test_tables_are_written_between_their_markers(
 ) -> None:
     ledger, tables = study("ledger"), study("tables")
     document = tmp_path / "benchmarks.md"
-    names = ("kernels", "epochs", "scaling", "memory", "steps", "loss", "ranking")
+    names = ("kernels", "epochs", "scaling", "memory", "steps", "switch_off", "loss", "ranking")
     places = "".join(f"<!-- {name}: begin -->old<!-- {name}: end -->\n" for name in names)
     document.write_text(f"before\n{places}after\n")
     stamp = {"device": "some", "date": "2026-01-02 03:04", "commit": "abc", "torch": "2", "pyg": "2"}
@@ -54,12 +54,15 @@ def test_tables_are_written_between_their_markers(
     (tmp_path / "step-some.json").write_text(json.dumps(stamp | {"rows": [step]}))
     ranks = {"graph": "fb15k-237", "of": "some vectors", "targets": 40_932, "entities": 14_541, "seconds": 0.06}
     (tmp_path / "ranking-some.json").write_text(json.dumps(stamp | {"rows": [ranks]}))
+    without = [{"shape": "Cora", "without": name, "ms": ms} for name, ms in (("nothing", [2.0, 3.0]), ("norm", [4, 3]))]
+    (tmp_path / "switch-off-some.json").write_text(json.dumps(stamp | {"rows": without}))
     monkeypatch.setattr(ledger, "RECORDS", tmp_path)
     monkeypatch.setattr(ledger, "DOCS", document)
     tables.update()
     text = document.read_text()
     assert "old" not in text
-    assert "| cora | save | 5 |" in text
+    assert "| cora | save, peak MB | 5 |" in text
+    assert "| Cora | norm | 4.00 | 3.00 | +50.0 |" in text
     assert "| wn18rr | model.K=3 | 4,096 | 9 | 300 | 3,000 |" in text
     assert "| fb15k-237 | some vectors | 40,932 | 14,541 | 0.06 |" in text and "Not measured yet." in text
     assert "| cora-paper | recipe's | 6 × 512 | 5 | 10 | 0.50 | 1e-06 |" in text

@@ -1,6 +1,6 @@
-"""Linear layers for the GPU, where torch's take longer than their bytes ask for; elsewhere torch's own serve.
+"""Linear layers for the GPU; elsewhere torch's own serve.
 
-Their share of a training step is not measured.
+Without them a step of WN18RR's shape takes 14 % longer (10.19 ms instead of 8.95, one H200).
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def feed_forward(
     """ReLU(x @ first.T + first_bias) @ second.T + second_bias, as `linear` twice.
 
     On the GPU, of bfloat16 numbers in rows of a multiple of 16 bytes, the product that the gradient takes back through
-    the second layer goes on through ReLU and is summed up for the bias before it is written.
+    the second layer goes on through ReLU and is summed up for the bias before it is written. Without it a step of
+    WN18RR's shape takes 2.4 % longer (9.17 ms instead of 8.95, one H200).
 
     Shapes: x [N, C], first [D, C], first_bias [D], second [C, D], second_bias [C] → [N, C].
     """
@@ -70,6 +71,7 @@ def linears(x: Tensor, weights: Sequence[Sequence[Tensor]], *, backend: Backend 
     """X @ weight.T for several groups of weights, the products of a group side by side.
 
     On the GPU a group is one product, and the gradients of x by all groups are added up by the products themselves.
+    Without it a step of WN18RR's shape takes 7.5 % longer (9.62 ms instead of 8.95, one H200).
 
     Shapes: x [N, C], weights [D, C] each → for each group [N, sum of D].
     """

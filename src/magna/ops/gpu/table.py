@@ -1,6 +1,6 @@
-"""Rows of a table, and its gradient for the GPU, where torch's takes longer than its bytes ask for.
+"""Rows of a table, and its gradient for the GPU; elsewhere torch's own serves.
 
-On WN18RR's step of 9 ms the gradient of the entities takes 53 µs, torch's 190 µs (one H200).
+Without it a step of WN18RR's shape takes 2.7 % longer (9.19 ms instead of 8.95, one H200).
 """
 
 from __future__ import annotations
