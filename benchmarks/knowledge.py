@@ -42,16 +42,17 @@ AUTHORS = {
 }
 # Without the further losses of the recipes.
 PLAIN = ["task.relation_prediction=0.0", "model.loop_bias=false"]
-BLOCKS = {"cpu": [None], "cuda": [None, 1024, 2048, 4096, 8192, 16384]}
+BLOCKS: dict[str, list[int | None]] = {"cpu": [None], "cuda": [None, 1024, 2048, 4096, 8192, 16384]}
 
 
 def loss(names: Iterable[str], device: torch.device, out: Path, stamped: Record) -> Record:
     """Time and peak memory of the loss, forward and backward: all scores at once, and in blocks of several sizes."""
     path = out / f"loss-{ledger.slug(device)}.json"
     record = stamped | {"queries": QUERIES, "channels": CHANNELS, "answers": ANSWERS, "rows": []}
+    backends: list[LossBackend] = ["blocked", "triton"] if device.type == "cuda" else ["blocked"]
     variants: list[tuple[LossBackend, Precision, int | None]] = [
         (backend, precision, block)
-        for backend in (["blocked", "triton"] if device.type == "cuda" else ["blocked"])
+        for backend in backends
         for precision in PRECISIONS[device.type]
         for block in BLOCKS[device.type]
     ]
@@ -66,7 +67,7 @@ def loss(names: Iterable[str], device: torch.device, out: Path, stamped: Record)
                 timing = measure.interleaved({"": run}, device, budget_s=2.0, rounds=5)[""]
             if backend != "reference":
                 block = block or choose_block(QUERIES, ENTITIES[name], device, getattr(torch, precision))
-            row = {"graph": name, "backend": backend, "precision": precision, "block": block}
+            row: Record = {"graph": name, "backend": backend, "precision": precision, "block": block}
             row |= {"ms": timing.ms, "ms_spread": timing.spread, "peak_bytes": peak, "other_cores": others()}
             record["rows"].append(row)
             ledger.write_json(path, record)
@@ -131,7 +132,8 @@ def _flops(task: LinkPrediction, objective: LinkObjective, network: Any) -> int:
         objective.loss(network.train(), objective.batches()[0]).backward()
     network.zero_grad()
     # The counter does not see into the loss: the scores twice, and the gradients of queries and candidates.
-    scored = 2 * objective.batch_size * task.num_nodes * sum(s.decoder.channels for s in network.scorers.values())
+    channels: int = sum(scorer.decoder.channels for scorer in network.scorers.values())
+    scored = 2 * objective.batch_size * task.num_nodes * channels
     return counter.get_total_flops() + 4 * scored
 
 
@@ -142,7 +144,7 @@ def _products() -> dict[Any, Any]:
         return 2 * x[0] * weight[0] * weight[1]
 
     def linear_backward(_grad: list[int], x: list[int], weight: list[int], *rest: Any, **_out: Any) -> int:
-        into_x = rest[2]
+        into_x: int = rest[2]
         return (1 + into_x) * linear(x, weight)
 
     def linears(x: list[int], weights: list[list[int]], *_: Any, **_out: Any) -> int:

@@ -23,7 +23,7 @@ from magna.bench.peers import Ours, Peer, Problem, PyG, stepper
 from magna.config.schema import load_recipe
 from magna.graph import Graph
 from magna.ops.cpu.memory_pool import free_memory
-from magna.tasks import make_task
+from magna.tasks import NodeClassification, make_task
 from magna.typing import Backend
 
 Record = dict[str, Any]
@@ -79,7 +79,9 @@ def epochs(
 ) -> None:
     """A training step and a validation of a recipe's model, ours and PyG's in turn; one more row in a JSON list."""
     config = load_recipe(recipe).with_values(settings)
-    row = compare_epochs(make_task(config, data_dir, device), config)
+    task = make_task(config, data_dir, device)
+    assert isinstance(task, NodeClassification)
+    row = compare_epochs(task, config)
     print(f"{row['model']}: {row['ms']:,.0f} ms, PyG {row['peer_ms']:,.0f} ms: {row['share']:.2f} of it")
     path = out / f"epoch-{ledger.slug(device)}.json"
     before = json.loads(path.read_text())["rows"] if path.exists() else []

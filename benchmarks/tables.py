@@ -21,7 +21,8 @@ def update() -> None:
     for table_of in (kernels, epochs, scaling, memory, steps, switch_off, loss, ranking):
         name, table = table_of.__name__, table_of()
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        text, count = re.subn(f"{begin}.*?{end}", lambda _, t=f"{begin}\n{table}\n{end}": t, text, flags=re.DOTALL)
+        content = f"{begin}\n{table}\n{end}".replace("\\", r"\\")
+        text, count = re.subn(f"{begin}.*?{end}", content, text, flags=re.DOTALL)
         assert count == 1, f"{ledger.DOCS} has no place for the {name} table"
     ledger.DOCS.write_text(text)
 

@@ -21,7 +21,7 @@ from tests.support.running import device_of, interpreted
 
 @pytest.fixture(autouse=True)
 def same_chance() -> None:
-    """What a test draws depends neither on the tests before it nor on the day."""
+    """Give every test the same random numbers, whatever ran before it."""
     torch.manual_seed(0)
     random.seed(0)
 
@@ -50,7 +50,7 @@ def fused(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
-    """How often each kernel of each backend was called, as calls["cpu", "hop"]."""
+    """Count of calls of each kernel of each backend, as calls["cpu", "hop"]."""
     counter: Counter[tuple[str, str]] = Counter()
 
     def counted(backend: str, name: str) -> Callable[..., Any]:
@@ -71,7 +71,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
 
 @pytest.fixture
 def poisoned() -> Iterator[None]:
-    """Fresh memory is full of NaN, so that what a kernel forgets to write is seen."""
+    """Fill fresh memory with NaN, so that values a kernel forgets to write show."""
     deterministic, warns = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),

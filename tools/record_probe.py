@@ -401,10 +401,9 @@ def watched(steps: int, together: bool) -> Iterator[Parts]:
 class Draws(TorchDispatchMode):
     """The result of each random operation, as a hash."""
 
-    def __enter__(self) -> Draws:
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: list[str] = []
-        super().__enter__()
-        return self
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))

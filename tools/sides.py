@@ -41,8 +41,9 @@ def build(kind: str, seed: int, *sizes: int, **options: Any) -> Any:
 
 def link_scores(model: nn.Module, edge_index: Tensor, edge_type: Tensor, head: Tensor, relation: Tensor) -> Tensor:
     """Scores [B, N] of queries (head, relation, ?) with every entity."""
-    scores: Tensor = model(edge_index, edge_type, head, relation)
-    return scores.scores() if is_old() else scores
+    scores: Any = model(edge_index, edge_type, head, relation)
+    result: Tensor = scores.scores() if is_old() else scores
+    return result
 
 
 def batch_losses(recipe: str, changes: list[dict[str, Any]]) -> list[list[float]]:

@@ -46,7 +46,7 @@ def test_tables_are_written_between_their_markers(
     places = "".join(f"<!-- {name}: begin -->old<!-- {name}: end -->\n" for name in names)
     document.write_text(f"before\n{places}after\n")
     stamp = {"device": "some", "date": "2026-01-02 03:04", "commit": "abc", "torch": "2", "pyg": "2"}
-    rows = [{"graph": "cora", "variant": "save", "K": 2, "peak_bytes": 5_000_000}]
+    rows = [{"graph": "cora", "variant": "save", "K": 2, "peak_bytes": 5_000_000, "ms": 12.3}]
     (tmp_path / "memory-some.json").write_text(json.dumps(stamp | {"rows": rows}))
     epoch = {"recipe": "cora-paper", "settings": [], "model": "6 × 512", "ms": 5, "peer_ms": 10, "share": 0.5}
     (tmp_path / "epoch-some.json").write_text(json.dumps({"rows": [stamp | epoch | {"difference": 1e-6}]}))
@@ -61,7 +61,7 @@ def test_tables_are_written_between_their_markers(
     tables.update()
     text = document.read_text()
     assert "old" not in text
-    assert "| cora | save, peak MB | 5 |" in text
+    assert "| cora | save, peak MB | 5 |" in text and "| cora | save, ms | 12 |" in text
     assert "| Cora | norm | 4.00 | 3.00 | +50.0 |" in text
     assert "| wn18rr | model.K=3 | 4,096 | 9 | 300 | 3,000 |" in text
     assert "| fb15k-237 | some vectors | 40,932 | 14,541 | 0.06 |" in text and "Not measured yet." in text

@@ -55,6 +55,7 @@ def test_help_does_not_load_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_run_describes_its_model(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     small = ("train.epochs=1", "model.hidden_channels=16", "model.heads=4", "model.K=2", "model.skip_channels=8")
     settings = [word for each in small for word in ("--set", each)]
@@ -251,6 +252,7 @@ def test_missing_memory_says_what_helps(error: Exception, capsys: pytest.Capture
     assert said.startswith("magna: memory is not enough") and "magna plan" in said
 
 
+@pytest.mark.slow
 def test_plan_says_memory_and_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_magna(monkeypatch, "plan", *FAST, "--seeds", "2") == 0
     out, err = capsys.readouterr()

@@ -132,7 +132,7 @@ def table1_cells(dataset: str) -> Iterator[Cell]:
 def ablations_cells(dataset: str) -> Iterator[Cell]:
     start = base(dataset)
     yield start
-    yield from without(start, "ablations", ABLATED_PARTS)
+    yield from ablated(start, "ablations", ABLATED_PARTS)
 
 
 def table3_cells(dataset: str) -> Iterator[Cell]:
@@ -140,7 +140,7 @@ def table3_cells(dataset: str) -> Iterator[Cell]:
     for row, recipe in TABLE_3_RECIPES.items():
         if recipe.format(dataset) in recipe_names():
             yield Cell("table3", dataset, row, load_recipe(recipe.format(dataset)))
-    yield from without(base(dataset, "table3"), "table3", CONTROLS)
+    yield from ablated(base(dataset, "table3"), "table3", CONTROLS)
 
 
 def switches_cells(dataset: str) -> Iterator[Cell]:
@@ -161,7 +161,7 @@ def random_splits_cells(dataset: str) -> Iterator[Cell]:
             yield Cell("random-splits", dataset, row, on_split, ("data.split=random",), split=split)
 
 
-def without(start: Cell, table: str, parts: Mapping[str, tuple[str, ...]]) -> Iterator[Cell]:
+def ablated(start: Cell, table: str, parts: Mapping[str, tuple[str, ...]]) -> Iterator[Cell]:
     """The cell without each part; a part that the recipe lacks is left out, alone and among others."""
     cells = [start]
     for row, changes in parts.items():

@@ -64,8 +64,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         for name, low in _LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < low:
+            if (value := getattr(self, name)) is not None and value < low:
                 raise ArgumentError(name, value, f"{low} or more")
         most = len(SEARCH_SEEDS) - self.seeds_per_trial
         if self.confirm_seeds > most:
@@ -111,17 +110,13 @@ def sweep(
     The study is kept in `out/study.db` or at the URL `storage`. Called again, it continues to `plan.trials` trials.
     """
     config = make_config(what, settings=settings)
-    if not config.search:
-        raise ArgumentError("recipe", config.recipe, "a recipe with a [search] table; this one has nothing to search")
-    if config.task.name == "link_prediction" and plan.batch not in (None, 1):
-        raise ArgumentError("batch", plan.batch, "1 for link prediction, whose trials train in turn")
+    _check(config, plan)
     where = torch.device(pick_device(device))
     task = make_task(config, data_dir, where)
     folder = _folder(config, out, storage)
     url = storage if storage is not None else file_url(folder / "study.db")
-    study = Study(
-        url, config.recipe, config.search, _comparable(config, plan, task), sampler=plan.sampler, seed=plan.seed
-    )
+    shared = _comparable(config, plan, task)
+    study = Study(url, config.recipe, config.search, shared, sampler=plan.sampler, seed=plan.seed)
     say(f"{task.dataset} on {where.type}: {len(study.finished())} of {plan.trials} trials are done · {safe(url)}")
     if plan.prune and (note := note_on_validation(config.train)):
         say(f"note: {note}")
@@ -166,6 +161,13 @@ def without(config: Config, fixed: Collection[str]) -> Config:
     return replace(config, search=space)
 
 
+def _check(config: Config, plan: Plan) -> None:
+    if not config.search:
+        raise ArgumentError("recipe", config.recipe, "a recipe with a [search] table; this one has nothing to search")
+    if config.task.name == "link_prediction" and plan.batch not in (None, 1):
+        raise ArgumentError("batch", plan.batch, "1 for link prediction, whose trials train in turn")
+
+
 def _folder(config: Config, out: str | Path, storage: str | None) -> Path:
     """The folder of the results; one with the files of others is refused."""
     folder = make_folder(out, "out")
@@ -185,16 +187,15 @@ def _run_trials(search: _Search) -> None:
         finished, elsewhere = search.study.counts()
         missing = search.plan.trials - finished - elsewhere
         if missing > 0:
-            waiting = False
             _run_batch(search, min(missing, search.batch))
-        elif elsewhere:
+        elif not elsewhere:
+            return
+        else:
             if not waiting:
                 count = "1 trial" if elsewhere == 1 else f"{elsewhere} trials"
                 search.say(f"waiting for {count} of another process, or {GRACE_SECONDS} s without its heartbeat")
-            waiting = True
             time.sleep(WAIT_SECONDS)
-        else:
-            return
+        waiting = missing <= 0
 
 
 def _run_batch(search: _Search, count: int) -> None:

@@ -51,7 +51,8 @@ class TrainingProgress:
         if self._bar is not None:
             self._bar.console.print(text, highlight=False, markup=False)
         else:
-            print(text, file=sys.stderr, flush=True)
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
 
     def epoch(self, epoch: Epoch) -> None:
         """Show an epoch that has ended."""
