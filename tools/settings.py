@@ -43,7 +43,7 @@ def _kinds(name: str) -> list[tuple[str, type[Options]]]:
 def _meaning(kind: type[Options], key: str) -> str:
     info = kind.options()[key]
     parts = [info.help.rstrip(".")]
-    choices = _choices(kind.types()[key])
+    choices = list(info.names()) if info.names else _choices(kind.types()[key])
     if not all(choice in info.help for choice in choices):
         parts.append("One of " + ", ".join(map(toml, choices)))
     need = info.needs or info.model_needs

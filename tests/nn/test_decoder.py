@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magna.nn.decoder import DECODERS, ComplEx, ConvE, Decoder, TuckER
-from magna.typing import DecoderName
+import magna
+from magna.config import registry
+from magna.config.registry import decoder, decoder_names, find_decoder
+from magna.nn.decoder import ComplEx, ConvE, Decoder, TuckER
 from tests.support.measuring import peak_bytes
 
 CHANNELS, RELATION_CHANNELS, ENTITIES, BATCH = 12, 5, 7, 4
-GUESSING = [name for name in DECODERS if DECODERS[name].GUESSES]
+NAMES = decoder_names()
+GUESSING = [name for name in NAMES if find_decoder(name).GUESSES]
 
 
 def _decoder(name: str, relation_channels: int = RELATION_CHANNELS, **options: Any) -> Decoder:
     torch.manual_seed(0)
-    decoder = DECODERS[name](CHANNELS, relation_channels, ENTITIES, **options)
-    decoder.reset_parameters()
-    return decoder
+    module: Decoder = find_decoder(name)(CHANNELS, relation_channels, ENTITIES, **options)
+    module.reset_parameters()
+    return module
 
 
 def _inputs(relation_channels: int = RELATION_CHANNELS) -> tuple[Tensor, Tensor, Tensor]:
@@ -59,12 +63,34 @@ def _formula(decoder: Decoder, head: Tensor, relation: Tensor, tail: Tensor) -> 
     return (head * relation * tail).sum()
 
 
-def test_every_name_has_a_decoder() -> None:
-    assert set(get_args(DecoderName)) == set(DECODERS)
+@pytest.mark.slow
+def test_a_decoder_of_the_users_trains_and_is_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_DECODERS", dict(registry._DECODERS))
+
+    @decoder("shifted")
+    class Shifted(Decoder):
+        """DistMult of a shifted head."""
+
+        def __init__(self, channels: int, *sizes: int, **options: Any) -> None:
+            super().__init__(channels, *sizes, **options)
+            self.shift = nn.Parameter(torch.zeros(channels))
+
+        def join(self, head: Tensor, relation: Tensor) -> Tensor:
+            return (head + self.shift) * relation
+
+    settings = {"model.decoder": "shifted", "train.epochs": 2}
+    result = magna.train("families", settings=settings, run_dir=tmp_path, device="cpu")
+    assert magna.evaluate(tmp_path, device="cpu")["metrics"] == result["runs"][0]["test"]
+    model = magna.LinkPredictor.from_pretrained(tmp_path / "model")
+    assert isinstance(model.deep.decoder, Shifted) and model.deep.decoder.shift.any()
+    with pytest.raises(ValueError, match=r"decoder is 'shifte'; did you mean 'shifted'\? allowed: 'distmult'"):
+        magna.load_recipe("families").with_values(["model.decoder=shifte"])
+    with pytest.raises(ValueError, match="name is 'shifted'; allowed: a name that is free"):
+        decoder("shifted")(TuckER)
 
 
 @pytest.mark.parametrize("relation_channels", [RELATION_CHANNELS, CHANNELS])
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_scores_are_the_formula(name: str, relation_channels: int) -> None:
     decoder = _decoder(name, relation_channels)
     head, relation, states = _inputs(relation_channels)
@@ -114,17 +140,17 @@ def test_tucker_guesses_relations_without_a_matrix_for_each_pair(monkeypatch: py
 
 
 @pytest.mark.parametrize(("relation_channels", "std"), [(30, 0.1), (30, 2.0), (200, 0.1)])
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_scores_start_with_a_deviation_of_one(name: str, relation_channels: int, std: float) -> None:
     torch.manual_seed(0)
-    decoder = DECODERS[name](64, relation_channels, 500, relation_std=std)
+    decoder = find_decoder(name)(64, relation_channels, 500, relation_std=std)
     decoder.reset_parameters()
     inputs = torch.randn(200, 64), std * torch.randn(200, relation_channels), torch.randn(500, 64)
     for training in (False, True):
         assert 0.7 < _scores(decoder.train(training), *inputs).std().item() < 1.3
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_dropout_falls_on_head_and_relation_in_training(name: str) -> None:
     decoder = _decoder(name, dropout=0.5)
     head, relation, _ = _inputs()
@@ -145,14 +171,14 @@ def test_complex_distinguishes_a_triple_from_its_mirror_image_and_distmult_does_
 
 def test_the_magnitude_of_complex_numbers_is_their_modulus() -> None:
     factor = torch.tensor([[3.0, 0.0, 4.0, 2.0]])
-    torch.testing.assert_close(DECODERS["complex"].magnitude(factor), torch.tensor([[5.0, 2.0]]))
-    torch.testing.assert_close(DECODERS["distmult"].magnitude(-factor), factor)
+    torch.testing.assert_close(find_decoder("complex").magnitude(factor), torch.tensor([[5.0, 2.0]]))
+    torch.testing.assert_close(find_decoder("distmult").magnitude(-factor), factor)
 
 
 @pytest.mark.parametrize(("name", "channels", "text"), [("complex", 5, "an even number"), ("conve", 7, "images of at")])
 def test_widths_that_do_not_fit_are_refused(name: str, channels: int, text: str) -> None:
     with pytest.raises(ValueError, match=f"channels is {channels}.*{text}"):
-        DECODERS[name](channels, 4, 9)
+        find_decoder(name)(channels, 4, 9)
 
 
 def test_conve_drops_whole_maps_of_its_filters() -> None:

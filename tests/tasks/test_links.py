@@ -190,7 +190,7 @@ def test_blocks_cover_all_queries_with_their_known_answers(monkeypatch: pytest.M
 
 def test_training_without_triples_is_refused() -> None:
     triples = triples_from("empty", {"train": [], "valid": [("a", "r", "b")], "test": [("a", "r", "b")]})
-    with pytest.raises(ValueError, match="empty has no train triple"):
+    with pytest.raises(ValueError, match="empty: it has no train triple"):
         LinkPrediction(KnowledgeGraph.from_triples(triples), torch.device("cpu"))
 
 

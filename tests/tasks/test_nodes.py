@@ -42,19 +42,14 @@ def test_metrics_are_those_of_the_split(digits: NodeData) -> None:
     assert task.evaluate(oracle, "train")["accuracy"] == 1.0
     assert task.evaluate(oracle, "valid")["accuracy"] == 1 - 1 / 500
     assert task.evaluate(oracle, "test")["accuracy"] == 1.0
-    assert float(task.loss(oracle, task.batches()[0])) == 0.0
+    assert float(task.loss(oracle, task.nodes("train"))) == 0.0
 
 
 def test_the_loss_sees_training_nodes_alone(digits: NodeData) -> None:
     task = NodeClassification(digits, Config(), CPU)
     model = task.make_model(model_settings(hidden_channels=8, num_layers=1, K=2))
-    logits = model(task._x, task._edge_index).detach().requires_grad_()
-
-    class Constant(nn.Module):
-        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-            return logits
-
-    task.loss(Constant(), task.batches()[0]).backward()
+    logits = task.scores(model).detach().requires_grad_()
+    task.loss(lambda *_: logits, task.nodes("train")).backward()
     assert logits.grad is not None
     assert torch.equal(logits.grad.abs().sum(1).nonzero().squeeze(1), digits.train)
 
@@ -92,7 +87,7 @@ def test_self_loops_are_a_setting(digits: NodeData) -> None:
 @pytest.mark.parametrize("setting", [{"relation_channels": 7}, {"relation_norm": "layer"}])
 def test_settings_of_edge_types_need_edge_types(digits: NodeData, setting: dict[str, Any]) -> None:
     model, (name,) = model_settings(hidden_channels=8, **setting), setting
-    with pytest.raises(ValueError, match=f"model.{name} is .*, but the edges of digits have no types"):
+    with pytest.raises(ValueError, match=f"model.{name} is .*; allowed: the default, as the edges of digits"):
         NodeClassification(digits, Config(), CPU).make_model(model)
     typed = replace(digits, edge_type=torch.zeros_like(digits.edge_index[0]), num_relations=1)
     NodeClassification(typed, Config(), CPU).make_model(model)

@@ -97,11 +97,10 @@ def _epoch(task: NodeClassification, model: nn.Module, config: Config) -> float:
     adam = torch.optim.Adam(model.parameters(), config.train.lr, weight_decay=config.train.weight_decay)
     started = time.perf_counter()
     model.train()
-    for batch in task.batches():
-        loss = task.loss(model, batch, 0)
-        adam.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), config.train.clip)
-        adam.step()
+    loss = task.loss(model, task.nodes("train"))
+    adam.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), config.train.clip)
+    adam.step()
     task.evaluate(model, "valid")
     return time.perf_counter() - started

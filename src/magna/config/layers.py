@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from magna.config.options import HUGE, Needs, Options, option
+from magna.config.registry import decoder_names
 from magna.errors import ArgumentError
 from magna.typing import (
     Backend,
-    DecoderName,
     HeadForm,
     HopWeights,
     Init,
@@ -278,7 +278,7 @@ class LinkPredictorOptions(MAGNAOptions):
     """Every option of :class:`magna.nn.LinkPredictor`: embeddings, decoder, and those of its encoder."""
 
     num_layers: int = option(2, "Number of blocks; 0: no encoder, the decoder takes the embeddings.", low=0, high=4096)
-    decoder: DecoderName = option("distmult", "Score of head, relation and tail.")
+    decoder: str = option("distmult", "Score of head, relation and tail.", names=decoder_names)
     entity_channels: int = option(100, "Width of an entity's embedding.", low=1, high=HUGE)
     relation_source: RelationSource = option(
         "relations",

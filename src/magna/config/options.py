@@ -35,6 +35,7 @@ class Option:
     below: float | None = None  # the value must be smaller than this
     per_trial: bool = False  # may differ between the trials of one batch
     in_recipes: bool = True  # false: the data or the calling module sets it
+    names: Callable[[], Collection[str]] | None = None  # the registered names that a text may be
     needs: Needs | None = None  # condition on the options beside it
     model_needs: Needs | None = None  # condition on the model's options
     was: tuple[str, ...] = ()  # former names
@@ -102,6 +103,8 @@ class Options:
         value, info = checked(name, value, cls.types()[name]), cls.options()[name]
         if isinstance(value, int | float) and not isinstance(value, bool) and not info.allows(value):
             raise ArgumentError(name, value, info.range)
+        if info.names is not None and value not in (names := info.names()):
+            raise UnknownName(name, value, list(names))
         return value
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Models by the names that recipes give them, each with the options that it takes.
+"""Models and decoders by the names that recipes give them, models with the options that they take.
 
 A model registers by a decorator, in this package or in any other module that is imported::
 
@@ -8,6 +8,8 @@ A model registers by a decorator, in this package or in any other module that is
 
     @node_model("mean", MeanOptions)
     class Mean(nn.Module): ...
+
+Once that module is imported again, runs and saved models with these names can be read.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class Registration(NamedTuple):
 
 
 _MODELS: dict[str, dict[str, Registration]] = {NODE_TASK: {}, LINK_TASK: {}}
+_DECODERS: dict[str, type[Any]] = {}
 
 
 def node_model(name: str, options: type[Options]) -> Callable[[_Class], _Class]:
@@ -62,6 +65,30 @@ def node_model(name: str, options: type[Options]) -> Callable[[_Class], _Class]:
 def link_model(name: str, options: type[Options]) -> Callable[[_Class], _Class]:
     """Register a class as a model of link prediction, built as `kind(num_entities=…, num_relations=…, **settings)`."""
     return _register(LINK_TASK, name, options)
+
+
+def decoder(name: str) -> Callable[[_Class], _Class]:
+    """Register a subclass of :class:`magna.nn.decoder.Decoder` for `model.decoder`."""
+
+    def register(kind: _Class) -> _Class:
+        _check_free(name, kind, _DECODERS.get(name))
+        _DECODERS[name] = kind
+        return kind
+
+    return register
+
+
+def decoder_names() -> list[str]:
+    """Names of all decoders."""
+    _load_models()
+    return list(_DECODERS)
+
+
+def find_decoder(name: str) -> type[Any]:
+    """The class of a decoder."""
+    if name not in decoder_names():
+        raise UnknownName("model.decoder", name, decoder_names())
+    return _DECODERS[name]
 
 
 def find_model(task: str, name: str) -> Registration:
@@ -89,8 +116,7 @@ def model_settings(task: str = NODE_TASK, name: str = "magna", **values: Any) ->
 def _register(task: str, name: str, options: type[Options]) -> Callable[[_Class], _Class]:
     def register(kind: _Class) -> _Class:
         known = _MODELS[task].get(name)
-        if known is not None and _address(known.kind) != _address(kind):
-            raise ArgumentError("name", name, f"a name that is free; it belongs to {_address(known.kind)}")
+        _check_free(name, kind, known and known.kind)
         base = NodeModelSettings if task == NODE_TASK else ModelSettings
         bases = (base,) if options is Options else (options, base)
         names = {"name": name, "task": task}
@@ -99,6 +125,11 @@ def _register(task: str, name: str, options: type[Options]) -> Callable[[_Class]
         return kind
 
     return register
+
+
+def _check_free(name: str, kind: type[Any], owner: type[Any] | None) -> None:
+    if owner is not None and _address(owner) != _address(kind):
+        raise ArgumentError("name", name, f"a name that is free; it belongs to {_address(owner)}")
 
 
 def _address(kind: type[Any]) -> str:

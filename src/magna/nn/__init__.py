@@ -3,6 +3,7 @@
 from magna.nn.attention import EdgeAttention
 from magna.nn.block import MAGNABlock
 from magna.nn.conv import MAGNAConv, add_self_loops
+from magna.nn.decoder import Decoder
 from magna.nn.dropout import Dropout
 from magna.nn.encoder import MAGNA
 from magna.nn.link_predictor import LinkPredictor
@@ -12,6 +13,7 @@ from magna.nn.sparse import SparseRows
 __all__ = [
     "MAGNA",
     "BatchNorm",
+    "Decoder",
     "Dropout",
     "EdgeAttention",
     "LinkPredictor",

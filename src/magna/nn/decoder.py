@@ -1,6 +1,10 @@
 """Decoders: the score of (head, relation, tail) as a product of a query with a row for each candidate, plus a bias.
 
-A new decoder is one class here and its name in `DECODERS` and in `typing.DecoderName`.
+A new decoder is one class under a name, here or in any module that is imported::
+
+    @decoder("mine")
+    class Mine(Decoder):
+        def join(self, head: Tensor, relation: Tensor) -> Tensor: ...
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from magna.config.registry import decoder
 from magna.errors import ArgumentError
 from magna.nn.dropout import Dropout
 from magna.nn.init import fill_linear
@@ -114,6 +119,7 @@ class Decoder(nn.Module):
         return factor.abs()
 
 
+@decoder("distmult")
 class DistMult(Decoder):
     """Σ_c h_c r_c t_c (Yang et al. 2015): the paper's decoder.
 
@@ -129,6 +135,7 @@ class DistMult(Decoder):
         return head * tail
 
 
+@decoder("complex")
 class ComplEx(Decoder):
     """Re Σ_c h_c r_c conj(t_c) (Trouillon et al. 2016), the first half of a row its real part, the second imaginary.
 
@@ -160,6 +167,7 @@ class ComplEx(Decoder):
         return (real.square() + imaginary.square() + 1e-12).sqrt()
 
 
+@decoder("tucker")
 class TuckER(Decoder):
     """Σ_kij r_k h_i t_j W_kij (Balazevic et al. 2019), with the core W [relation_channels, channels, channels].
 
@@ -191,6 +199,7 @@ class TuckER(Decoder):
         return torch.cat(parts).T
 
 
+@decoder("conve")
 class ConvE(Decoder):
     """ReLU(W ReLU([h; r] ∗ ω)) · t + b_t (Dettmers et al. 2018): 3 × 3 filters ω over head and relation as images.
 
@@ -248,6 +257,3 @@ class ConvE(Decoder):
         maps = F.relu(self.map_norm(self.filters(image)))
         maps = self.map_dropout(maps.flatten(0, 1)).view_as(maps)
         return F.relu(self.out_norm(self.dropout(self.out(maps.flatten(1)))))
-
-
-DECODERS: dict[str, type[Decoder]] = {"distmult": DistMult, "complex": ComplEx, "tucker": TuckER, "conve": ConvE}

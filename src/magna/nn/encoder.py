@@ -108,8 +108,6 @@ class MAGNA(Saved):
                 self.relation_table = nn.Parameter(torch.empty(self.num_relations + options.add_self_loops, channels))
         return options.part(BlockOptions, relation_embedding=False, relation_channels=channels)
 
-    BATCHED = EncoderOptions.per_trial()
-
     @classmethod
     def defaults(cls) -> dict[str, Any]:
         """Every option of the model with its default."""

@@ -57,7 +57,7 @@ class Saved(nn.Module):
             raise DataError(path / _WEIGHTS, f"it is damaged ({error})") from error
         if not isinstance(config, dict):
             raise DataError(path / _CONFIG, "it holds no JSON object")
-        model: Any = cls(**config | changes)
+        model = cls(**config | changes)
         model.load_state_dict(weights)
         return model.eval()
 

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from magna.config.layers import NegativeSampling
+from magna.config.registry import find_decoder
 from magna.graph import Graph
-from magna.nn.decoder import DECODERS
+from magna.nn.decoder import Decoder
 from magna.nn.hub import Saved
 from magna.nn.norm import NormLayer
 from magna.ops import lookup, lookups
-from magna.typing import DecoderName, Init, RelationGuess, RelationSource
+from magna.typing import Init, RelationGuess, RelationSource
 
 
 class Product(NamedTuple):
@@ -77,7 +78,7 @@ class Scorer(nn.Module):
         num_entities: number of entities.
         num_relations: number of relations R, without inverses and self-loops.
         widths: of an entity's embedding, of a relation's embedding, and of the states.
-        decoder: a name of `magna.nn.decoder.DECODERS`.
+        decoder: its registered name.
         encoder: computes the states from the embeddings; None: they are the embeddings, after `norm`.
         relation_source, embedding_std, loop_bias, init: as in :class:`magna.nn.LinkPredictor`.
         decoder_options: arguments of the decoder.
@@ -88,7 +89,7 @@ class Scorer(nn.Module):
         num_entities: int,
         num_relations: int,
         widths: tuple[int, int, int],
-        decoder: DecoderName,
+        decoder: str,
         *,
         encoder: nn.Module | None = None,
         norm: NormLayer | None = None,
@@ -101,7 +102,8 @@ class Scorer(nn.Module):
         super().__init__()
         self.relation_source, self.embedding_std, self.init = relation_source, embedding_std, init
         entity_channels, relation_channels, channels = widths
-        kind, rows = DECODERS[decoder], 2 * num_relations + 1
+        kind: type[Decoder] = find_decoder(decoder)
+        rows = 2 * num_relations + 1
         # Gradients are clipped by a norm that adds up the parameters in this order.
         self.entity_table = nn.Parameter(torch.empty(num_entities, entity_channels))
         self.relation_table = nn.Parameter(torch.empty(rows, relation_channels))

@@ -14,6 +14,7 @@ from magna.config.registry import ModelSettings
 from magna.config.schema import Config
 from magna.config.tables import LinkTask
 from magna.data import KnowledgeGraph, Ranking
+from magna.errors import DataError
 from magna.nn.ensemble import make_model
 from magna.nn.link_model import LinkModel, Product
 from magna.ops import rank_scores, rank_targets
@@ -51,7 +52,7 @@ class LinkPrediction:
     ) -> None:
         """Put a graph on a device; splits in `ranked` must have triples."""
         if graph.queries.size(0) == 0:
-            raise ValueError(f"{graph.triples.name} has no train triple; allowed: at least one in each split")
+            raise DataError(graph.triples.name, "it has no train triple", allowed="one or more in each split")
         if control == "random-graph":
             graph = graph.at_random()
         self.graph = graph.to(device)

@@ -15,11 +15,12 @@ from magna.config.registry import ModelSettings
 from magna.config.schema import Config
 from magna.config.tables import NodeDataOptions, NodeTask
 from magna.data import NodeData, prepare, with_random_split
+from magna.errors import ArgumentError, DataError
 from magna.nn.ensemble import make_model
 from magna.nn.sparse import SparseRows, has_few_entries
 from magna.tasks.metrics import correct
 
-Scorer = Callable[..., Tensor]  # a model, or a function that stands for one
+Scorer = Callable[..., Tensor]  # a model, or a function in place of one
 
 
 class NodeClassification:
@@ -32,26 +33,10 @@ class NodeClassification:
     ['accuracy', 'loss']
     """
 
-    METRIC = "accuracy"  # what a task is judged by
-    num_batches = 1  # an epoch
+    METRIC = "accuracy"
 
     def __init__(self, data: NodeData, config: Config, device: torch.device):
-        if data.x is None:
-            raise ValueError(
-                f"{data.name} has no features; allowed: at least one column of numbers beside id and label"
-            )
-        if data.num_classes < 2:
-            found = "no label" if data.num_classes == 0 else "one label alone"
-            raise ValueError(f"{data.name} has {found}; allowed: nodes of two classes or more")
-        sizes = {split: data.split(split).numel() for split in ("train", "valid", "test")}
-        if not any(sizes.values()):
-            raise ValueError(
-                f"{data.name} has {int((data.y >= 0).sum())} labelled nodes in {data.num_classes} classes; allowed: "
-                "enough to leave one for validation and one for the test beside 60 % of each class, or a column 'split'"
-            )
-        for split, size in sizes.items():
-            if size == 0:
-                raise ValueError(f"{data.name} has no {split} node; allowed: at least one in each split")
+        _check(data)
         assert isinstance(config.data, NodeDataOptions) and isinstance(config.task, NodeTask)
         self.data_config = config.data
         self._fingerprints = {
@@ -75,15 +60,15 @@ class NodeClassification:
         """A fresh model of the right width for this data."""
         sizes = {"in_channels": self.in_channels, "out_channels": self.num_classes}
         if self.data.num_relations is not None:
-            if not issubclass(type(settings), AttentionOptions):
-                raise ValueError(
-                    f"{self.dataset} has typed edges; allowed: model.name magna, {settings.name} takes none"
-                )
-            return make_model(settings, **sizes, num_relations=self.data.num_relations)
-        for name in ("relation_channels", "relation_norm"):
-            if name in settings.changes():
-                value = getattr(settings, name)
-                raise ValueError(f"model.{name} is {value!r}, but the edges of {self.dataset} have no types")
+            if not isinstance(settings, AttentionOptions):
+                allowed = f"magna: {self.dataset} has typed edges, and {settings.name} takes none"
+                raise ArgumentError("model.name", settings.name, allowed)
+            sizes["num_relations"] = self.data.num_relations
+        else:
+            for name, value in settings.changes().items():
+                if name in ("relation_channels", "relation_norm"):
+                    allowed = f"the default, as the edges of {self.dataset} have no types"
+                    raise ArgumentError(f"model.{name}", value, allowed)
         return make_model(settings, **sizes)
 
     @property
@@ -92,46 +77,41 @@ class NodeClassification:
 
     @property
     def data_bytes(self) -> int:
-        """What the data takes on the device; the edges are kept sorted by target and by source."""
+        """Size of the data on the device; the edges are stored sorted by target and by source."""
         return self._x.nbytes + 4 * self._edge_index.nbytes
 
-    def notes(self, config: Config) -> tuple[str, ...]:  # noqa: ARG002 (other tasks have notes on settings)
+    def notes(self, _: Config) -> tuple[str, ...]:
         """Notes on the data."""
         return self.data.notes
 
-    def objective(self, settings: NodeTask, model: nn.Module) -> NodeObjective:  # noqa: ARG002 (as other tasks)
+    def objective(self, settings: NodeTask, _: nn.Module) -> NodeObjective:
         """The training of a model."""
         return NodeObjective(self, settings)
 
     @property
     def schema(self) -> dict[str, Any]:
-        """What a run folder keeps: what the model must know of another graph's columns, and which graph this was."""
+        """The columns that another graph must have, and fingerprints of this one, for the run folder."""
         return {**self.data.schema.to_dict(), **self._fingerprints}
-
-    def batches(self, epoch: int = 0, seed: int = 0) -> tuple[Tensor, ...]:
-        """The training nodes, all at once, in every epoch."""
-        return (self._nodes["train"],)
 
     def loss(self, model: Scorer, nodes: Tensor, epoch: int | Tensor = 0, settings: NodeTask | None = None) -> Tensor:
         """Cross-entropy of some training nodes and, where the task asks for it, the consistency of passes.
 
         Args:
-            model: gives the scores of all nodes, other ones at each call where it has dropout; an ensemble
-                those of each member, [M, N, C].
-            nodes: whose labels may be looked at.
-            epoch: how far training has come, for the ramp of the consistency.
-            settings: in place of the task's own; its numbers may be tensors.
+            model: gives the scores of all nodes; an ensemble those of each member, [M, N, C].
+            nodes: nodes whose labels are read.
+            epoch: number of the epoch, for the ramp of the consistency.
+            settings: in place of the task's; its numbers may be tensors.
         """
         settings = settings or self.settings
         compared = isinstance(settings.consistency, Tensor) or settings.consistency > 0
         passes = [self.scores(model) for _ in range(settings.passes if compared else 1)]
         if passes[0].dim() == 2:
             return self._loss(passes, nodes, epoch, settings)
-        # The sum, so that the gradient of a member is what it would be if it were alone.
-        return torch.stack([self._loss(own, nodes, epoch, settings) for own in zip(*passes, strict=True)]).sum()
+        # The sum, so that each member has the gradient that it would have alone.
+        return torch.stack([self._loss(member, nodes, epoch, settings) for member in zip(*passes, strict=True)]).sum()
 
     def _loss(self, passes: Sequence[Tensor], nodes: Tensor, epoch: int | Tensor, settings: NodeTask) -> Tensor:
-        """The loss of one model by its passes, [N, C] each."""
+        """Loss of one model from its passes, [N, C] each."""
         target = self._y[nodes]
         if len(passes) == 1:
             return F.cross_entropy(passes[0][nodes], target)
@@ -142,11 +122,11 @@ class NodeClassification:
         return supervised + settings.consistency * ramp.clamp(max=1) * distance
 
     def scores(self, model: Scorer) -> Tensor:
-        """The scores of the classes for all nodes."""
+        """Scores [N, C] of the classes."""
         return model(self._x, self._edge_index, *self._types)
 
     def labels(self, nodes: Tensor) -> Tensor:
-        """The classes of some nodes."""
+        """Classes of some nodes."""
         return self._y[nodes]
 
     def measure(self, model: Scorer, nodes: Tensor) -> dict[str, Tensor]:
@@ -160,7 +140,7 @@ class NodeClassification:
         return {name: float(value) for name, value in self.measure(model, self.nodes(split)).items()}
 
     def nodes(self, split: str, seed: int | None = None) -> Tensor:
-        """The nodes of `train`, `valid` or `test`; with a seed, of that random split of the same graph."""
+        """Nodes of `train`, `valid` or `test`; with a seed, of that random split of the same graph."""
         if seed is None:
             return self._nodes[split]
         if seed not in self._random:
@@ -170,38 +150,54 @@ class NodeClassification:
 
     @staticmethod
     def score(metrics: dict[str, float]) -> tuple[float, float]:
-        """What selection compares, larger is better: accuracy, and the loss where accuracies are equal."""
+        """The values that selection compares, larger is better: accuracy, then the loss."""
         return metrics["accuracy"], -metrics["loss"]
 
-    def calibrate(self, model: nn.Module) -> dict[str, float]:
-        """What is fitted on validation after training: nothing."""
+    def calibrate(self, _: nn.Module) -> dict[str, float]:
+        """Nothing: no number is fitted after training."""
         return {}
 
 
 @dataclass
 class NodeObjective:
-    """The loss of a model with some settings: one batch an epoch."""
+    """The loss of a model with some settings: one batch an epoch, all training nodes."""
 
     task: NodeClassification
     settings: NodeTask
     num_batches = 1
 
-    def batches(self, epoch: int = 0, seed: int = 0) -> tuple[Tensor, ...]:
-        """The training nodes, all at once, in every epoch."""
-        return self.task.batches(epoch, seed)
+    def batches(self, *_: int) -> tuple[Tensor, ...]:
+        """The batches of an epoch."""
+        return (self.task.nodes("train"),)
 
     def loss(self, model: Scorer, batch: Tensor, epoch: int | Tensor = 0) -> Tensor:
         """Loss of the training nodes."""
         return self.task.loss(model, batch, epoch, self.settings)
 
 
+def _check(data: NodeData) -> None:
+    """Refuse data without features, classes or nodes to learn from."""
+    if data.x is None:
+        raise DataError(data.name, "it has no features", allowed="one column or more of numbers beside id and label")
+    if data.num_classes < 2:
+        fault = "no label" if data.num_classes == 0 else "one label alone"
+        raise DataError(data.name, f"it has {fault}", allowed="nodes of two classes or more")
+    empty = [split for split in ("train", "valid", "test") if data.split(split).numel() == 0]
+    if len(empty) == 3:
+        fault = f"it has {int((data.y >= 0).sum())} labelled nodes in {data.num_classes} classes"
+        allowed = "one or more for validation and for the test beside 60 % of each class, or a column 'split'"
+        raise DataError(data.name, fault, allowed=allowed)
+    if empty:
+        raise DataError(data.name, f"it has no {empty[0]} node", allowed="one or more in each split")
+
+
 def scored(scores: Tensor, target: Tensor) -> dict[str, Tensor]:
-    """Accuracy and loss of the scores of some nodes."""
+    """Accuracy and loss of scores."""
     return {"accuracy": correct(scores, target).double().mean(), "loss": F.cross_entropy(scores, target)}
 
 
 def consistency(passes: Sequence[Tensor], temperature: float | Tensor, confidence: float | Tensor = 0.0) -> Tensor:
-    """How far stochastic passes stand from their sharpened mean (Feng et al. 2020, GRAND).
+    """Distance of stochastic passes from their sharpened mean (Feng et al. 2020, GRAND).
 
     Σ_s ‖p_s − p̄‖² / S with p̄ ∝ m^(1/T), m the mean of the p_s, which gets no gradient; averaged over the nodes where
     some class has at least `confidence` in m (Feng et al. 2022, GRAND+), 0 where there is no such node.

@@ -65,7 +65,7 @@ def test_it_trains(options: dict[str, Any]) -> None:
         for batch in objective.batches(epoch):
             loss = objective.loss(model, batch)
             adam.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             adam.step()
         losses.append(loss.item())
     assert losses[-1] < 0.7 * losses[0]

@@ -57,7 +57,7 @@ def test_it_is_pygs_gat_with_the_same_weights(num_layers: int, out_heads: int) -
 def test_each_dropout_is_drawn_in_training_alone(place: str) -> None:
     x, edge_index = graph()
     torch.manual_seed(0)
-    model = GAT(5, 8, 2, 3, heads=2, **{place: 0.5})  # type: ignore[arg-type]
+    model = GAT(5, 8, 2, 3, heads=2, **{place: 0.5})
     plain = GAT(5, 8, 2, 3, heads=2)
     plain.load_state_dict(model.state_dict())
     torch.testing.assert_close(model.eval()(x, edge_index), plain(x, edge_index))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magna.baselines.nodes.ppr import diffused_graph
-from magna.baselines.saved import Baseline
 from magna.config.options import HUGE, Options, option
 from magna.config.registry import node_model
 from magna.graph import Graph
 from magna.nn.attention import check_size, graph_at_door
 from magna.nn.dropout import Dropout
+from magna.nn.hub import Saved
 from magna.nn.init import fill_linear
 from magna.nn.linear import Linear
 from magna.nn.sparse import SparseRows
@@ -40,7 +40,7 @@ class DiffGCNOptions(Options):
 
 
 @node_model("diff-gcn", DiffGCNOptions)
-class DiffGCN(Baseline):
+class DiffGCN(Saved):
     r"""Graph convolutions with the fixed weights S of :func:`magna.baselines.nodes.ppr.diffused_graph`.
 
     .. math:: H^{(l+1)} = \mathrm{ReLU}\left(S H^{(l)} W + b\right)
@@ -52,10 +52,7 @@ class DiffGCN(Baseline):
         hidden_channels: width of a hidden layer.
         num_layers: number of layers, the output layer included.
         out_channels: number of classes.
-        alpha: teleport probability of PageRank.
-        top_k: entries of PageRank for each node.
-        embed_dropout: on the features.
-        input_dropout: on the hidden states before each further layer.
+        options: the other options of :class:`DiffGCNOptions`.
 
     Shapes: x [N, in_channels], edge_index [2, E] → [N, out_channels].
 
@@ -64,42 +61,18 @@ class DiffGCN(Baseline):
     torch.Size([3, 3])
     """
 
-    BATCHED: ClassVar[frozenset[str]] = frozenset({"embed_dropout", "input_dropout"})
-
     def __init__(
-        self,
-        in_channels: int,
-        hidden_channels: int,
-        num_layers: int,
-        out_channels: int,
-        *,
-        alpha: float = 0.1,
-        top_k: int | None = None,
-        embed_dropout: float = 0.0,
-        input_dropout: float = 0.0,
-        backend: Backend = "auto",
+        self, in_channels: int, hidden_channels: int, num_layers: int, out_channels: int, **options: Any
     ) -> None:
-        super().__init__(
-            in_channels=in_channels,
-            hidden_channels=hidden_channels,
-            num_layers=num_layers,
-            out_channels=out_channels,
-            alpha=alpha,
-            top_k=top_k,
-            embed_dropout=embed_dropout,
-            input_dropout=input_dropout,
-            backend=backend,
-        )
-        sizes = {"in_channels": in_channels, "hidden_channels": hidden_channels, "num_layers": num_layers}
-        for name, size in (sizes | {"out_channels": out_channels, "top_k": top_k}).items():
+        super().__init__()
+        chosen = DiffGCNOptions.from_flat({"hidden_channels": hidden_channels, "num_layers": num_layers, **options})
+        sizes = {"in_channels": in_channels, "out_channels": out_channels}
+        for name, size in sizes.items():
             check_size(name, size)
-        if not 0 < alpha <= 1:
-            raise ValueError(f"alpha is {alpha}; allowed: above 0, up to 1")
-        assert top_k is not None
-        self.in_channels, self.hidden_channels, self.out_channels = in_channels, hidden_channels, out_channels
-        self.alpha, self.top_k, self.backend = alpha, top_k, backend
-        self.embed_dropout = Dropout(embed_dropout, name="embed_dropout", backend=backend)
-        self.input_dropout = Dropout(input_dropout, name="input_dropout", backend=backend)
+        self.options, self.config, backend = chosen, sizes | chosen.applied(), chosen.backend
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.embed_dropout = Dropout(chosen.embed_dropout, backend=backend)
+        self.input_dropout = Dropout(chosen.input_dropout, backend=backend)
         widths = [in_channels] + [hidden_channels] * (num_layers - 1) + [out_channels]
         self.layers = nn.ModuleList(Linear(width, out, bias=False, backend=backend) for width, out in pairwise(widths))
         self.biases = nn.ParameterList(nn.Parameter(torch.empty(size)) for size in widths[1:])
@@ -114,13 +87,14 @@ class DiffGCN(Baseline):
     def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
         """Class scores of each node."""
         graph = graph_at_door(x, edge_index, None, self.in_channels, None)
-        graph, weight = diffused_graph(graph, self.alpha, self.top_k)
+        graph, weight = diffused_graph(graph, self.options.alpha, self.options.top_k)
         weight = weight.to(x.dtype)
-        h = self.embed_dropout(x)
+        h: Any = self.embed_dropout(x)
         for number, (layer, bias) in enumerate(zip(self.layers, self.biases, strict=True)):
             if number > 0:
                 h = self.input_dropout(F.relu(h))
             h = layer(h)[:, None]  # [N, 1, C]
-            h = attention_diffusion(h, weight, graph, K=1, alpha=0.0, backend=self.backend, validate=False)
+            h = attention_diffusion(h, weight, graph, K=1, alpha=0.0, backend=self.options.backend, validate=False)
             h = h.squeeze(1) + bias
-        return h
+        out: Tensor = h
+        return out

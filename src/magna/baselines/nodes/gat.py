@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magna.baselines.saved import Baseline
 from magna.config.options import HUGE, Options, option
 from magna.config.registry import node_model
 from magna.errors import ArgumentError
@@ -17,6 +16,7 @@ from magna.graph import Graph
 from magna.nn.attention import check_size, graph_at_door
 from magna.nn.conv import MAGNAConv
 from magna.nn.dropout import Dropout
+from magna.nn.hub import Saved
 from magna.nn.sparse import SparseRows
 from magna.typing import Backend
 
@@ -43,7 +43,7 @@ class GATOptions(Options):
 
 
 @node_model("gat", GATOptions)
-class GAT(Baseline):
+class GAT(Saved):
     r"""Graph attention network: attention over neighbours alone, heads side by side, ELU between the layers.
 
     .. math:: H^{(l+1)} = \mathrm{ELU}\left(\Vert_m A_m H^{(l)} W_m + b\right), \quad
@@ -56,12 +56,7 @@ class GAT(Baseline):
         hidden_channels: width of a hidden layer, all heads together.
         num_layers: number of layers, the output layer included.
         out_channels: number of classes.
-        heads: attention heads of the hidden layers.
-        out_heads: attention heads of the output layer, averaged.
-        negative_slope: slope of LeakyReLU below zero.
-        embed_dropout: on the features.
-        input_dropout: on the hidden states before each further layer.
-        dropout: on the attention.
+        options: the other options of :class:`GATOptions`.
 
     Shapes: x [N, in_channels], edge_index [2, E] → [N, out_channels].
 
@@ -70,43 +65,20 @@ class GAT(Baseline):
     torch.Size([3, 3])
     """
 
-    BATCHED: ClassVar[frozenset[str]] = frozenset({"negative_slope", "embed_dropout", "input_dropout", "dropout"})
-
     def __init__(
-        self,
-        in_channels: int,
-        hidden_channels: int,
-        num_layers: int,
-        out_channels: int,
-        *,
-        heads: int = 8,
-        out_heads: int = 1,
-        negative_slope: float = 0.2,
-        embed_dropout: float = 0.0,
-        input_dropout: float = 0.0,
-        dropout: float = 0.0,
-        backend: Backend = "auto",
+        self, in_channels: int, hidden_channels: int, num_layers: int, out_channels: int, **options: Any
     ) -> None:
-        super().__init__(
-            in_channels=in_channels,
-            hidden_channels=hidden_channels,
-            num_layers=num_layers,
-            out_channels=out_channels,
-            heads=heads,
-            out_heads=out_heads,
-            negative_slope=negative_slope,
-            embed_dropout=embed_dropout,
-            input_dropout=input_dropout,
-            dropout=dropout,
-            backend=backend,
-        )
-        for name, size in (("num_layers", num_layers), ("out_channels", out_channels), ("out_heads", out_heads)):
+        super().__init__()
+        chosen = GATOptions.from_flat({"hidden_channels": hidden_channels, "num_layers": num_layers, **options})
+        sizes = {"in_channels": in_channels, "out_channels": out_channels}
+        for name, size in sizes.items():
             check_size(name, size)
-        self.in_channels, self.hidden_channels, self.out_channels = in_channels, hidden_channels, out_channels
-        self.embed_dropout = Dropout(embed_dropout, name="embed_dropout", backend=backend)
-        self.input_dropout = Dropout(input_dropout, name="input_dropout", backend=backend)
-        widths = [in_channels] + [hidden_channels] * (num_layers - 1)
-        outputs = [(hidden_channels, heads)] * (num_layers - 1) + [(out_heads * out_channels, out_heads)]
+        self.config = sizes | chosen.applied()
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.embed_dropout = Dropout(chosen.embed_dropout, backend=chosen.backend)
+        self.input_dropout = Dropout(chosen.input_dropout, backend=chosen.backend)
+        hidden, heads = [hidden_channels] * (num_layers - 1), chosen.out_heads
+        outputs = [(width, chosen.heads) for width in hidden] + [(heads * out_channels, heads)]
         self.layers = nn.ModuleList(
             MAGNAConv(
                 width,
@@ -116,17 +88,15 @@ class GAT(Baseline):
                 alpha=0.0,
                 projection="shared",
                 tanh=False,
-                negative_slope=negative_slope,
-                dropout=dropout,
+                negative_slope=chosen.negative_slope,
+                dropout=chosen.dropout,
                 out_projection=False,
-                backend=backend,
+                backend=chosen.backend,
             )
-            for width, (out, heads) in zip(widths, outputs, strict=True)
+            for width, (out, heads) in zip([in_channels, *hidden], outputs, strict=True)
         )
         # Not part of the layers, as the bias of the last one follows the mean of its heads.
-        self.biases = nn.ParameterList(
-            nn.Parameter(torch.zeros(size)) for size in [hidden_channels] * (num_layers - 1) + [out_channels]
-        )
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size in [*hidden, out_channels])
 
     def reset_parameters(self) -> None:
         for layer, bias in zip(self.layers, self.biases, strict=True):
@@ -137,10 +107,10 @@ class GAT(Baseline):
     def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
         """Class scores of each node."""
         graph = graph_at_door(x, edge_index, None, self.in_channels, None)
-        h: Tensor | SparseRows = self.embed_dropout(x)
+        h = self.embed_dropout(x)
         *hidden, last = zip(self.layers, self.biases, strict=True)
         for layer, bias in hidden:
             h = self.input_dropout(F.elu(layer(h, graph) + bias))
         layer, bias = last
-        heads: Tensor = layer(h, graph).unflatten(1, (-1, self.out_channels))
-        return heads.mean(1) + bias
+        out: Tensor = layer(h, graph).unflatten(1, (-1, self.out_channels)).mean(1) + bias
+        return out
