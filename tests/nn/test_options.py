@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import make_dataclass
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+import magna
 from magna.config.layers import BlockOptions, ConvOptions, ConvSettings, EncoderOptions, MAGNAOptions
-from magna.config.options import option
 from magna.nn import MAGNA, MAGNABlock, MAGNAConv
-from magna.nn import conv as conv_module
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,28 +27,62 @@ def test_options_come_as_one_object_flat_or_both() -> None:
         MAGNAConv(4, 8, options=BlockOptions())
 
 
-def test_a_typo_names_the_nearest_option() -> None:
-    with pytest.raises(ValueError, match="option is 'feature_droput'; did you mean 'feature_dropout'"):
-        MAGNA(4, 8, 1, feature_droput=0.5)
-    with pytest.raises(ValueError, match="option is 'attention_dropout'; allowed: dropout, its new name"):
-        MAGNABlock(4, 8, attention_dropout=0.5)
-
-
 def test_the_defaults_of_the_signature_are_those_of_the_options() -> None:
     assert MAGNAConv(4, 8).options == ConvSettings()
     assert MAGNABlock(4, 8).options == BlockOptions()
     assert MAGNA(4, 8, 1).config == MAGNA(4, 8, 1, options=EncoderOptions()).config
 
 
-def test_a_new_field_is_an_option_of_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A class with one field more is all that changes; the layer hands the value on."""
-    field = ("sharpness", float, option(2.0, "Exponent of the attention.", above=0))
-    wider: Any = make_dataclass("ConvSettings", [field], bases=(ConvSettings,), frozen=True, kw_only=True)
-    monkeypatch.setattr(conv_module, "ConvSettings", wider)
-    assert MAGNAConv(4, 8).options.sharpness == 2.0  # type: ignore[attr-defined]
-    assert MAGNAConv(4, 8, sharpness=3.0).options.sharpness == 3.0  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match=r"sharpness is -1\.0; allowed: above 0"):
-        MAGNAConv(4, 8, sharpness=-1.0)
+# Every reader of an option gets the value 3 for it; a line for each says what came of it.
+READERS = """
+import sys
+from magna import MAGNA, MAGNABlock, MAGNAConv
+from magna.config.schema import Config
+from tools.settings import settings_table
+
+name = sys.argv[1]
+value = {name: 3.0}
+readers = {
+    "layer": lambda: getattr(MAGNAConv(4, 8, **value).options, name),
+    "block": lambda: getattr(MAGNABlock(4, 8, **value).options, name),
+    "model": lambda: MAGNA(4, 8, 1, **value).config[name],
+    "--set": lambda: getattr(Config().with_values([f"model.{name}=3"]).model, name),
+    "search": lambda: Config.from_dict({"search": {f"model.{name}": [3]}}).search[f"model.{name}"][0],
+    "page": lambda: {row[0]: 3.0 for row in settings_table("model").rows}[f"`model.{name}`"],
+}
+for reader, read in readers.items():
+    try:
+        print(reader, read())
+    except (AttributeError, KeyError, ValueError):
+        print(reader, "fails")
+"""
+SCALE = re.compile(r'    score_scale: float = option\((?:[^"]|"[^"]*")*?\)\n')
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "outcome"),
+    [
+        ("score_scale", "", "fails"),
+        ("sharpness", r'\g<0>    sharpness: float = option(2.0, "Exponent of the attention.", above=0)\n', "3.0"),
+    ],
+    ids=["deleted", "added"],
+)
+def test_one_file_decides_which_options_every_reader_has(tmp_path: Path, name: str, field: str, outcome: str) -> None:
+    """The package with one changed file, `config/layers.py`; every other file is a link."""
+    package = Path(magna.__file__).parent
+    (tmp_path / "magna" / "config").mkdir(parents=True)
+    for folder in (".", "config"):
+        for path in (package / folder).iterdir():
+            if not (tmp_path / "magna" / folder / path.name).exists():
+                (tmp_path / "magna" / folder / path.name).symlink_to(path)
+    layers = tmp_path / "magna" / "config" / "layers.py"
+    text, changes = SCALE.subn(field, layers.read_text())
+    layers.unlink()
+    layers.write_text(text)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT)))}
+    done = subprocess.run([sys.executable, "-c", READERS, name], env=environment, capture_output=True, text=True)
+    outcomes = dict(line.split() for line in done.stdout.splitlines())
+    assert changes == 1 and outcomes == dict.fromkeys(["layer", "block", "model", "--set", "search", "page"], outcome)
 
 
 def test_no_module_of_the_layers_retypes_an_option() -> None:
@@ -63,7 +97,4 @@ def test_the_page_of_switches_names_options_that_exist() -> None:
     page = (ROOT / "docs" / "switches.md").read_text()
     rows = [line.split("|") for line in page.splitlines() if re.match(r"\| [^|]+\| `", line)]
     named = {name for row in rows if len(row) > 5 for name in re.findall(r"`(\w+)`", row[2])}
-    assert len(named) > 25
-    assert named <= MAGNAOptions.options().keys()
-    for file, test in re.findall(r"(test_\w+\.py)::(test_\w+)", page):
-        assert f"def {test}(" in (ROOT / "tests" / "nn" / file).read_text(), test
+    assert len(named) > 25 and named <= MAGNAOptions.options().keys()

@@ -33,6 +33,12 @@ _DIFFUSION = Needs("diffusion", _diffuses)
 _TRUNCATED = Needs("mode 'truncated'", lambda o: o.mode == "truncated" and _diffuses(o))
 _EXACT = Needs("mode 'exact'", lambda o: o.mode == "exact" and _diffuses(o))
 _FEED_FORWARD = Needs("feed_forward", lambda o: o.feed_forward)
+_EDGE_DROPOUT = Needs("edge_dropout above 0", lambda o: o.edge_dropout > 0)
+
+
+def _rate(help: str, **info: Any) -> Any:
+    """An option that is the rate of a dropout."""
+    return option(0.0, help, low=0, below=1, per_trial=True, **info)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +65,6 @@ class LayerOptions(Options):
                 settings.check_need(name)
         return settings
 
-    def flat(self) -> dict[str, Any]:
-        """The values of all options that the others leave in force."""
-        needs = {name: info.needs for name, info in self.options().items()}
-        return {name: getattr(self, name) for name, need in needs.items() if need is None or need.holds(self)}
-
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionOptions(LayerOptions):
@@ -87,7 +88,7 @@ class AttentionOptions(LayerOptions):
         None, "Width of a relation's embedding; none: the width of the features.", low=1, high=HUGE
     )
     relation_embedding: bool = option(
-        True, "Own an embedding for each relation; false: it comes with each call.", in_recipes=False
+        True, "Learn an embedding for each relation; false: it comes with each call.", in_recipes=False
     )
     relation_norm: Norm = option("none", "Norm on the relation embeddings.")
     init: Init = option("glorot", "Starting values: plain Glorot, or those of the authors' code.")
@@ -114,15 +115,9 @@ class DiffusionOptions(LayerOptions):
 class DropoutOptions(LayerOptions):
     """Dropout inside the convolution."""
 
-    feature_dropout: float = option(0.0, "Dropout on the features after each hop.", low=0, below=1, per_trial=True)
-    edge_dropout: float = option(
-        0.0, "Probability of leaving an edge out of the softmax; self-loops stay.", low=0, below=1, per_trial=True
-    )
-    edge_pairs: bool = option(
-        True,
-        "Edges between the same two nodes are left out together.",
-        needs=Needs("edge_dropout above 0", lambda o: o.edge_dropout > 0),
-    )
+    feature_dropout: float = _rate("Dropout on the features after each hop.")
+    edge_dropout: float = _rate("Probability of leaving an edge out of the softmax; self-loops stay.")
+    edge_pairs: bool = option(True, "Edges between the same two nodes are left out together.", needs=_EDGE_DROPOUT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,14 +147,7 @@ class NamedOptions(LayerOptions):
         per_trial=True,
         needs=_DIFFUSION,
     )
-    dropout: float = option(
-        0.0,
-        "Dropout on the attention, drawn anew for each hop.",
-        low=0,
-        below=1,
-        per_trial=True,
-        was=("attention_dropout",),
-    )
+    dropout: float = _rate("Dropout on the attention, drawn anew for each hop.", was=("attention_dropout",))
     add_self_loops: bool = option(
         False, "Add a loop to each node that has none, as an extra relation where edges are typed.", in_recipes=False
     )
@@ -196,26 +184,13 @@ class BlockOptions(ConvSettings):
         4, "Inner width of the feed-forward network over the block's.", low=1, high=1024, needs=_FEED_FORWARD
     )
     diffusion: bool = option(True, "Diffuse the attention; false: one hop of it, without teleport.")
-    input_dropout: float = option(
-        0.0, "Dropout on the normed features, before the attention.", low=0, below=1, per_trial=True
+    input_dropout: float = _rate("Dropout on the normed features, before the attention.")
+    output_dropout: float = _rate("Dropout on the output of the attention, before the residual is added.")
+    residual_dropout: float = _rate(
+        "Dropout on the residual, before its matrix.", needs=Needs("residual", lambda o: o.residual)
     )
-    output_dropout: float = option(
-        0.0, "Dropout on the output of the attention, before the residual is added.", low=0, below=1, per_trial=True
-    )
-    residual_dropout: float = option(
-        0.0,
-        "Dropout on the residual, before its matrix.",
-        low=0,
-        below=1,
-        per_trial=True,
-        needs=Needs("residual", lambda o: o.residual),
-    )
-    ffn_dropout: float = option(
-        0.0, "Dropout inside the feed-forward network.", low=0, below=1, per_trial=True, needs=_FEED_FORWARD
-    )
-    ffn_output_dropout: float = option(
-        0.0, "Dropout on the output of the feed-forward network.", low=0, below=1, per_trial=True, needs=_FEED_FORWARD
-    )
+    ffn_dropout: float = _rate("Dropout inside the feed-forward network.", needs=_FEED_FORWARD)
+    ffn_output_dropout: float = _rate("Dropout on the output of the feed-forward network.", needs=_FEED_FORWARD)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,24 +198,13 @@ class EncoderOptions(BlockOptions):
     """Every option of :class:`magna.MAGNA`: input projection, output head, dropouts around, and those of its blocks."""
 
     input_projection: bool | int = option(
-        True,
-        "true: a linear layer to the blocks' width first; a number: to that width; false: none.",
-        low=1,
-        high=HUGE,
+        True, "true: a linear layer to the blocks' width first; a number: to that width; false: none.", low=1, high=HUGE
     )
     final_norm: Norm = option("none", "Norm on the last hidden states.")
-    node_dropout: float = option(0.0, "Dropout of whole rows of the features.", low=0, below=1, per_trial=True)
-    embed_dropout: float = option(
-        0.0, "Dropout on the features, before the input projection.", low=0, below=1, per_trial=True
-    )
-    classifier_dropout: float = option(
-        0.0, "Dropout on the last hidden states, before the output head.", low=0, below=1, per_trial=True
-    )
-    edge_dropout_shared: bool = option(
-        False,
-        "All blocks leave out the same edges.",
-        needs=Needs("edge_dropout above 0", lambda o: o.edge_dropout > 0),
-    )
+    node_dropout: float = _rate("Dropout of whole rows of the features.")
+    embed_dropout: float = _rate("Dropout on the features, before the input projection.")
+    classifier_dropout: float = _rate("Dropout on the last hidden states, before the output head.")
+    edge_dropout_shared: bool = option(False, "All blocks leave out the same edges.", needs=_EDGE_DROPOUT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,14 +223,10 @@ class MAGNAOptions(EncoderOptions):
             return
         if self.head_form == "split" and self.hidden_channels % self.heads:
             raise ArgumentError("heads", self.heads, f"divisors of hidden_channels, {self.hidden_channels}")
-        if (
-            self.head_form == "full"
-            and not self.out_projection
-            and (self.heads > 1 or self.input_projection is not True)
-        ):
-            raise ArgumentError(
-                "out_projection", False, "true with head_form 'full', but for one head behind an input projection"
-            )
+        if self.head_form == "full" and not self.out_projection:
+            if self.heads > 1 or self.input_projection is not True:
+                allowed = "true with head_form 'full', but for one head behind an input projection"
+                raise ArgumentError("out_projection", False, allowed)
 
 
 _ENCODER = {"heads", *EncoderOptions.options()}

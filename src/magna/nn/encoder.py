@@ -74,7 +74,7 @@ class MAGNA(Saved):
             raise ArgumentError("classifier_dropout", options.classifier_dropout, "0 without out_channels")
         sizes |= {"num_layers": num_layers, "out_channels": out_channels, "heads": heads}
         # With all values, so that config.json is complete whatever the defaults of a later version are.
-        self.config: dict[str, Any] = sizes | {"num_relations": num_relations} | options.flat()
+        self.config: dict[str, Any] = sizes | {"num_relations": num_relations} | options.applied()
         self.in_channels, self.hidden_channels, self.out_channels = in_channels, hidden_channels, out_channels
         self.num_relations = num_relations
 
@@ -107,12 +107,6 @@ class MAGNA(Saved):
             if options.relation_embedding:
                 self.relation_table = nn.Parameter(torch.empty(self.num_relations + options.add_self_loops, channels))
         return options.part(BlockOptions, relation_embedding=False, relation_channels=channels)
-
-    @classmethod
-    def defaults(cls) -> dict[str, Any]:
-        """Every option of the model with its default."""
-        options = {name: getattr(MAGNAOptions, name) for name in ("heads", *EncoderOptions.options())}
-        return options | {"num_relations": None}
 
     def reset_parameters(self) -> None:
         init = self.options.init
