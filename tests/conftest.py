@@ -1,4 +1,4 @@
-"""Fixtures: the same chance for every test, each backend where it can run, and a record of which one ran."""
+"""Fixtures: a fixed seed for every test, each backend where it can run, and counts of kernel calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-# Triton's own interpreter runs the kernels on the CPU; it must be asked for before triton is imported.
+# Triton's interpreter runs the kernels on the CPU; the variable must be set before triton is imported.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -20,13 +20,13 @@ from tests.support.running import device_of, interpreted
 
 
 @pytest.fixture(autouse=True)
-def same_chance() -> None:
+def fixed_seed() -> None:
     """Give every test the same random numbers, whatever ran before it."""
     torch.manual_seed(0)
     random.seed(0)
 
 
-def _where_it_runs(backend: str) -> str:
+def _or_skip(backend: str) -> str:
     reason = why_not(backend, device_of(backend))
     if reason is not None:
         pytest.skip(f"{backend}: {reason}")
@@ -39,13 +39,13 @@ FUSED = [pytest.param(name, marks=pytest.mark.slow) if interpreted(name) else na
 @pytest.fixture(params=["reference", *FUSED])
 def backend(request: pytest.FixtureRequest) -> str:
     """Every backend."""
-    return _where_it_runs(request.param)
+    return _or_skip(request.param)
 
 
 @pytest.fixture(params=FUSED)
 def fused(request: pytest.FixtureRequest) -> str:
     """Every backend but the reference."""
-    return _where_it_runs(request.param)
+    return _or_skip(request.param)
 
 
 @pytest.fixture

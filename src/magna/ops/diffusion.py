@@ -1,4 +1,4 @@
-"""Attention diffusion (Eqs. 3 to 5): its front door, its op over the kernels of a backend, and its gradient."""
+"""Attention diffusion (Eqs. 3 to 5): the checked function, its op over the kernels of a backend, and its gradient."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def attention_diffusion(
     backend: Backend = "auto",
     validate: bool = True,
 ) -> Tensor:
-    r"""Attention diffusion (Eq. 3 to 5): every node attends to nodes many hops away, at a cost linear in the edges.
+    r"""Attention diffusion (Eqs. 3 to 5): every node attends to nodes many hops away, at a cost linear in the edges.
 
     `mode="truncated"`, as trained in the paper: Z ← (1 − α) A Z + α Z_0, K times, starting from Z_0 = x. With `theta`
-    instead of `alpha` any weights: Σ_k θ_k A^k x (Eq. 3).
+    in place of `alpha`, any weights: Σ_k θ_k A^k x (Eq. 3).
 
     `mode="exact"`: the Z that solves (I − (1 − α) A) Z = α x, to `tolerance` relative to the largest entry of each
     column of x; the gradient solves the adjoint system, so memory does not depend on the number of iterations. The rows
-    of A must sum to at most 1, as a softmax's do. This is another model than a truncated one with small K: see
+    of A must sum to at most 1, as a softmax's do. A truncated model with small K is another model: see
     `truncation_error`.
 
-    A node without in-edges has an empty row in A: it gets α x from its own teleport alone.
+    A node without in-edges has an empty row in A: it gets only its teleport.
 
     Args:
         x: features per node and head, float64, float32 or bfloat16.
@@ -136,7 +136,7 @@ def _hop_weights(
 
 
 def interval(memory: Memory, K: int, state: int, device: torch.device) -> int:
-    """Hops between the states that are kept for the backward pass: 1 keeps all, 0 none. A state has `state` bytes."""
+    """Hops between the states, of `state` bytes each, that wait for the backward pass: 1 keeps all, 0 none."""
     if memory == "save" or (memory == "auto" and _fit((K - 1) * state, device)):
         return 1
     return spacing(K) if _fit(states_at_once(K) * state, device) else 0
@@ -179,9 +179,7 @@ def diffuse_op(
     every: int,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
-    """Σ_k θ_k A^k x, and every `every`-th of the states Z_1 .. Z_{K-1} for the backward pass; the rate of features is
-    [H], or [K, H] where each hop has its own.
-    """
+    """Σ_k θ_k A^k x, and every `every`-th of the states Z_1 .. Z_{K-1}; `feature_rate` is [H], or [K, H] by hop."""
     g, fused = unpack(graph, sizes), kernels(backend)
     K = theta.size(1) - 1
     draw = Draw(seed, attention_rate, feature_rate, x.size(1), x.size(2))
@@ -218,7 +216,7 @@ def diffuse_backward_op(
     theta_grad: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients to x, attention and theta from the states that `diffuse` gave; without any, slice by slice."""
+    """Gradients to x, attention and theta from the states of `diffuse`; without states, slice by slice."""
     g, fused = unpack(graph, sizes), kernels(backend)
     weights, grad = theta.t().contiguous(), grad.contiguous()
     grad_theta = torch.zeros_like(weights) if theta_grad else None

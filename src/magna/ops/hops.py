@@ -1,4 +1,4 @@
-"""K hops forward and back on a backend's kernels, and the states that are computed again."""
+"""K hops forward and back on a backend's kernels, with recomputed states."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CACHE_LINE = 64  # bytes
 
 
 def spacing(K: int) -> int:
-    """Hops between two checkpoints, about √K, for the fewest states: the checkpoints and those between two of them.
+    """Hops between two checkpoints, about √K, so that checkpoints and the states between two of them are fewest.
 
     >>> [spacing(K) for K in (1, 2, 8, 16, 32, 64)]
     [1, 2, 3, 4, 6, 8]
@@ -27,7 +27,7 @@ def spacing(K: int) -> int:
 
 
 def slices(size: int, least: int) -> list[slice]:
-    """Even parts of at least `least` and less than twice as much; all in one where there is less.
+    """Even parts of at least `least` and less than twice as much; one part if `size` is less.
 
     >>> [part.stop for part in slices(8, 3)], [part.stop for part in slices(2, 3)]
     ([4, 8], [2])
@@ -57,7 +57,7 @@ class HopWalk(NamedTuple):
         return len(self.theta) - 1
 
     def over(self, segments: Segments) -> HopWalk:
-        """The same hops, with what their backend prepares of the draw for walks over the segments."""
+        """The same hops, with the attention dropout that their backend draws ahead for walks over the segments."""
         if self.draw.attention_rate is None:
             return self
         words = self.backend.attention_kept(self.draw, self.K, segments)
@@ -125,11 +125,11 @@ class HopWalk(NamedTuple):
         first_part: bool = True,
         last_part: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """Gradients to x and to the attention. T_0 is the incoming gradient, T_m = Aᵀ T_{m-1}; grad x = Σ_m θ_m T_m and
-        ∂A_ji = Σ_k ⟨T_{K-1-k}[j], Z_k[i]⟩; both need T of the same neighbours, so one walk over the out-edges serves
-        both.
+        """Gradients to x and to the attention.
 
-        ∂A adds up in `sums`, in source order; the last hop of the last part brings it into the caller's order.
+        T_0 is the incoming gradient and T_m = Aᵀ T_{m-1}; grad x = Σ_m θ_m T_m and ∂A_ji = Σ_k ⟨T_{K-1-k}[j], Z_k[i]⟩.
+        Both read T of the same neighbours in one walk over the out-edges. ∂A adds up in `sums`, in source order; the
+        last hop of the last part reorders it as the caller's edges.
         """
         K, x, grad_attention = self.K, self.x, sums
         if self.draw.feature_rate is not None:

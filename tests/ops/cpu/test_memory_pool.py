@@ -59,8 +59,7 @@ def test_tensors_of_one_size_share_a_block(size: int) -> None:
 
 
 def test_much_larger_blocks_do_not_serve(pool: Pool) -> None:
-    del_me = pool.empty((LARGE,), torch.float32)
-    del del_me
+    pool.empty((LARGE,), torch.float32)
     small = pool.empty((LARGE // 4,), torch.float32)
     assert len(pool.free) == 1 and small.numel() == LARGE // 4
 
@@ -88,7 +87,7 @@ def test_a_tensor_freed_inside_the_lock_comes_back(pool: Pool) -> None:
 
 
 def test_no_python_runs_when_a_tensor_is_freed(pool: Pool) -> None:
-    """What is raised there, an interrupt above all, would be lost."""
+    """An exception raised there, such as an interrupt, would be lost."""
     tensors = [pool.empty((LARGE,), torch.uint8)]
     called: list[str] = []
     sys.setprofile(lambda frame, event, argument: called.append(event))

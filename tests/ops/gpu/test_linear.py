@@ -18,7 +18,7 @@ from magna.ops.backend.registry import choose, why_not
 from magna.ops.checks import Rate
 from magna.ops.gpu.linear import linear_op
 from magna.ops.gpu.norm import layer_norm_op
-from magna.ops.gpu.table import _TableAndRows, lookup_op
+from magna.ops.gpu.table import lookup_op
 from magna.typing import Backend
 
 DEVICE = device_of("triton")
@@ -29,8 +29,6 @@ pytestmark = [
     pytest.mark.skipif(REASON is not None, reason=str(REASON)),
 ]
 SHAPES = [(0, 3), (1, 1), (1, 5), (7, 8), (3, 513), (37, 130), (1031, 2)]
-
-table_and_rows: Callable[..., tuple[Tensor, Tensor]] = _TableAndRows.apply
 
 
 def tensors(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -97,12 +95,12 @@ def test_norm_under_dropout(shape: tuple[int, ...], adds: bool) -> None:
 
 
 def alike(actual: Results, expected: Results) -> None:
-    """Bit for bit, but on a GPU, which adds the product with dropout's factor without rounding it first."""
+    """Compare bits, but not on a GPU, which adds the product with dropout's factor without rounding it first."""
     (same_bits if interpreted("triton") else same)(actual, expected)
 
 
 def norm_of_dropped(backend: Backend, together: bool, p: Rate = 0.0, unbiased: bool = False) -> Callable[..., Any]:
-    """The norm of dropout(x), or of that and what is added, as one call or as two."""
+    """The norm of dropout(x), or of its sum with another input, as one call or as two."""
 
     def function(x: Tensor, *rest: Tensor, x_p: Rate = 0.4) -> tuple[Tensor, ...]:
         *added, weight, bias = rest
@@ -111,7 +109,7 @@ def norm_of_dropped(backend: Backend, together: bool, p: Rate = 0.0, unbiased: b
         factors = x, added[0] if added else None, weight, bias, 1e-3
         drawn: dict[str, Any] = {"x_p": x_p, "x_seed": 5, "p": p, "seed": 7}
         both = add_norm(*factors, unbiased=unbiased, backend=backend, validate=False, **drawn)
-        # Of x alone the sum is x: apart, its gradients meet outside, with a rounding of their own.
+        # Of x alone the sum is x: in two calls, its gradients meet outside, with one more rounding.
         return both if added else both[1:]
 
     return function
@@ -120,7 +118,7 @@ def norm_of_dropped(backend: Backend, together: bool, p: Rate = 0.0, unbiased: b
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("adds", [True, False], ids=["added", "alone"])
 @pytest.mark.parametrize("shape", [(0, 3), (1, 5), (9, 130), (2, 3, 4)])
-def test_norm_of_what_dropout_leaves(shape: tuple[int, ...], adds: bool, dtype: torch.dtype) -> None:
+def test_norm_of_dropped_features(shape: tuple[int, ...], adds: bool, dtype: torch.dtype) -> None:
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     features = tensors(*([shape] * (1 + adds)), dtype=dtype)
     factors = *features, *tensors(shape[-1:], shape[-1:], dtype=wide)
@@ -131,14 +129,14 @@ def test_norm_of_what_dropout_leaves(shape: tuple[int, ...], adds: bool, dtype: 
             alike(with_grads(together, *factors), with_grads(apart, *factors))
 
 
-def test_norm_of_what_dropout_leaves_in_mixed_types() -> None:
+def test_norm_of_dropped_features_in_mixed_types() -> None:
     x, added, weight, bias = tensors((9, 6), (9, 6), (6,), (6,), dtype=torch.float32)
     factors = x.bfloat16(), added, weight, bias
     same_bits(*(with_grads(norm_of_dropped("triton", together), *factors) for together in (True, False)))
 
 
 @pytest.mark.parametrize("axes", [(0, 0, 0, None, 0), (None, 1, None, 0, 0), (0, None, 0, None, None)])
-def test_norm_of_what_the_dropout_of_each_trial_leaves(axes: tuple[int | None, ...]) -> None:
+def test_norm_of_dropped_features_of_each_trial(axes: tuple[int | None, ...]) -> None:
     p: Rate = torch.tensor([0.1, 0.5, 0.8], device=DEVICE) if axes[0] == 0 else 0.5
     factors = [
         t if axis is None else torch.stack([t, t + 1, t.flip(0)], axis)
@@ -165,7 +163,7 @@ def test_draws_of_more_entries_than_32_bits_count(monkeypatch: pytest.MonkeyPatc
         same_bits(with_grads(norm_of_dropped("triton", together, p=0.3), *factors), same_as)
 
 
-def test_the_seed_of_a_norm_under_dropout_is_asked_for() -> None:
+def test_a_norm_under_dropout_needs_a_seed() -> None:
     x, weight, bias = tensors((2, 3), (3,), (3,))
     with pytest.raises(ValueError, match=r"seed is None; allowed: .*, as x_p is above 0"):
         add_norm(x, None, weight, bias, x_p=0.5, backend="triton")
@@ -211,7 +209,7 @@ def test_norm_of_which_one_result_is_used(used: int, drops: bool) -> None:
         torch.testing.assert_close(ours.grad, theirs.grad)
 
 
-def test_the_gradients_of_a_norm_and_of_what_it_is_of_meet_in_one_pass() -> None:
+def test_the_gradients_of_a_norm_and_of_its_input_meet_in_one_pass() -> None:
     x, weight, bias = (t.requires_grad_() for t in tensors((7, 5), (5,), (5,)))
     total, normed = add_norm(x * 1, None, weight, bias, backend="triton")
     passes = [part.grad_fn.next_functions[0][0] for part in (total, normed) if part.grad_fn is not None]
@@ -271,7 +269,7 @@ def test_feed_forward_of_each_trial() -> None:
 
 
 def layers_of(backend: Backend, joined: int) -> Callable[..., tuple[Tensor, ...]]:
-    """The first few weights side by side, each of the others by itself."""
+    """The first `joined` weights as one group, each other weight as a group."""
     return lambda x, *ws: tuple(linears(x, [ws[:joined], *([w] for w in ws[joined:])], backend=backend))
 
 
@@ -302,14 +300,14 @@ def test_several_layers_of_each_trial(axes: tuple[int | None, ...], joined: int)
     same(ours, theirs)
 
 
-def test_relu_lets_nan_through_and_nothing_at_zero() -> None:
+def test_relu_passes_nan_and_has_no_gradient_at_zero() -> None:
     x = torch.tensor([[0.0], [-1.0], [1.0], [torch.nan]], dtype=torch.float64, device=DEVICE)
     for factors in ([x, torch.ones_like(x[:1])], [x, torch.ones_like(x[:1]), torch.zeros_like(x[0])]):
         actual, expected = (with_grads(linear_of(b, relu=True), *factors) for b in ("triton", "reference"))
         same({"x": actual["gradient 0"]}, {"x": expected["gradient 0"]}, equal_nan=True)
 
 
-def test_linear_of_features_that_learn_nothing() -> None:
+def test_linear_of_features_without_gradient() -> None:
     x, weight, bias = tensors((5, 3), (4, 3), (4,))
     weight.requires_grad_()
     linear(x, weight, bias, relu=True, backend="triton").sum().backward()
@@ -337,7 +335,7 @@ def test_error_budget(dtype: torch.dtype) -> None:
         within_budget(actual, torchs, with_grads(plain, *(t.double() for t in low)))
 
 
-def test_the_norm_keeps_its_digits_far_from_zero() -> None:
+def test_the_norm_is_precise_far_from_zero() -> None:
     x = (uniform(50, 33, seed=0) + 1000).to(DEVICE)
     ones, zeros = torch.ones(33, device=DEVICE), torch.zeros(33, device=DEVICE)
     expected = add_norm(x, None, ones.double(), zeros.double(), backend="reference")[1]
@@ -363,7 +361,7 @@ def test_the_weights_gradient_is_not_rounded() -> None:
         assert not torch.equal(actual[name], actual[name].bfloat16().float())
 
 
-def test_weights_that_were_rounded_at_once() -> None:
+def test_weights_rounded_at_once() -> None:
     factors = tensors((7, 8), (16, 8), (16,), (8, 16), (8,), (4, 8), dtype=torch.float32)
 
     def layers(x: Tensor, first: Tensor, bias: Tensor, second: Tensor, second_bias: Tensor, third: Tensor) -> Tensor:
@@ -374,7 +372,7 @@ def test_weights_that_were_rounded_at_once() -> None:
     def together(x: Tensor, *weights: Tensor) -> Tensor:
         with rounded_at_once(weights, torch.bfloat16):
             for weight in weights:
-                weight.data.zero_()  # nobody looks at it any more
+                weight.data.zero_()  # the rounded copy serves
             return layers(x, *weights)
 
     same_bits(with_grads(together, *factors, autocast=True), with_grads(layers, *factors, autocast=True))
@@ -389,7 +387,7 @@ def test_weights_that_were_rounded_at_once() -> None:
 @pytest.mark.parametrize("relu", [True, False], ids=["relu", "plain"])
 @pytest.mark.parametrize("rows", [0, 1, 7, 256, 257])
 def test_linear_of_odd_width_in_bfloat16(rows: int, relu: bool) -> None:
-    """Many rows are padded; of few the weight is multiplied as it is, and so as it was rounded."""
+    """Many rows are padded; with few rows the rounded weight is multiplied as it is."""
     x, weight, bias = tensors((rows, 5), (3, 5), (3,), dtype=torch.float32)
     low = [x.bfloat16(), weight.bfloat16().float(), bias.bfloat16().float()]
     ours, plain = linear_of("triton", relu=relu), linear_of("reference", relu=relu)
@@ -492,7 +490,7 @@ def test_compiles_in_one_graph() -> None:
     same(with_grads(torch.compile(layer, fullgraph=True, backend="aot_eager"), *factors), expected)
 
 
-def test_the_plain_ops_serve_on_the_cpu() -> None:
+def test_the_cpu_takes_torchs_ops() -> None:
     if choose("auto", torch.device("cpu")) == "triton":
         pytest.skip("Triton is what auto takes")
     x, weight, bias = (t.cpu() for t in tensors((4, 4), (4, 4), (4,)))

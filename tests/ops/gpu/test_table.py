@@ -60,12 +60,12 @@ def test_the_gradient_of_rows(kind: str, width: int, counted: bool, monkeypatch:
     torch.testing.assert_close(lookup_backward_op(grad, index, None, 31), expected)
     remaining = whole.clone()
     torch.testing.assert_close(lookup_backward_op(grad, index, whole, 31), expected + whole)
-    assert torch.equal(whole, remaining)  # it may be somebody else's
+    assert torch.equal(whole, remaining)  # autograd may share it
 
 
 @pytest.mark.parametrize("kind", ["none", "a few often"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_the_gradient_of_rows_that_nobody_took(dtype: torch.dtype, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gradient_of_rows_not_looked_up(dtype: torch.dtype, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("magna.ops.gpu.table._FEW_ROWS", 0)
     index = _positions(kind, 31)
     grad, whole = tensors((len(index), 5), (5, 31), dtype=dtype)
@@ -113,7 +113,7 @@ def test_a_table_and_rows_of_which_one_is_used(used: int) -> None:
 
 
 def test_the_gradient_of_a_table_may_be_shared() -> None:
-    """A sum hands one gradient to both sides: what is added for the rows is not seen on the other one."""
+    """A sum hands one gradient to both sides; adding that of the rows must not change the other side's."""
     index = torch.tensor([2, 0, 2], device=DEVICE)
     factors = tensors((5, 3), (5, 3))
 

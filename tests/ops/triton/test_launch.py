@@ -1,4 +1,4 @@
-"""Kernels that remember what they were compiled to: what counts as the same kind of variable, and what does not."""
+"""Bound kernels: which variables share a compiled kernel, and which do not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from magna.ops.triton.launch import Bound, bound
 
 
 class Compiled:
-    """What `triton.jit` would have compiled; remembers its launches."""
+    """A stand-in for a compiled kernel that remembers its launches."""
 
     def __init__(self) -> None:
         self.launches: list[tuple[Any, ...]] = []
@@ -23,7 +23,7 @@ class Compiled:
 
 
 class Function:
-    """A kernel of the signature (x, y, size, A, B), A and B constants; counts how often it was compiled."""
+    """A kernel (x, y, size, A, B) with the constants A and B that remembers its compilations."""
 
     def __init__(self) -> None:
         names = ["x", "y", "size", "A", "B"]
@@ -45,7 +45,7 @@ def function(monkeypatch: pytest.MonkeyPatch) -> Function:
     return Function()
 
 
-def test_a_second_launch_goes_to_what_was_compiled(function: Function) -> None:
+def test_a_second_launch_takes_the_compiled_kernel(function: Function) -> None:
     kernel, x = Bound(function, B=2, A=1, num_warps=4), torch.zeros(64)
     kernel[(3,)](x, None, 5)
     assert len(function.compiled) == 1 and not function.compiled[0].launches
@@ -56,7 +56,7 @@ def test_a_second_launch_goes_to_what_was_compiled(function: Function) -> None:
     assert function.compiled[0].launches == [((7, 2, 1), other, None, 6, 1, 2)]
 
 
-def test_other_kinds_of_variables_are_compiled_for(function: Function) -> None:
+def test_other_kinds_of_variables_compile_anew(function: Function) -> None:
     kernel = Bound(function, B=2, A=1, num_warps=4)
     for other in ((torch.zeros(64), None, 5), (torch.zeros(64), torch.zeros(64), 5)):
         for _ in range(2):
@@ -64,10 +64,10 @@ def test_other_kinds_of_variables_are_compiled_for(function: Function) -> None:
     assert len(function.compiled) == 2 and all(len(compiled.launches) == 1 for compiled in function.compiled)
 
 
-def test_what_triton_compiles_anew_is_of_another_kind() -> None:
-    """The key of the installed Triton: a `Bound` that misses a part of it would launch a kernel for other variables.
+def test_keys_differ_where_those_of_triton_do() -> None:
+    """A key that misses a part of Triton's would launch a kernel that was compiled for other variables.
 
-    It catches, for one, a key without `variable == 1`, and a Triton that looks at more than `Bound` does.
+    The test catches, for one, a key without `variable == 1`.
     """
     compiler, jit = pytest.importorskip("triton.backends.compiler"), pytest.importorskip("triton.runtime.jit")
     if not hasattr(jit, "native_specialize_impl"):
@@ -75,7 +75,7 @@ def test_what_triton_compiles_anew_is_of_another_kind() -> None:
     dtypes = (torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
     tensors = [torch.zeros(64, dtype=dtype)[start:] for dtype in dtypes for start in (0, 1, 2, 4, 8, 16)]
     exponents = (0, 1, 2, 3, 4, 5, 8, 16, 31, 32, 62)
-    numbers = [sign * 2**power + more for power in exponents for more in (-1, 0, 1) for sign in (1, -1)]
+    numbers = [sign * 2**power + offset for power in exponents for offset in (-1, 0, 1) for sign in (1, -1)]
     variables = [None, *tensors, *numbers, -(2**31), 2**31 - 1]
     keys: dict[Any, Any] = {}
     for variable in variables:
@@ -91,7 +91,7 @@ def test_the_interpreter_gets_kernels_as_they_are(function: Function, monkeypatc
     assert len(function.compiled) == 2
 
 
-def test_constants_that_come_again_find_what_was_compiled(function: Function) -> None:
+def test_the_same_constants_share_a_compiled_kernel(function: Function) -> None:
     for _ in range(2):
         bound(function, B=2, A=1, num_warps=4)[(1,)](torch.zeros(64), None, 5)
     assert len(function.compiled) == 1 and len(function.compiled[0].launches) == 1

@@ -1,7 +1,7 @@
 """The CPU backend: C++ kernels (`kernels/*.cpp`) in a plain library, called through ctypes.
 
-The library has every kernel for several instruction sets, and the best one of the machine is taken; the environment
-variable MAGNA_CPU_ISA may name a lesser one. The results do not depend on the number of threads.
+The library has every kernel for several instruction sets and takes the machine's best one, or that of the environment
+variable MAGNA_CPU_ISA. The results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from magna.errors import ArgumentError
 from magna.graph import Graph, Segments
 from magna.ops.backend.registry import Draw
 from magna.ops.cpu.memory_pool import POOL
@@ -34,7 +35,7 @@ _NAMES = {  # with the types that each is compiled for
     **dict.fromkeys(("top_k_mask", "take_rows"), _SCORES),
 }
 _NUMBERS = {"int64_t": ctypes.c_int64, "double": ctypes.c_double}
-_CHUNK = 256  # nodes that a thread takes at a time; the sums of the gradient of a vector follow it
+_CHUNK = 256  # nodes of a thread at a time, and of a partial sum of a vector's gradient
 
 
 @cache
@@ -101,9 +102,7 @@ def _run(name: str, first: Tensor, *rest: Tensor | float | None) -> None:
     """Call a kernel of the dtype of its first argument; the number of threads goes last."""
     kernel = _kernels.get((name, first.dtype))
     if kernel is None:
-        raise ValueError(
-            f"{name} got {first.dtype}; allowed: torch.float32, torch.float64, for features torch.bfloat16"
-        )
+        raise ArgumentError(f"the first tensor of {name}", first, [str(dtype) for dtype in _NAMES[name]])
     arguments = [value.data_ptr() if isinstance(value, Tensor) else value for value in (first, *rest)]
     kernel(*arguments, torch.get_num_threads())
 

@@ -1,10 +1,9 @@
 """Large blocks of CPU memory, kept for the next call.
 
 The C library gives every block above 32 MB back to the system when it is freed, and touching fresh pages costs more
-than the arithmetic on them. A block of this pool goes back to the pool instead, when the last tensor on it is gone.
+than the arithmetic on them. A block of this pool goes back to the pool instead, when its last tensor is freed.
 
-No line of Python runs at that moment: an interrupt (Ctrl-C) is raised in the first one that runs after the kernel it
-came in, and what is raised while a tensor is freed is lost.
+No Python runs while a tensor is freed: an exception raised then, such as a pending Ctrl-C, would be lost.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ _SPARE = 1.25  # a free block serves where it is at most this many times too lar
 
 
 class Pool:
-    """Blocks that are lent, and free ones; of these it keeps at most `limit` bytes from one call to the next."""
+    """Blocks in use, and at most `limit` bytes of free ones."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._free: list[mmap.mmap] = []  # oldest first
         self._lent: dict[int, tuple[weakref.ref[np.ndarray], mmap.mmap]] = {}  # by the identity of the reference
-        self._gone: deque[weakref.ref[np.ndarray]] = deque()  # references to arrays that are no more
+        self._gone: deque[weakref.ref[np.ndarray]] = deque()  # references to freed arrays
         self._lock = threading.Lock()
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """An uninitialised tensor, on a block of the pool where it is large."""
+        """An uninitialised tensor, on a block of the pool if it is large."""
         count = math.prod(shape)
         size = count * dtype.itemsize
         if size < LARGE or not hasattr(mmap, "MAP_ANONYMOUS"):
@@ -79,7 +78,7 @@ class Pool:
         return block
 
     def _collect(self) -> None:
-        """Take back what was lent to tensors that are gone."""
+        """Take back the blocks of freed tensors."""
         while self._gone:
             _, block = self._lent.pop(id(self._gone.popleft()))
             self._free.append(block)
@@ -89,7 +88,7 @@ class Pool:
 
 @cache
 def machine_memory() -> int:
-    """Bytes of the machine's memory, or of the part of it that a container may use."""
+    """Bytes of memory of the machine, or of its part that a container may use."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8 << 30
     for file in _LIMITS:
         with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
@@ -114,5 +113,5 @@ def free_memory() -> int:
 
 
 def _numbers(file: Path) -> dict[str, int]:
-    """The lines "name number" of a file of the system."""
+    """The numbers by name in a file with lines "name number"."""
     return {line.split()[0]: int(line.split()[1]) for line in file.read_text().splitlines()}

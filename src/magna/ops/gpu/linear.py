@@ -20,19 +20,19 @@ from magna.ops.backend.registry import choose, dense_kernels, product
 from magna.typing import Backend
 
 _ROUNDED: dict[int, Tensor] = {}  # by the `id` of a weight, within `rounded_at_once`
-# Columns of bfloat16 matrices are a multiple of it: else products take a GPU four times as long, and its copy engine,
-# which wants rows of whole 16 bytes, cannot move tiles of them.
+# The columns of a bfloat16 matrix are padded to a multiple of it: else products take four times as long on a GPU, and
+# its copy engine cannot move tiles.
 ALIGNED = 8
-_FEW_ROWS = 256  # up to which padding takes longer than the product
+_FEW_ROWS = 256  # up to so many rows padding takes longer than the product
 
 
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False, backend: Backend = "auto"
 ) -> Tensor:
-    """X @ weight.T + bias, and ReLU of it with `relu`, under autocast in its type.
+    """X @ weight.T + bias, and ReLU of it with `relu`, in the type of autocast.
 
-    On the GPU ReLU is part of the product, and one pass over the gradient masks it and sums it up for the bias. The
-    gradient of a float32 weight is float32 from the product on, also where the product is of bfloat16 numbers.
+    On the GPU ReLU is part of the product, and one pass over the gradient masks it and sums it for the bias. The
+    gradient of a float32 weight is float32, even if the product multiplies bfloat16 numbers.
 
     Shapes: x [N, C], weight [D, C], bias [D] → [N, D].
     """
@@ -52,9 +52,9 @@ def feed_forward(
 ) -> Tensor:
     """ReLU(x @ first.T + first_bias) @ second.T + second_bias, as `linear` twice.
 
-    On the GPU, of bfloat16 numbers in rows of a multiple of 16 bytes, the product that the gradient takes back through
-    the second layer goes on through ReLU and is summed up for the bias before it is written. Without it a step of
-    WN18RR's shape takes 2.4 % longer (9.17 ms instead of 8.95, one H200).
+    On the GPU, for bfloat16 rows of a multiple of 16 bytes, one kernel takes the gradient back through the second layer
+    and ReLU and sums it for the bias. Without it a step of WN18RR's shape takes 2.4 % longer (9.17 ms instead of 8.95,
+    one H200).
 
     Shapes: x [N, C], first [D, C], first_bias [D], second [C, D], second_bias [C] → [N, C].
     """
@@ -70,7 +70,7 @@ def feed_forward(
 def linears(x: Tensor, weights: Sequence[Sequence[Tensor]], *, backend: Backend = "auto") -> list[Tensor]:
     """X @ weight.T for several groups of weights, the products of a group side by side.
 
-    On the GPU a group is one product, and the gradients of x by all groups are added up by the products themselves.
+    On the GPU a group is one product, and the products of the backward pass add up the gradient of x.
     Without it a step of WN18RR's shape takes 7.5 % longer (9.62 ms instead of 8.95, one H200).
 
     Shapes: x [N, C], weights [D, C] each → for each group [N, sum of D].
@@ -93,10 +93,7 @@ def joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 @contextmanager
 def rounded_at_once(weights: Iterable[Tensor], dtype: torch.dtype) -> Iterator[None]:
-    """A context in which layers take these weights rounded by one kernel instead of dozens.
-
-    The weights may not change in it.
-    """
+    """A context in which one kernel rounds these weights, which may not change in it, for all layers."""
     weights = list(weights)
     copies = [torch.empty_like(weight, dtype=dtype) for weight in weights]
     if weights:
@@ -115,7 +112,7 @@ def _rounded(weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def as_multiplied(x: Tensor) -> Tensor:
-    """X as autocast would hand it to a product: float64 stays what it is."""
+    """X in the type of autocast; float64 stays."""
     kind = x.device.type
     casts = torch.is_autocast_enabled(kind) and x.dtype != torch.float64
     return x.to(torch.get_autocast_dtype(kind)) if casts else x
@@ -123,7 +120,7 @@ def as_multiplied(x: Tensor) -> Tensor:
 
 @fused_op("magna::linear", lambda x, weight, rounded, bias, relu: x.new_empty(x.size(0), rounded.size(0)))
 def linear_op(x: Tensor, weight: Tensor, rounded: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-    """`rounded` is the weight in the type of x, and is multiplied; the weight gets the gradient."""
+    """Multiply by `rounded`, the weight in the type of x; the weight gets the gradient."""
     bias = None if bias is None else _rounded(bias, x.dtype)
     if relu and bias is not None:
         return affine_relu(bias, x, rounded.t())
@@ -142,7 +139,7 @@ def _linear_backward_shape(
 def linear_backward_op(
     grad: Tensor, x: Tensor, weight: Tensor, rounded: Tensor, out: Tensor | None, into_x: bool, into_bias: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, weight and bias, empty if not asked for; `out` is the output of a ReLU."""
+    """The gradients of x, weight and bias, empty if not needed; `out` is the output of a ReLU."""
     grad, by_bias = grad.contiguous(), weight.new_empty(0)
     if into_bias or out is not None:
         grad, by_bias = dense_kernels().bias_backward(grad, out)
@@ -178,7 +175,7 @@ def feed_forward_op(
     first_bias: Tensor,
     second_bias: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The output, and that of the ReLU."""
+    """The output of the second layer, and that of the ReLU."""
     hidden = affine_relu(_rounded(first_bias, x.dtype), x, rounded_first.t())
     return torch.addmm(_rounded(second_bias, x.dtype), hidden, rounded_second.t()), hidden
 
@@ -230,7 +227,7 @@ feed_forward_op.register_autograd(_feed_forward_grad, _feed_forward_save)
 
 @fused_op("magna::linears", lambda x, weights, rounded: [x.new_empty(x.size(0), group.size(0)) for group in rounded])
 def linears_op(x: Tensor, weights: Sequence[Tensor], rounded: Sequence[Tensor]) -> list[Tensor]:
-    """As `linear_op` for each of `rounded`: one weight after the other, a few of them below each other in each."""
+    """As `linear_op` for each of `rounded`, the concatenated weights of a group."""
     return [x @ group.t() for group in rounded]
 
 
@@ -261,7 +258,7 @@ def _linears_grad(ctx: Any, grads: Sequence[Tensor]) -> tuple[Any, ...]:
 
 
 def in_groups(rows: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
-    """The rows of weights, one after the other, by the groups that they make up.
+    """The rows of consecutive weights, by groups of these sizes.
 
     >>> in_groups([2, 2, 3], [4, 3])
     [[2, 2], [3]]

@@ -35,11 +35,11 @@ def add_norm(
     backend: Backend = "auto",
     validate: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """X + added and its layer norm, in one pass over both; the gradients of both results meet in one pass, too.
+    """X + added and its layer norm in one pass; one pass, too, adds the gradients of both results.
 
     `unbiased` divides by the unbiased deviation plus eps, as the authors' norm does, instead of the root of variance
-    plus eps. Means, deviations and sums are float32 at least; the norm has the type of the sum, under autocast as well.
-    `x_p` is the rate of a dropout of x in the same pass, `p` that of a dropout of the norm.
+    plus eps. Means, deviations and sums are float32 or float64; the norm has the type of the sum, even under autocast.
+    `x_p` is the rate of dropout on x in the same pass, `p` that of dropout on the norm.
 
     Shapes: x and added [..., C], weight [C], bias [C] → [..., C] twice.
 
@@ -58,7 +58,7 @@ def add_norm(
     if added is not None:
         dtype = torch.promote_types(x.dtype, added.dtype)
     if x_drawn is not None and not (fused and x.dtype == dtype):
-        # Dropout rounds to the type that x has, not to that of the sum.
+        # Dropout rounds to the type of x, not to that of the sum.
         x, x_drawn = dropout(x, x_p, x_drawn, backend=backend, validate=False), None
     if not fused:
         total, normed = reference.add_norm(x, added, weight, bias, eps, unbiased)
@@ -104,7 +104,7 @@ def layer_norm_op(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The sum of x and `added` [G, N, C], its norm with the weight and bias [G, C], mean and scale [G, N] of its rows.
 
-    With a rate [G], x or the norm is under dropout. A sum that is x itself is not written: [G, 0].
+    A rate [G] drops entries of x or of the norm. A sum that is x itself is not written: [G, 0].
     """
     inputs = x, added, weight, bias, x_rate, x_seed, rate, seed
     return cast(Norm, dense_kernels().layer_norm(*map(_dense, inputs), eps, unbiased))
@@ -145,7 +145,7 @@ def layer_norm_backward_op(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the sum, of x, and of weight and bias [G, 2, C], from those of the norm and of the sum.
 
-    Without `x_rate` x has the gradient of the sum, and [G, 0] stands for it.
+    Without `x_rate` x has the gradient of the sum, and its place is empty, [G, 0].
     """
     inputs = grad, total_grad, total, weight, mean, scale, x_rate, x_seed, rate, seed
     results = dense_kernels().layer_norm_backward(*map(_dense, inputs), eps, unbiased)
@@ -178,9 +178,9 @@ layer_norm_op.register_autograd(_layer_norm_grad, _layer_norm_save)
 
 
 class _InputAndNorm(torch.autograd.Function):
-    """The input of a norm, and the norm: the gradients of both meet in the pass of the norm.
+    """The input of a norm, and the norm; one pass adds the gradients of both.
 
-    No op of the library, whose results must be other tensors than its inputs.
+    A registered op may not return its input.
     """
 
     @staticmethod

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from magna.ops.backend.op import fused_op, is_plain
 
-_FEW_ROWS = 1024  # of a table whose gradient is a matrix product
+_FEW_ROWS = 1024  # the gradient of a smaller table is a matrix product
 
 
 def lookup(table: Tensor, index: Tensor) -> Tensor:
-    """table[index], with a gradient that is quick on the GPU and the same bits every time.
+    """table[index], with a gradient that is fast on the GPU and has the same bits every time.
 
     >>> lookup(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 1])).tolist()
     [[2.0], [2.0]]
@@ -26,9 +26,9 @@ def lookup(table: Tensor, index: Tensor) -> Tensor:
 
 
 def lookups(table: Tensor, *indices: Tensor) -> tuple[Tensor, ...]:
-    """The table and its rows at each index; one pass adds up the gradients of all of them.
+    """The table and its rows at each index; one pass adds the gradients of all of them.
 
-    A gradient is as large as the table, so adding up several by themselves would cost more than the lookups.
+    The gradient of each lookup is as large as the table, so adding them one by one would take longer than the lookups.
 
     Shapes: table [N, C], indices [B] each → [N, C], [B, C] each.
 
@@ -39,7 +39,7 @@ def lookups(table: Tensor, *indices: Tensor) -> tuple[Tensor, ...]:
     several = len(indices) > 1
     index = torch.cat(indices) if several else indices[0]
     if not table.is_cuda:
-        # Of table[index], threads add up the gradient in the order they come.
+        # The gradient of table[index] depends on the order of the threads.
         rows = table.index_select(0, index)
     elif is_plain((table, index)):
         table, rows = _TableAndRows.apply(table, index)  # type: ignore[no-untyped-call]
@@ -57,7 +57,7 @@ def lookup_op(table: Tensor, index: Tensor) -> Tensor:
 def lookup_backward_op(grad: Tensor, index: Tensor, whole: Tensor | None, size: int) -> Tensor:
     """The gradient of a table of `size` rows, from those of the rows at `index` and of the `whole` table."""
     if size <= _FEW_ROWS:
-        # Nearly all positions would wait for a few rows. Products of any number of columns take four times as long.
+        # A sum row by row would be serial. Padded, as products with other numbers of columns take four times as long.
         taken = grad.new_empty(len(index), size + -size % 8)
         torch.eq(index[:, None], torch.arange(taken.size(1), device=index.device), out=taken)
         out = (taken.t() @ grad)[:size]
@@ -82,7 +82,7 @@ lookup_op.register_autograd(_lookup_grad, _lookup_save)
 
 
 class _TableAndRows(torch.autograd.Function):
-    """A table as it is and rows of it; no op of the library, whose results must be other tensors than its inputs."""
+    """A table itself and rows of it, as a registered op may not return its input."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,9 +1,12 @@
-"""Layer norm, and what a linear layer's gradient needs beside products, on the GPU: one pass over the rows each.
+"""Layer norm and the bias and ReLU of a linear layer's gradient on the GPU, in one pass over the rows each.
 
-Sums over all rows, the gradients of weights and biases, are kept by program and added up in a fixed order: no atomics.
+Each program writes its sums over rows, the gradients of weights and biases; they are added in a fixed order, without
+atomics.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import triton
@@ -20,36 +23,36 @@ from magna.ops.triton.sizes import accumulator, ceil_div, index_type, power_of_2
 _TILE = 2048  # entries of several rows that a program takes in one step
 _COLUMNS = 512  # of a program that need not hold whole rows
 _CHUNKS = 512  # programs that share the rows where there are sums over them
-# The same two of the norm's way back. A warp has rows of its own up to so many entries: it waits for no other.
+# Both for the norm's backward pass: rows of up to so many entries have one warp, which waits for no other.
 _NORM_BACK = 512, 1056
-_STRIP = 512, 16  # of what these leave, rows in one step of a program and all of its columns
+_STRIP = 512, 16  # of these partial sums: rows of a step of a program, and its columns
 
 
 @triton.jit
 def _tile(start, end, rows, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, INDEX: tl.constexpr):
-    """BN rows of a group: their numbers among those of all groups, which there are, the same of their entries."""
+    """BN rows of a group: their numbers in all groups, a mask of those that exist, and both for their entries."""
     n, c = start + tl.arange(0, BN), tl.arange(0, CB)
     row = tl.program_id(1).to(INDEX) * rows + n
-    there = n < end
-    return row, there, row[:, None] * C + c[None, :], there[:, None] & (c < C)[None, :]
+    exists = n < end
+    return row, exists, row[:, None] * C + c[None, :], exists[:, None] & (c < C)[None, :]
 
 
 @triton.jit
 def _chance(rate_ptr, seed_ptr, STREAM: tl.constexpr):
-    """What a group's draws share: both keys and the rate."""
+    """The keys and the rate of a group's draws."""
     key0, key1 = keys(seed_ptr, tl.full([], STREAM, tl.int32))
     return key0, key1, tl.load(rate_ptr + tl.program_id(1))
 
 
 @triton.jit
 def _dropped(x, place, key0, key1, rate, ACC: tl.constexpr):
-    """Dropout as `dropout` draws it, all groups numbered through, in the type of x."""
+    """X under the dropout that `dropout` draws for entries numbered over all groups, in the type of x."""
     return (x.to(ACC) * factor(bits(key0, key1, place), rate, ACC)).to(x.dtype)
 
 
 @triton.jit
 def _like_sums(number: tl.constexpr, BN: tl.constexpr, ACC: tl.constexpr):
-    """A float in the text of a kernel has 32 bits; this one has those of the sums."""
+    """A constant in the type of the sums; a literal would have 32 bits."""
     return tl.full([BN], number, ACC)
 
 
@@ -60,16 +63,16 @@ def _layer_norm_kernel(
     EPS: tl.constexpr, UNBIASED: tl.constexpr, ADDS: tl.constexpr, X_DROPS: tl.constexpr, DROPS: tl.constexpr,
     STREAM: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, INDEX: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    row, there, place, live = _tile(tl.program_id(0) * BN, rows, rows, C, BN, CB, INDEX)
-    given = tl.load(x_ptr + place, mask=live, other=0.0)
+    row, exists, place, live = _tile(tl.program_id(0) * BN, rows, rows, C, BN, CB, INDEX)
+    loaded = tl.load(x_ptr + place, mask=live, other=0.0)
     if X_DROPS:
         key0, key1, rate = _chance(x_rate_ptr, x_seed_ptr, STREAM)
-        given = _dropped(given, place, key0, key1, rate, ACC)
-    x = given.to(ACC)
+        loaded = _dropped(loaded, place, key0, key1, rate, ACC)
+    x = loaded.to(ACC)
     if ADDS:
         x += tl.load(added_ptr + place, mask=live, other=0.0).to(ACC)
     if ADDS or X_DROPS:
-        # What is normed is what the others will read.
+        # The norm is that of the rounded sum, which later layers read.
         rounded = x.to(total_ptr.dtype.element_ty)
         tl.store(total_ptr + place, rounded, mask=live)
         x = rounded.to(ACC)
@@ -78,37 +81,37 @@ def _layer_norm_kernel(
     squares, eps = tl.sum(centred * centred, axis=1), _like_sums(EPS, BN, ACC)
     scale = 1.0 / (tl.sqrt(squares / (C - 1)) + eps if UNBIASED else tl.sqrt(squares / C + eps))
     c = tl.arange(0, CB)
-    own = tl.program_id(1).to(tl.int64) * C + c
-    weight = tl.load(weight_ptr + own, mask=c < C, other=0.0).to(ACC)
-    bias = tl.load(bias_ptr + own, mask=c < C, other=0.0).to(ACC)
+    entry = tl.program_id(1).to(tl.int64) * C + c
+    weight = tl.load(weight_ptr + entry, mask=c < C, other=0.0).to(ACC)
+    bias = tl.load(bias_ptr + entry, mask=c < C, other=0.0).to(ACC)
     out = centred * scale[:, None] * weight[None, :] + bias[None, :]
     if DROPS:
         key0, key1, rate = _chance(rate_ptr, seed_ptr, STREAM)
         out = _dropped(out, place, key0, key1, rate, ACC)
     tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), mask=live)
-    tl.store(mean_ptr + row, mean, mask=there)
-    tl.store(scale_ptr + row, scale, mask=there)
+    tl.store(mean_ptr + row, mean, mask=exists)
+    tl.store(scale_ptr + row, scale, mask=exists)
 
 
 @triton.jit
 def _read_back(
-    grad_ptr, beside_ptr, total_ptr, mean_ptr, scale_ptr, start, end, rows,
+    grad_ptr, total_grad_ptr, total_ptr, mean_ptr, scale_ptr, start, end, rows,
     ADDS: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """What the norm's backward pass reads of some rows; where nothing comes beside the norm's gradient, that twice."""
-    row, there, place, live = _tile(start, end, rows, C, BN, CB, INDEX)
+    """The inputs of the norm's backward pass for some rows; without ADDS the total's gradient is not read."""
+    row, exists, place, live = _tile(start, end, rows, C, BN, CB, INDEX)
     grad = tl.load(grad_ptr + place, mask=live, other=0.0)
     total = tl.load(total_ptr + place, mask=live, other=0.0)
-    beside = grad
+    total_grad = grad
     if ADDS:
-        beside = tl.load(beside_ptr + place, mask=live, other=0.0)
-    mean, scale = tl.load(mean_ptr + row, mask=there, other=0.0), tl.load(scale_ptr + row, mask=there, other=0.0)
-    return grad, total, beside, mean, scale
+        total_grad = tl.load(total_grad_ptr + place, mask=live, other=0.0)
+    mean, scale = tl.load(mean_ptr + row, mask=exists, other=0.0), tl.load(scale_ptr + row, mask=exists, other=0.0)
+    return grad, total, total_grad, mean, scale
 
 
 @triton.jit
 def _layer_norm_backward_kernel(
-    grad_ptr, beside_ptr, total_ptr, weight_ptr, mean_ptr, scale_ptr, x_rate_ptr, x_seed_ptr, rate_ptr, seed_ptr,
+    grad_ptr, total_grad_ptr, total_ptr, weight_ptr, mean_ptr, scale_ptr, x_rate_ptr, x_seed_ptr, rate_ptr, seed_ptr,
     by_total_ptr, by_x_ptr, partial_ptr, rows, chunk,
     EPS: tl.constexpr, UNBIASED: tl.constexpr, ADDS: tl.constexpr, X_DROPS: tl.constexpr, DROPS: tl.constexpr,
     STREAM: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, INDEX: tl.constexpr, ACC: tl.constexpr,
@@ -124,15 +127,15 @@ def _layer_norm_backward_kernel(
         key0, key1, rate = _chance(rate_ptr, seed_ptr, STREAM)
     by_weight = tl.zeros([BN, CB], dtype=ACC)
     by_bias = tl.zeros([BN, CB], dtype=ACC)
-    grads, totals, besides, means, scales = _read_back(
-        grad_ptr, beside_ptr, total_ptr, mean_ptr, scale_ptr, first, end, rows, ADDS, C, BN, CB, INDEX
+    grads, totals, total_grads, means, scales = _read_back(
+        grad_ptr, total_grad_ptr, total_ptr, mean_ptr, scale_ptr, first, end, rows, ADDS, C, BN, CB, INDEX
     )
     for start in range(first, end, BN):
         _, _, place, live = _tile(start, end, rows, C, BN, CB, INDEX)
-        grad, total, beside, mean, scale = grads.to(ACC), totals.to(ACC), besides, means, scales
-        # The next rows are on their way while these are worked on: no load passes the sums over a row.
-        grads, totals, besides, means, scales = _read_back(
-            grad_ptr, beside_ptr, total_ptr, mean_ptr, scale_ptr, start + BN, end, rows, ADDS, C, BN, CB, INDEX
+        grad, total, total_grad, mean, scale = grads.to(ACC), totals.to(ACC), total_grads, means, scales
+        # Load the next rows before the sums of these, which no later load can overtake.
+        grads, totals, total_grads, means, scales = _read_back(
+            grad_ptr, total_grad_ptr, total_ptr, mean_ptr, scale_ptr, start + BN, end, rows, ADDS, C, BN, CB, INDEX
         )
         if DROPS:
             grad = _dropped(grad, place, key0, key1, rate, ACC)
@@ -142,21 +145,21 @@ def _layer_norm_backward_kernel(
         slope = grad * weight[None, :]
         along = tl.sum(slope * normed, axis=1)
         if UNBIASED:
-            # The deviation's share in what was divided by; where eps is all of it, the deviation has no slope.
+            # The deviation's share of the divisor; where eps is all of it, the deviation has no slope.
             share = 1.0 - _like_sums(EPS, BN, ACC) * scale
             along = tl.where(share > 1e-6, along / ((C - 1) * share), 0.0)
         else:
             along /= C
         slope = (slope - (tl.sum(slope, axis=1) / C)[:, None] - normed * along[:, None]) * scale[:, None]
         if ADDS:
-            slope += beside.to(ACC)
+            slope += total_grad.to(ACC)
         rounded = slope.to(by_total_ptr.dtype.element_ty)
         tl.store(by_total_ptr + place, rounded, mask=live)
         if X_DROPS:
             tl.store(by_x_ptr + place, _dropped(rounded, place, x_key0, x_key1, x_rate, ACC), mask=live)
-    own = (group * tl.num_programs(0) + tl.program_id(0)) * 2 * C + c
-    tl.store(partial_ptr + own, tl.sum(by_weight, axis=0), mask=c < C)
-    tl.store(partial_ptr + own + C, tl.sum(by_bias, axis=0), mask=c < C)
+    entry = (group * tl.num_programs(0) + tl.program_id(0)) * 2 * C + c
+    tl.store(partial_ptr + entry, tl.sum(by_weight, axis=0), mask=c < C)
+    tl.store(partial_ptr + entry + C, tl.sum(by_bias, axis=0), mask=c < C)
 
 
 @triton.jit
@@ -164,7 +167,7 @@ def _bias_backward_kernel(
     grad_ptr, out_ptr, masked_ptr, partial_ptr, rows, chunk,
     RELU: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """`partial` [programs, C]: the sums of the gradient's columns, where ReLU let something through."""
+    """`partial` [programs, C]: the sums of the gradient's columns, where the output of ReLU is above 0."""
     first = tl.program_id(0) * chunk
     end = tl.minimum(first + chunk, rows)
     c = tl.program_id(1) * CB + tl.arange(0, CB)
@@ -192,7 +195,7 @@ def _sum_kernel(x_ptr, out_ptr, rows, columns, BN: tl.constexpr, CB: tl.constexp
 
 
 def sum_rows(x: Tensor) -> Tensor:
-    """[G, N, C] → [G, C], for the few rows that many programs leave: all of them in one step."""
+    """[G, N, C] → [G, C], for the few rows of partial sums."""
     groups, rows, width = x.shape
     out, (step, columns) = x.new_empty(groups, width), _STRIP
     if out.numel():
@@ -227,7 +230,7 @@ def layer_norm(
 
 def layer_norm_backward(
     grad: Tensor,
-    beside: Tensor | None,
+    total_grad: Tensor | None,
     total: Tensor,
     weight: Tensor,
     mean: Tensor,
@@ -247,24 +250,23 @@ def layer_norm_backward(
     chunk, programs = _chunks(rows, options["BN"], most)
     partial = mean.new_empty(groups, programs, 2, width)
     if partial.numel():
-        has = _norm_options(total, eps, unbiased, beside, x_rate, rate)
+        has = _norm_options(total, eps, unbiased, total_grad, x_rate, rate)
         kernel = bound(_layer_norm_backward_kernel, **has, **options)
-        kernel[(programs, groups)](
-            grad, beside, total, weight, mean, scale, x_rate, x_seed, rate, seed, by_total, by_x, partial, rows, chunk
-        )
+        inputs = grad, total_grad, total, weight, mean, scale, x_rate, x_seed, rate, seed
+        kernel[(programs, groups)](*inputs, by_total, by_x, partial, rows, chunk)
     return by_total, by_x, sum_rows(partial.flatten(2)).view(groups, 2, width)
 
 
 def _norm_options(
     x: Tensor, eps: float, unbiased: bool, added: Tensor | None, x_rate: Tensor | None, rate: Tensor | None
-) -> dict:
+) -> dict[str, Any]:
     has = {"ADDS": added is not None, "X_DROPS": x_rate is not None, "DROPS": rate is not None}
     sizes = {"C": x.size(2), "INDEX": index_type(x.numel())}
     return {"EPS": eps, "UNBIASED": unbiased, "STREAM": DENSE_STREAM, **has, **sizes}
 
 
 def bias_backward(grad: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The gradient in front of ReLU, where `out` is what came out of it, and its sum over the rows."""
+    """The gradient before the ReLU that gave `out`, and its sum over the rows."""
     rows, width = grad.shape
     options = _options(grad, min(width, _COLUMNS), _TILE)
     columns = ceil_div(width, options["CB"])
@@ -278,13 +280,13 @@ def bias_backward(grad: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def hidden_backward(grad: Tensor, weight: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradient in front of ReLU, which gave `hidden`, from that behind the next weight; their column sums."""
+    """The gradient before the ReLU that gave `hidden`, from that after the next weight; their column sums."""
     masked, *sums = masked_product(grad, weight.contiguous(), hidden)
     of_masked, of_grad = (sum_rows(partial[None])[0] for partial in sums)
     return masked, of_masked, of_grad
 
 
-def _options(x: Tensor, width: int, tile: int) -> dict:
+def _options(x: Tensor, width: int, tile: int) -> dict[str, Any]:
     columns = power_of_2(max(width, 1))
     return {
         "BN": max(1, tile // columns),
@@ -295,6 +297,6 @@ def _options(x: Tensor, width: int, tile: int) -> dict:
 
 
 def _chunks(rows: int, step: int, most: int) -> tuple[int, int]:
-    """The rows of a program, a multiple of its step, and how many programs that makes."""
+    """The rows of a program, a multiple of its step, and the number of programs."""
     chunk = ceil_div(ceil_div(rows, most), step) * step
     return chunk, ceil_div(rows, chunk) if rows else 0

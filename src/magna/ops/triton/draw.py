@@ -13,8 +13,8 @@ from magna.ops.random import DENSE_STREAM
 from magna.ops.triton.launch import bound
 from magna.ops.triton.sizes import accumulator, ceil_div, index_type
 
-_BLOCK = 2048  # entries of a program: each of its threads works out the keys of the seed
-_KEPT_BLOCK = 1024  # where they are fewer, and each is drawn for several hops
+_BLOCK = 2048  # entries of a program; each of its threads computes the keys of the seed
+_KEPT_BLOCK = 1024  # the same where each entry is drawn for several hops
 
 
 @triton.jit
@@ -36,7 +36,7 @@ def _mix(h):
 
 @triton.jit
 def keys(seed_ptr, stream):
-    """What all draws from a seed share, or of each seed where `seed_ptr` points to several."""
+    """Both keys of the draws from a seed, or from each seed where `seed_ptr` points to several."""
     seed = tl.load(seed_ptr)
     low = (seed & 0xFFFFFFFF).to(tl.uint32)
     high = ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
@@ -48,8 +48,8 @@ def keys(seed_ptr, stream):
 def bits(key0, key1, index):
     """32 random bits for each index, int64 or int32.
 
-    mix(mix(index ^ key0) ^ key1), with fewer instructions: folds go through ^, so that those of the keys are done once,
-    and two in a row cancel.
+    mix(mix(index ^ key0) ^ key1) with fewer instructions: fold(a ^ b) is fold(a) ^ fold(b), so those of the keys are
+    done once, and fold(fold(a)) is a.
     """
     if index.dtype.primitive_bitwidth == 64:
         key1 = key1 ^ ((index >> 32).to(tl.uint32) * 0x85EBCA6B)
@@ -75,13 +75,13 @@ def _dropout_kernel(
     SHARED: tl.constexpr, STREAM: tl.constexpr, BLOCK: tl.constexpr, INDEX: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     # A program stays inside one block of elements with the same rate.
-    own, j = tl.program_id(1).to(INDEX), tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
-    live, i = j < block, own * block + j
+    number, j = tl.program_id(1).to(INDEX), tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
+    live, i = j < block, number * block + j
     x = tl.load(x_ptr + (j if SHARED else i), mask=live, other=0.0).to(ACC)
     stream = tl.full([], STREAM, tl.int32)
     key0, key1 = keys(seed_ptr, stream)
-    kept = x * factor(bits(key0, key1, i), tl.load(rate_ptr + own), ACC)
-    tl.store(out_ptr + i, kept.to(out_ptr.dtype.element_ty), mask=live)
+    value = x * factor(bits(key0, key1, i), tl.load(rate_ptr + number), ACC)
+    tl.store(out_ptr + i, value.to(out_ptr.dtype.element_ty), mask=live)
 
 
 def dropout(x: Tensor, rate: Tensor, seed: Tensor, shared: bool) -> Tensor:
@@ -105,27 +105,27 @@ def _attention_kept_kernel(
     rate = tl.load(rate_ptr + head, mask=i < size, other=0.0)
     word = tl.zeros([BLOCK], dtype=tl.int32)
     for hop in range(first, tl.minimum(first + BITS, hops)):
-        stream = tl.zeros([], dtype=tl.int32) + 2 * hop  # the interpreter counts in Python's numbers
+        stream = tl.zeros([], dtype=tl.int32) + 2 * hop  # the interpreter's hop is a Python int
         key0, key1 = keys(seed_ptr, stream)
-        kept = is_kept(bits(key0, key1, edge * all_heads + first_head + head), rate)
-        word |= kept.to(tl.int32) << (hop - first)
+        stays = is_kept(bits(key0, key1, edge * all_heads + first_head + head), rate)
+        word |= stays.to(tl.int32) << (hop - first)
     tl.store(kept_ptr + i * WORDS + tl.program_id(1), word.to(kept_ptr.dtype.element_ty), mask=i < size)
 
 
 def attention_kept(draw: Draw, hops: int, segments: Segments) -> Tensor:
-    """Which attention each hop keeps, a bit for each hop: words [E, H, ...] in the order of the walk.
+    """The attention that each hop keeps, a bit a hop: words [E, H, ...] in the order of the walk.
 
-    In a walk all the threads that hold parts of a row would draw the same bits again.
+    Drawn in the walk, each thread of a row would draw the same bits again.
     """
     assert draw.attention_rate is not None
     edges, heads = segments.order.numel(), draw.attention_rate.numel()
     dtype = torch.uint8 if hops <= 8 else torch.int32
-    kept = segments.order.new_empty((edges, heads, ceil_div(hops, 8 * dtype.itemsize)), dtype=dtype)
-    if kept.numel():
-        sizes = {"H": heads, "BITS": 8 * dtype.itemsize, "WORDS": kept.size(2), "BLOCK": _KEPT_BLOCK}
-        index = index_type(max(kept.numel(), edges * draw.heads))
+    words = segments.order.new_empty((edges, heads, ceil_div(hops, 8 * dtype.itemsize)), dtype=dtype)
+    if words.numel():
+        sizes = {"H": heads, "BITS": 8 * dtype.itemsize, "WORDS": words.size(2), "BLOCK": _KEPT_BLOCK}
+        index = index_type(max(words.numel(), edges * draw.heads))
         kernel = bound(_attention_kept_kernel, INDEX=index, **sizes)
-        kernel[(ceil_div(edges * heads, _KEPT_BLOCK), kept.size(2))](
-            kept, segments.order, draw.seed, draw.attention_rate, edges * heads, hops, draw.heads, draw.first_head
+        kernel[(ceil_div(edges * heads, _KEPT_BLOCK), words.size(2))](
+            words, segments.order, draw.seed, draw.attention_rate, edges * heads, hops, draw.heads, draw.first_head
         )
-    return kept
+    return words

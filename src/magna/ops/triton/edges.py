@@ -1,6 +1,6 @@
-"""Edges on the GPU: values per edge in another order, and their sums for each node, cut into pieces as the hops are.
+"""Values per edge on the GPU: their reordering, and their sums for each node, in the same pieces as the hops.
 
-All per-edge tensors are in the caller's order and reached through `Segments.order`.
+All per-edge tensors are in the caller's order; `Segments.order` leads to them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from magna.graph import Segments
 from magna.ops.triton.launch import bound
 from magna.ops.triton.sizes import accumulator, ceil_div, power_of_2
 
-_EDGES = 32  # edges that a program looks at in one step
+_EDGES = 32  # edges of a step of a program
 _HEADS = 32  # heads of a program at most
 _MOVED = 128  # edges of a program that moves them
 _PIECE = 64  # edges of a hub that a program adds up in one step
-_ROWS, _ROW_EDGES = 8, 8  # short rows that it takes at once, edges of each in one step: fewer in all than its threads
-_SUMS = 64  # of short rows and their heads, at most
-_SLOTS = 256  # of a hub in one step: one that is a relation may have thousands
+_ROWS, _ROW_EDGES = 8, 8  # short rows of a program, and edges of each in one step
+_SUMS = 64  # rows times heads of a program, at most
+_SLOTS = 256  # slots of a hub in one step; a relation may have thousands
 
 
 @triton.jit
@@ -33,7 +33,7 @@ def callers(order_ptr, p, live, IN_ORDER: tl.constexpr):
 
 @triton.jit
 def edge_entries(order_ptr, start, end, h, H: tl.constexpr, BE: tl.constexpr, IN_ORDER: tl.constexpr = False):
-    """Where the scores of the next BE edges lie in the caller's order, and which of them there are."""
+    """The places of the next BE edges' scores in the caller's order, and a mask of those that exist."""
     p = start + tl.arange(0, BE)
     edge = callers(order_ptr, p, p < end, IN_ORDER)
     return edge[:, None] * H + h[None, :], (p < end)[:, None] & (h < H)[None, :]
@@ -41,13 +41,13 @@ def edge_entries(order_ptr, start, end, h, H: tl.constexpr, BE: tl.constexpr, IN
 
 @triton.jit
 def next_rows(pieces_ptr, first, num_pieces, R: tl.constexpr):
-    """R pieces: their groups (-1 where there is none), begins, ends and slots, and the length of the longest."""
+    """R pieces: their groups (-1 for no piece), begins, ends and slots, and the length of the longest."""
     piece = first + tl.arange(0, R)
-    at, there = pieces_ptr + piece * 4, piece < num_pieces
-    group = tl.load(at, mask=there, other=-1)
-    begin = tl.load(at + 1, mask=there, other=0)
-    end = tl.load(at + 2, mask=there, other=0)
-    slot = tl.load(at + 3, mask=there, other=-1)
+    at, exists = pieces_ptr + piece * 4, piece < num_pieces
+    group = tl.load(at, mask=exists, other=-1)
+    begin = tl.load(at + 1, mask=exists, other=0)
+    end = tl.load(at + 2, mask=exists, other=0)
+    slot = tl.load(at + 3, mask=exists, other=-1)
     return group, begin, end, slot, tl.max(end - begin, axis=0)
 
 
@@ -62,7 +62,7 @@ def row_entries(order_ptr, start, end, h, H: tl.constexpr, BE: tl.constexpr, IN_
 
 @triton.jit
 def _before_bend(grad_ptr, scores_ptr, where, live, SLOPE: tl.constexpr):
-    """The gradient before LeakyReLU; behind it, a score has the same sign."""
+    """The gradient before LeakyReLU, which does not change the sign of a score."""
     grad = tl.load(grad_ptr + where, mask=live, other=0.0)
     score = tl.load(scores_ptr + where, mask=live, other=0.0)
     return tl.where(score > 0, grad, grad * SLOPE)
@@ -106,9 +106,9 @@ def _segment_sum_kernel(
     SLOPE: tl.constexpr, R: tl.constexpr, RE: tl.constexpr,
     H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """First programs for a piece of a hub each, BE edges at a time, then such for R rows, RE edges of each at a time.
+    """The first programs take a piece of a hub each, BE edges at a time; the others R rows, RE edges of each at a time.
 
-    A short row is a chain of loads and little else: what counts is how many of them are on their way at once.
+    A short row is little but a chain of loads, so a program takes several at once.
     """
     h = tl.program_id(1) * HB + tl.arange(0, HB)
     if tl.program_id(0) < num_slots:
@@ -150,7 +150,7 @@ def _take_rows_kernel(values_ptr, order_ptr, out_ptr, num_rows, H: tl.constexpr,
 
 @cache
 def blocks(heads: int, edges: int = _EDGES, num_warps: int = 1) -> tuple[dict[str, int], int]:
-    """How a program covers edges and heads, and how many programs share the heads."""
+    """The edges and heads of a program, and the number of programs that share the heads."""
     group = min(_HEADS, power_of_2(heads))
     return {"H": heads, "HB": group, "BE": edges, "num_warps": num_warps}, ceil_div(heads, group)
 
@@ -186,7 +186,7 @@ def segment_sum(grad: Tensor, scores: Tensor, negative_slope: float, segments: S
 
 
 def sum_hubs(partial: Tensor, segments: Segments, out: Tensor) -> None:
-    """Into the rows of hubs, the sum of what their pieces left."""
+    """Write the sums of the pieces of each hub to its row."""
     options, groups = blocks(out.size(1), _SLOTS, num_warps=4)
     kernel = bound(_segment_sum_hubs_kernel, ACC=accumulator(out.dtype), **options)
     kernel[(segments.hubs.size(0), groups)](out, partial, segments.hubs)

@@ -41,7 +41,7 @@ def _hop_row(
     number, all_heads, all_width, first_head, first_column,
     H: tl.constexpr, Z_SCALED: tl.constexpr, FEATURE_DROP: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """From the sums over the edges of rows to their next states."""
+    """The next states of rows from the sums over their edges."""
     if Z_SCALED:
         acc *= per_head(z_scale_ptr, h, H)
     acc += per_head(x_scale_ptr, h, H) * x
@@ -72,9 +72,9 @@ def _hop_kernel(
     count = end - first
     if J > 1:
         node, begin, end, slot = next_pieces(pieces_ptr, num_pieces, R, 1)
-    # What the rows need at the end is on its way while their neighbours are gathered.
-    own = node.to(tl.int64)[:, None, None] * (H * D) + lane
-    x = tl.load(x_ptr + own, mask=(node >= 0)[:, None, None] & inside, other=0.0).to(ACC)
+    # Loaded here, x arrives while the neighbours are gathered.
+    place = node.to(tl.int64)[:, None, None] * (H * D) + lane
+    x = tl.load(x_ptr + place, mask=(node >= 0)[:, None, None] & inside, other=0.0).to(ACC)
     first_col = col_ptr + first
     first_attention = attention_ptr + first.to(tl.int64)[:, None] * H + h[None, :]
     if BITS > 0:
@@ -95,7 +95,7 @@ def _hop_kernel(
         row, x, node, h, d, z_scale_ptr, x_scale_ptr, seed_ptr, feature_rate_ptr,
         number, all_heads, all_width, first_head, first_column, H, Z_SCALED, FEATURE_DROP, ACC,
     )  # fmt: skip
-    tl.store(out_ptr + own, row.to(out_ptr.dtype.element_ty), mask=((node >= 0) & (slot < 0))[:, None, None] & inside)
+    tl.store(out_ptr + place, row.to(out_ptr.dtype.element_ty), mask=((node >= 0) & (slot < 0))[:, None, None] & inside)
 
 
 @triton.jit(do_not_specialize=FREE)
@@ -111,14 +111,14 @@ def _hop_hubs_kernel(
     inside = lanes_inside(h, d, H, D, HB, DB)
     node = tl.load(hubs_ptr + tl.program_id(0) * 3 + tl.zeros([1], dtype=tl.int32))
     live = (node >= 0)[:, None, None] & inside
-    own = node.to(tl.int64)[:, None, None] * (H * D) + lane
-    x = tl.load(x_ptr + own, mask=live, other=0.0).to(ACC)
+    place = node.to(tl.int64)[:, None, None] * (H * D) + lane
+    x = tl.load(x_ptr + place, mask=live, other=0.0).to(ACC)
     acc = sum_partial(partial_ptr, hubs_ptr, lane, inside, H * D, SLOTS)
     acc = _hop_row(
         acc, x, node, h, d, z_scale_ptr, x_scale_ptr, seed_ptr, feature_rate_ptr,
         number, all_heads, all_width, first_head, first_column, H, Z_SCALED, FEATURE_DROP, ACC,
     )  # fmt: skip
-    tl.store(out_ptr + own, acc.to(out_ptr.dtype.element_ty), mask=live)
+    tl.store(out_ptr + place, acc.to(out_ptr.dtype.element_ty), mask=live)
 
 
 @cache

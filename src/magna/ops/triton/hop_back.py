@@ -1,4 +1,4 @@
-"""The walk back over one hop on the GPU: what every node gets back from those it sent to, and what its edges do."""
+"""One hop back on the GPU: the gradients of every node and of its out-edges' attention."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from magna.ops.triton.rows import (
 )
 from magna.ops.triton.sizes import accumulator, ceil_div
 
-_BLOCK = 1024  # entries of a program of the dropout alone
+_BLOCK = 1024  # entries of a program of `hop_dropout`
 
 
 @triton.jit
@@ -46,7 +46,7 @@ def _backward_row(
     number, all_heads, all_width, first_head, first_column,
     H: tl.constexpr, FIRST: tl.constexpr, FEATURE_DROP: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """From the sums over the out-edges of nodes to their T, and to their gradients so far."""
+    """T of nodes from the sums over their out-edges, and the sums of their gradients up to this hop."""
     if FEATURE_DROP:
         acc *= feature_factor(
             seed_ptr, feature_rate_ptr, 2 * number - 1, node, h, d,
@@ -58,9 +58,9 @@ def _backward_row(
 
 
 @triton.jit
-def _back_edge(acc, total, g, a, z, kept):
-    """Over an edge of each row: more to the sum of the row, and to the gradient of the edge's attention."""
-    return acc + (a * kept)[:, :, None] * g, total + kept * tl.sum(g * z, axis=2)
+def _back_edge(acc, total, g, a, z, dropout):
+    """Add an edge of each row to the sum of the row and to the gradient of the edge's attention."""
+    return acc + (a * dropout)[:, :, None] * g, total + dropout * tl.sum(g * z, axis=2)
 
 
 @triton.jit(do_not_specialize=FREE_OF_ROWS)
@@ -80,14 +80,14 @@ def _hop_backward_kernel(
     longest = longest_piece(pieces_ptr, num_pieces, R)
     first = begin + tl.arange(0, R * J) % J
     count = end - first
-    own = node.to(tl.int64)[:, None, None] * (H * D) + lane
-    z = tl.load(z_ptr + own, mask=(node >= 0)[:, None, None] & inside, other=0.0).to(ACC)
+    place = node.to(tl.int64)[:, None, None] * (H * D) + lane
+    z = tl.load(z_ptr + place, mask=(node >= 0)[:, None, None] & inside, other=0.0).to(ACC)
     if J > 1:
         node, begin, end, slot = next_pieces(pieces_ptr, num_pieces, R, 1)
-        own = node.to(tl.int64)[:, None, None] * (H * D) + lane
+        place = node.to(tl.int64)[:, None, None] * (H * D) + lane
     before_ptr = grad_ptr if FIRST else grad_x_ptr
     if not LATE:
-        before = tl.load(before_ptr + own, mask=(node >= 0)[:, None, None] & inside, other=0.0).to(ACC)
+        before = tl.load(before_ptr + place, mask=(node >= 0)[:, None, None] & inside, other=0.0).to(ACC)
     if Z_SCALED:
         z *= per_head(z_scale_ptr, h, H)
     first_col, first_order = col_ptr + first, order_ptr + first
@@ -100,7 +100,7 @@ def _hop_backward_kernel(
     for start in range(0, longest, 4 * J):
         col, order, left = first_col + start, first_order + start, count - start
         attention, grad_attention = first_attention + start * H, first_grad + start * H
-        # Four steps by hand: all loads stand before the first store, which they could not overtake.
+        # Four steps unrolled by hand: loads cannot overtake a store, so all of them come first.
         g0, a0 = neighbours(rows, col, attention, left, 0, inside, heads, H, D, ACC)
         g1, a1 = neighbours(rows, col, attention, left, J, inside, heads, H, D, ACC)
         g2, a2 = neighbours(rows, col, attention, left, 2 * J, inside, heads, H, D, ACC)
@@ -119,16 +119,16 @@ def _hop_backward_kernel(
             edge2, edge3 = callers_edge(order, left, 2 * J), callers_edge(order, left, 3 * J)
         if BITS > 0:
             word = first_word + start * (H * WORDS)
-            kept0 = attention_factor(word, growth, left, 0, number, heads, H, BITS, WORDS)
-            kept1 = attention_factor(word, growth, left, J, number, heads, H, BITS, WORDS)
-            kept2 = attention_factor(word, growth, left, 2 * J, number, heads, H, BITS, WORDS)
-            kept3 = attention_factor(word, growth, left, 3 * J, number, heads, H, BITS, WORDS)
+            dropout0 = attention_factor(word, growth, left, 0, number, heads, H, BITS, WORDS)
+            dropout1 = attention_factor(word, growth, left, J, number, heads, H, BITS, WORDS)
+            dropout2 = attention_factor(word, growth, left, 2 * J, number, heads, H, BITS, WORDS)
+            dropout3 = attention_factor(word, growth, left, 3 * J, number, heads, H, BITS, WORDS)
         else:
-            kept0, kept1, kept2, kept3 = 1.0, 1.0, 1.0, 1.0
-        acc, sum0 = _back_edge(acc, sum0, g0, a0, z, kept0)
-        acc, sum1 = _back_edge(acc, sum1, g1, a1, z, kept1)
-        acc, sum2 = _back_edge(acc, sum2, g2, a2, z, kept2)
-        acc, sum3 = _back_edge(acc, sum3, g3, a3, z, kept3)
+            dropout0, dropout1, dropout2, dropout3 = 1.0, 1.0, 1.0, 1.0
+        acc, sum0 = _back_edge(acc, sum0, g0, a0, z, dropout0)
+        acc, sum1 = _back_edge(acc, sum1, g1, a1, z, dropout1)
+        acc, sum2 = _back_edge(acc, sum2, g2, a2, z, dropout2)
+        acc, sum3 = _back_edge(acc, sum3, g3, a3, z, dropout3)
         if FINISH:
             finished = finished_ptr + h[None, :]
             tl.store(finished + edge0.to(tl.int64)[:, None] * H, sum0, mask=live0)
@@ -141,8 +141,8 @@ def _hop_backward_kernel(
             tl.store(grad_attention + 2 * J * H, sum2, mask=live2)
             tl.store(grad_attention + 3 * J * H, sum3, mask=live3)
     if LATE:
-        # In the loop, registers for it would cost one of the four neighbours that are on their way.
-        before = tl.load(before_ptr + own, mask=(node >= 0)[:, None, None] & inside, other=0.0).to(ACC)
+        # Loaded earlier, its registers would leave room for three neighbours in flight instead of four.
+        before = tl.load(before_ptr + place, mask=(node >= 0)[:, None, None] & inside, other=0.0).to(ACC)
     row = sum_over_edges(acc, R, J)
     if tl.program_id(0) * R < num_slots:
         leave_partial(partial_ptr, pieces_ptr, num_pieces, lane, row, inside, H * D, R)
@@ -151,9 +151,9 @@ def _hop_backward_kernel(
         number, all_heads, all_width, first_head, first_column, H, FIRST, FEATURE_DROP, ACC,
     )  # fmt: skip
     whole = ((node >= 0) & (slot < 0))[:, None, None] & inside
-    tl.store(grad_x_ptr + own, total.to(grad_x_ptr.dtype.element_ty), mask=whole)
+    tl.store(grad_x_ptr + place, total.to(grad_x_ptr.dtype.element_ty), mask=whole)
     if WRITE:
-        tl.store(out_ptr + own, row.to(out_ptr.dtype.element_ty), mask=whole)
+        tl.store(out_ptr + place, row.to(out_ptr.dtype.element_ty), mask=whole)
 
 
 @triton.jit(do_not_specialize=FREE)
@@ -169,17 +169,17 @@ def _hop_backward_hubs_kernel(
     inside = lanes_inside(h, d, H, D, HB, DB)
     node = tl.load(hubs_ptr + tl.program_id(0) * 3 + tl.zeros([1], dtype=tl.int32))
     live = (node >= 0)[:, None, None] & inside
-    own = node.to(tl.int64)[:, None, None] * (H * D) + lane
+    place = node.to(tl.int64)[:, None, None] * (H * D) + lane
     before_ptr = grad_ptr if FIRST else grad_x_ptr
-    before = tl.load(before_ptr + own, mask=live, other=0.0).to(ACC)
+    before = tl.load(before_ptr + place, mask=live, other=0.0).to(ACC)
     acc = sum_partial(partial_ptr, hubs_ptr, lane, inside, H * D, SLOTS)
     acc, total = _backward_row(
         acc, before, node, h, d, first_scale_ptr, scale_ptr, seed_ptr, feature_rate_ptr,
         number, all_heads, all_width, first_head, first_column, H, FIRST, FEATURE_DROP, ACC,
     )  # fmt: skip
-    tl.store(grad_x_ptr + own, total.to(grad_x_ptr.dtype.element_ty), mask=live)
+    tl.store(grad_x_ptr + place, total.to(grad_x_ptr.dtype.element_ty), mask=live)
     if WRITE:
-        tl.store(out_ptr + own, acc.to(out_ptr.dtype.element_ty), mask=live)
+        tl.store(out_ptr + place, acc.to(out_ptr.dtype.element_ty), mask=live)
 
 
 @triton.jit(do_not_specialize=FREE)
@@ -194,8 +194,8 @@ def _hop_dropout_kernel(
     rate = tl.load(rate_ptr + head, mask=live, other=0.0)
     grad = tl.load(grad_ptr + i, mask=live, other=0.0).to(ACC)
     key0, key1 = keys(seed_ptr, 2 * number + 1)
-    kept = grad * factor(bits(key0, key1, entry), rate, ACC)
-    tl.store(out_ptr + i, kept.to(out_ptr.dtype.element_ty), mask=live)
+    value = grad * factor(bits(key0, key1, entry), rate, ACC)
+    tl.store(out_ptr + i, value.to(out_ptr.dtype.element_ty), mask=live)
 
 
 @cache
@@ -212,7 +212,7 @@ def _kernels(
     BITS: int,
     WORDS: int,
 ) -> tuple[Bound, Bound]:
-    """Over the pieces of rows, and over hubs."""
+    """The kernels over the pieces of rows and over hubs."""
     walk = walk_over(heads, width, dtype)
     flags = {"FIRST": first, "WRITE": write, "FEATURE_DROP": feature_drop}
     of_pieces = {"Z_SCALED": z_scaled, "ADD": add, "FINISH": finish, "BITS": BITS, "WORDS": WORDS}
@@ -242,8 +242,8 @@ def hop_backward(
         return None if rank is None else torch.zeros_like(grad_attention)
     shape = z.size(1), z.size(2), z.dtype
     walk = walk_over(*shape)
-    # The walk itself writes in the caller's order, unless groups of heads, one after the other, would scatter parts of
-    # sectors, each of which costs a whole one.
+    # The walk writes in the caller's order, unless several groups of heads would each write a part of a sector, which
+    # costs as much as a whole one.
     finish = rank is not None and walk.groups == 1
     finished = torch.empty_like(grad_attention) if finish else None
     feature_drop = draw.feature_rate is not None and number > 0

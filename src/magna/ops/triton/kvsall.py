@@ -1,4 +1,4 @@
-"""What the blocked loss does behind its matrix products, on the GPU: one pass over a block of scores each."""
+"""The blocked loss after its matrix products, on the GPU: one pass over a block of scores for each step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from magna.ops import loss_torch as kvsall_steps
 from magna.ops.answers import Factors, Scanned
 from magna.ops.backend.registry import product
 from magna.ops.triton import kvsall_products as triton_kvsall_products
-from magna.ops.triton.answers import ENTRIES, answer_gradient, entries_here
+from magna.ops.triton.answers import ENTRIES, answer_gradient, entries_inside
 from magna.ops.triton.dense import bias_backward
 from magna.ops.triton.launch import bound
 from magna.ops.triton.sizes import ceil_div, power_of_2
@@ -19,14 +19,14 @@ from magna.ops.triton.targets import entries, loss, targets
 
 __all__ = ["column_sums", "entries", "gradient", "loss", "scan", "targets"]
 
-_COLUMNS = 1024  # scores that a program looks at in one step
+_COLUMNS = 1024  # scores of a step of a program
 
 
 @triton.jit
 def _scores_at(
     scores_ptr, bias_ptr, entity_ptr, own_ptr, row, column, live, start, width, OWN: tl.constexpr,
 ):  # fmt: skip
-    """The scores at some places of a block, -inf where there are none."""
+    """The scores at some places of a block, -inf outside of it."""
     score = tl.load(scores_ptr + row * width + column, mask=live, other=float("-inf"))
     score += tl.load(bias_ptr + column, mask=live, other=0.0)
     if OWN:
@@ -56,9 +56,9 @@ def _pick_kernel(
     scores_ptr, bias_ptr, entity_ptr, own_ptr, row_ptr, column_ptr, picked_ptr, num_entries, start, width,
     OWN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    entry, row, column, here = entries_here(row_ptr, column_ptr, num_entries, start, width, BLOCK)
-    score = _scores_at(scores_ptr, bias_ptr, entity_ptr, own_ptr, row, column, here, start, width, OWN)
-    tl.store(picked_ptr + entry, score, mask=here)
+    entry, row, column, inside = entries_inside(row_ptr, column_ptr, num_entries, start, width, BLOCK)
+    score = _scores_at(scores_ptr, bias_ptr, entity_ptr, own_ptr, row, column, inside, start, width, OWN)
+    tl.store(picked_ptr + entry, score, mask=inside)
 
 
 @triton.jit
@@ -76,7 +76,7 @@ def _gradient_kernel(
     tl.store(out_ptr + row * width + column, grad.to(out_ptr.dtype.element_ty), mask=live)
     if OWN:
         place = tl.load(entity_ptr + row) - start
-        # In one program of one block.
+        # True in one program of one block.
         if (place >= first) & (place < tl.minimum(first + BLOCK, width)):
             tl.store(grad_own_ptr + row, tl.sum(tl.where(column == place, grad, 0.0), axis=0))
 
@@ -85,40 +85,40 @@ def column_sums(e: Tensor, dtype: torch.dtype) -> Tensor:
     return bias_backward(e, None)[1].to(dtype)
 
 
-def scan(given: Factors, size: int) -> Scanned:
-    if triton_kvsall_products.takes(given):
-        return triton_kvsall_products.scan(given)
-    return kvsall_steps.scan_blocks(given, size, _accumulate)
+def scan(factors: Factors, size: int) -> Scanned:
+    if triton_kvsall_products.takes(factors):
+        return triton_kvsall_products.scan(factors)
+    return kvsall_steps.scan_blocks(factors, size, _accumulate)
 
 
 def _accumulate(block: Factors, scores: Tensor, top: Tensor, total: Tensor, picked: Tensor) -> None:
     rows, width = scores.shape
     if rows == 0:
         return
-    given, owned = (scores, block.bias, *(block.self_bias or (None, None))), block.self_bias is not None
+    inputs, owned = (scores, block.bias, *(block.self_bias or (None, None))), block.self_bias is not None
     kernel = bound(_softmax_kernel, OWN=owned, BLOCK=_columns(width))
-    kernel[rows,](*given, top, total, block.start, width)
+    kernel[rows,](*inputs, top, total, block.start, width)
     num_entries = picked.numel()
     if num_entries:
         kernel = bound(_pick_kernel, OWN=owned, BLOCK=ENTRIES)
-        kernel[ceil_div(num_entries, ENTRIES),](*given, *block.where, picked, num_entries, block.start, width)
+        kernel[ceil_div(num_entries, ENTRIES),](*inputs, *block.where, picked, num_entries, block.start, width)
 
 
 def gradient(
-    block: Factors, found: Scanned, share: Tensor, elsewhere: Tensor, extra: Tensor, grad_own: Tensor
+    block: Factors, scanned: Scanned, share: Tensor, elsewhere: Tensor, extra: Tensor, grad_own: Tensor
 ) -> Tensor:
     rows, width = len(block.query), len(block.bias)
     out = block.query.new_empty(rows, width)
     if rows == 0:
         return out
     if triton_kvsall_products.takes(block):
-        triton_kvsall_products.gradient(block, found, share, elsewhere, grad_own, out)
+        triton_kvsall_products.gradient(block, scanned, share, elsewhere, grad_own, out)
     else:
         scores, columns = product(block.query, block.entities.T), _columns(width)
         kernel = bound(_gradient_kernel, OWN=block.self_bias is not None, BLOCK=columns)
-        given = scores, block.bias, *(block.self_bias or (None, None)), found.top, found.total, share, elsewhere
-        kernel[rows, ceil_div(width, columns)](*given, out, grad_own, block.start, width)
-    answer_gradient(block, found, share, elsewhere, extra, grad_own, out)
+        inputs = scores, block.bias, *(block.self_bias or (None, None)), scanned.top, scanned.total, share, elsewhere
+        kernel[rows, ceil_div(width, columns)](*inputs, out, grad_own, block.start, width)
+    answer_gradient(block, scanned, share, elsewhere, extra, grad_own, out)
     return out
 
 

@@ -1,4 +1,4 @@
-"""The loss over all entities of bfloat16 numbers, on the GPU: scores are used up where they were multiplied."""
+"""The loss over all entities of bfloat16 numbers, on the GPU: scores are consumed where they are computed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from magna.ops.answers import Factors, Scanned
 from magna.ops.gpu.linear import ALIGNED
-from magna.ops.triton.answers import entries_here
+from magna.ops.triton.answers import entries_inside
 from magna.ops.triton.launch import bound
 from magna.ops.triton.products import TILE, described, product_tile
 from magna.ops.triton.sizes import ceil_div
 
-_PICKED = {"BLOCK": 8, "BC": 512}  # answers of a program that multiplies those alone, and channels in one step
+_PICKED = {"BLOCK": 8, "BC": 512}  # answers of a program that scores them, and channels in one step
 _MERGED = {"BQ": 16, "BT": 64}  # queries of a program that merges the tiles, and tiles in one step
 _LAUNCH = {"num_warps": 4, "num_stages": 3}
 
@@ -25,27 +25,28 @@ def _tile_scores(
     q, e, bias_ptr, entity_ptr, own_ptr, rows, entities, start,
     OWN: tl.constexpr, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Queries, entities and scores of a tile, -inf where there is no entity; tiles of an entity follow each other."""
+    """Queries, entities and scores of a tile, -inf after the last entity; tiles of one entity follow each other."""
     first, column = tl.program_id(0) * BM, tl.program_id(1) * BN
     scores = product_tile(q, e, first, column, C, BM, BN, BC, TURNED=True)
     m, n = first + tl.arange(0, BM), column + tl.arange(0, BN)
-    m_read = tl.minimum(m, rows - 1)  # of which something is to be read, also beyond the last query
+    m_read = tl.minimum(m, rows - 1)  # the last query again for rows after it
     scores += tl.load(bias_ptr + n, mask=n < entities, other=float("-inf"))[None, :]
     if OWN:
-        place, _, any_here = _own_places(entity_ptr, m_read, entities, start, BN)
-        if any_here:
+        place, _, any_inside = _own_places(entity_ptr, m_read, entities, start, BN)
+        if any_inside:
             scores += tl.where(n[None, :] == place[:, None], tl.load(own_ptr + m_read)[:, None], 0.0)
     return m, m_read, n, scores
 
 
 @triton.jit
 def _own_places(entity_ptr, m_read, entities, start, BN: tl.constexpr):
-    """Where queries have their own entity in a block, whether that is in this tile, and whether it is for any of them:
-    it seldom is, and looking for it at every score takes longer than asking.
+    """The places of the queries' own entities in a block, a mask of those in this tile, and True if there is any.
+
+    There seldom is one, and the test is faster than comparing every score's place.
     """
     place, first = tl.load(entity_ptr + m_read) - start, tl.program_id(1) * BN
-    here = (place >= first) & (place < tl.minimum(first + BN, entities))
-    return place, here, tl.max(here.to(tl.int32), axis=0) > 0
+    inside = (place >= first) & (place < tl.minimum(first + BN, entities))
+    return place, inside, tl.max(inside.to(tl.int32), axis=0) > 0
 
 
 @triton.jit
@@ -86,16 +87,16 @@ def _pick_kernel(
     q_ptr, e_ptr, bias_ptr, entity_ptr, own_ptr, row_ptr, column_ptr, picked_ptr, num_entries, entities,
     OWN: tl.constexpr, C: tl.constexpr, BC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    entry, row, column, here = entries_here(row_ptr, column_ptr, num_entries, 0, entities, BLOCK)
-    c, score = tl.arange(0, BC), tl.load(bias_ptr + column, mask=here, other=0.0)
+    entry, row, column, inside = entries_inside(row_ptr, column_ptr, num_entries, 0, entities, BLOCK)
+    c, score = tl.arange(0, BC), tl.load(bias_ptr + column, mask=inside, other=0.0)
     for start in range(0, C, BC):
-        live = here[:, None] & (start + c < C)[None, :]
+        live = inside[:, None] & (start + c < C)[None, :]
         q = tl.load(q_ptr + row[:, None] * C + start + c[None, :], mask=live, other=0.0).to(tl.float32)
         e = tl.load(e_ptr + column[:, None] * C + start + c[None, :], mask=live, other=0.0).to(tl.float32)
         score += tl.sum(q * e, axis=1)
     if OWN:
         score += tl.where(column == tl.load(entity_ptr + row), tl.load(own_ptr + row), 0.0)
-    tl.store(picked_ptr + entry, score, mask=here)
+    tl.store(picked_ptr + entry, score, mask=inside)
 
 
 @triton.jit
@@ -109,52 +110,52 @@ def _gradient_kernel(
     grad = tl.exp(scores - tl.load(top_ptr + m_read)[:, None]) * scale[:, None] - less[:, None]
     out.store([tl.program_id(0) * BM, tl.program_id(1) * BN], grad.to(tl.bfloat16))
     if OWN:
-        place, here, any_here = _own_places(entity_ptr, m_read, width, start, BN)
-        if any_here:  # in one tile of one block
-            own = tl.sum(tl.where(n[None, :] == place[:, None], grad, 0.0), axis=1)
-            tl.store(grad_own_ptr + m, own, mask=(m < rows) & here)
+        place, inside, any_inside = _own_places(entity_ptr, m_read, width, start, BN)
+        if any_inside:  # in one tile of one block
+            own_grad = tl.sum(tl.where(n[None, :] == place[:, None], grad, 0.0), axis=1)
+            tl.store(grad_own_ptr + m, own_grad, mask=(m < rows) & inside)
 
 
-def takes(given: Factors) -> bool:
-    aligned = given.query.size(1) % ALIGNED == len(given.bias) % ALIGNED == 0
-    return aligned and given.query.dtype == torch.bfloat16
+def takes(factors: Factors) -> bool:
+    aligned = factors.query.size(1) % ALIGNED == len(factors.bias) % ALIGNED == 0
+    return aligned and factors.query.dtype == torch.bfloat16
 
 
-def scan(given: Factors) -> Scanned:
-    (rows, channels), entities = given.query.shape, given.entities.size(0)
-    top, total = given.bias.new_empty(rows), given.bias.new_empty(rows)
-    picked = given.bias.new_zeros(given.where[0].shape)
+def scan(factors: Factors) -> Scanned:
+    (rows, channels), entities = factors.query.shape, factors.entities.size(0)
+    top, total = factors.bias.new_empty(rows), factors.bias.new_empty(rows)
+    picked = factors.bias.new_zeros(factors.where[0].shape)
     if rows == 0:
         return Scanned(top, total, picked)
-    constants = {"OWN": given.self_bias is not None, "C": channels}
+    constants = {"OWN": factors.self_bias is not None, "C": channels}
     tiles = ceil_div(entities, TILE["BN"])
-    tops, totals = given.bias.new_empty(2, tiles, rows).unbind()
-    factors = *_by_tiles(given), *_biases(given)
+    tops, totals = factors.bias.new_empty(2, tiles, rows).unbind()
+    inputs = *_by_tiles(factors), *_biases(factors)
     _scan_kernel[ceil_div(rows, TILE["BM"]), tiles](
-        *factors, tops, totals, rows, entities, **constants, **TILE, **_LAUNCH
+        *inputs, tops, totals, rows, entities, **constants, **TILE, **_LAUNCH
     )
     bound(_merge_kernel, **_MERGED)[ceil_div(rows, _MERGED["BQ"]),](tops, totals, top, total, rows, tiles)
     num_entries = picked.numel()
     if num_entries:
         kernel = bound(_pick_kernel, **constants, **_PICKED)
-        tensors = given.query, given.entities, *_biases(given), *given.where
+        tensors = factors.query, factors.entities, *_biases(factors), *factors.where
         kernel[ceil_div(num_entries, _PICKED["BLOCK"]),](*tensors, picked, num_entries, entities)
     return Scanned(top, total, picked)
 
 
-def gradient(block: Factors, found: Scanned, share: Tensor, elsewhere: Tensor, grad_own: Tensor, out: Tensor) -> None:
+def gradient(block: Factors, scanned: Scanned, share: Tensor, elsewhere: Tensor, grad_own: Tensor, out: Tensor) -> None:
     """Write share (softmax − what all targets have) of a block of scores into `out`."""
     rows, width = out.shape
-    given = *_by_tiles(block), *_biases(block), found.top, found.total, share, elsewhere, grad_own
+    inputs = *_by_tiles(block), *_biases(block), scanned.top, scanned.total, share, elsewhere, grad_own
     constants = {"OWN": block.self_bias is not None, "C": block.query.size(1), **TILE, **_LAUNCH}
     _gradient_kernel[ceil_div(rows, TILE["BM"]), ceil_div(width, TILE["BN"])](
-        *given, described(out, "BM", "BN"), rows, width, block.start, **constants
+        *inputs, described(out, "BM", "BN"), rows, width, block.start, **constants
     )
 
 
-def _by_tiles(given: Factors) -> tuple[TensorDescriptor, TensorDescriptor]:
-    return described(given.query, "BM", "BC"), described(given.entities, "BN", "BC")
+def _by_tiles(factors: Factors) -> tuple[TensorDescriptor, TensorDescriptor]:
+    return described(factors.query, "BM", "BC"), described(factors.entities, "BN", "BC")
 
 
-def _biases(given: Factors) -> tuple[Tensor | None, ...]:
-    return given.bias, *(given.self_bias or (None, None))
+def _biases(factors: Factors) -> tuple[Tensor | None, ...]:
+    return factors.bias, *(factors.self_bias or (None, None))

@@ -1,7 +1,7 @@
-"""Launching a kernel with little work on the host.
+"""Launches of kernels with little work on the host.
 
-Before every launch `triton.jit` works out, argument by argument, what a kernel has to be compiled for, and looks that
-up as text. On the usual benchmarks' graphs this takes longer than the kernels run.
+Before every launch `triton.jit` builds a key of all arguments as text and looks up the compiled kernel. On the usual
+benchmarks' graphs this takes longer than the kernels run.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Triton reads the variable when a kernel is defined, so what it said at import holds for the whole process.
+# Triton reads the variable when a kernel is defined, so its value at import holds for the whole process.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-# On AMD's GPUs a kernel is compiled for more than `Bound` looks at.
+# On AMD's GPUs the key of a kernel has parts that `Bound` does not know.
 _DIRECT = not INTERPRETED and torch.version.hip is None
 
 
 class Bound:
     """A kernel of `triton.jit` with its constants, launched as `bound[grid](*variables)`, a tensor first.
 
-    It remembers what the kernel was compiled to for variables of some kinds, so it is to be made once and kept:
-    `bound` does so.
+    It remembers the compiled kernel for each kind of variables, so make it once for all launches, as `bound` does.
     """
 
     def __init__(self, function: Any, **constants: Any) -> None:
@@ -40,7 +39,7 @@ class Bound:
 
     @staticmethod
     def kinds(variables: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A key that differs wherever that of `triton.jit` differs; of numbers it says more."""
+        """A key that differs wherever that of `triton.jit` differs, and more often for numbers."""
         return tuple(
             (variable.dtype, variable.data_ptr() % 16 == 0)
             if isinstance(variable, Tensor)
@@ -59,13 +58,13 @@ class Bound:
             compiled[(*grid, 1, 1)[:3]](*variables, *self.rest)
 
 
-_KEPT: dict[tuple[Any, ...], Bound] = {}
+_BOUND: dict[tuple[Any, ...], Bound] = {}
 
 
 def bound(function: Any, **constants: Any) -> Bound:
-    """A kernel of `triton.jit` with its constants; the same one whenever they come again."""
+    """A kernel of `triton.jit` with its constants, the same object for the same constants."""
     key = (id(function), *constants, *constants.values())
-    found = _KEPT.get(key)
-    if found is None:
-        found = _KEPT[key] = Bound(function, **constants)
-    return found
+    kernel = _BOUND.get(key)
+    if kernel is None:
+        kernel = _BOUND[key] = Bound(function, **constants)
+    return kernel

@@ -1,4 +1,4 @@
-"""Matrix products in Triton, for results that are used up, or changed, before they would be written."""
+"""Matrix products in Triton whose results are changed or consumed before they would be written."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from magna.ops.triton.launch import INTERPRETED
 from magna.ops.triton.sizes import ceil_div
 
-# Rows and columns of a tile, and what it is multiplied over in one step.
+# Rows and columns of a tile, and channels of one step of its product.
 TILE = {"BM": 16, "BN": 32, "BC": 16} if INTERPRETED else {"BM": 128, "BN": 128, "BC": 64}
 
-# Triton's interpreter takes the bits of bfloat16 numbers for integers where it multiplies matrices.
+# Triton's interpreter reads bfloat16 numbers as integers in a matrix product.
 _WIDENS = tl.constexpr(INTERPRETED)
 
 
 def described(matrix: Tensor, *tile: str) -> TensorDescriptor:
-    """A matrix by tiles: zeros are read beyond its end, and nothing is written there.
+    """A matrix by tiles, which the GPU's copy engine moves; beyond its end zeros are read and nothing is written.
 
-    The GPU's copy engine moves the tiles. `triton.jit` launches kernels that get such, as `Bound` knows tensors alone.
+    `triton.jit` launches kernels that take these, as `Bound` knows tensors alone.
     """
     return TensorDescriptor.from_tensor(matrix, [TILE[size] for size in tile])
 
@@ -30,7 +30,7 @@ def described(matrix: Tensor, *tile: str) -> TensorDescriptor:
 def product_tile(
     a, b, m, n, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr, TURNED: tl.constexpr,
 ):  # fmt: skip
-    """BM rows of a from m on times BN columns of b from n on, in float32; TURNED: times so many rows of b."""
+    """BM rows of a from m on times BN columns of b (TURNED: rows of b) from n on, in float32."""
     total = tl.zeros([BM, BN], dtype=tl.float32)
     for c in range(0, C, BC):
         left, right = a.load([m, c]), b.load([n, c]).T if TURNED else b.load([c, n])
@@ -45,14 +45,14 @@ def _masked_product_kernel(
     sums_ptr, a_sums_ptr, a, b, mask, out, columns,
     C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """The sums [tiles of rows, columns] of the columns within each tile, of the result and of a."""
-    # Tiles of the same rows follow each other, and behind them comes one program more, which finds a in the cache.
+    """`sums` and `a_sums` [tiles of rows, columns]: the sums of the columns of the result and of a within each tile."""
+    # Tiles of the same rows follow each other; one program after them sums a, which is in the cache then.
     m, n, tile = tl.program_id(1) * BM, tl.program_id(0) * BN, tl.program_id(1).to(tl.int64)
     if n < columns:
         total = product_tile(a, b, m, n, C, BM, BN, BC, TURNED=False)
-        kept = tl.where(mask.load([m, n]) <= 0, 0.0, total).to(tl.bfloat16)
-        out.store([m, n], kept)
-        _store_sums(sums_ptr + tile * columns, kept, n, columns, BN)
+        masked = tl.where(mask.load([m, n]) <= 0, 0.0, total).to(tl.bfloat16)
+        out.store([m, n], masked)
+        _store_sums(sums_ptr + tile * columns, masked, n, columns, BN)
     else:
         for c in range(0, C, BC):
             _store_sums(a_sums_ptr + tile * C, a.load([m, c]), c, C, BC)
@@ -77,7 +77,7 @@ def masked_product(a: Tensor, b: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, 
     sums, a_sums = (a.new_empty(tiles, width, dtype=torch.float32) for width in (columns, channels))
     if out.numel():
         factors = described(a, "BM", "BC"), described(b, "BC", "BN")
-        given = sums, a_sums, *factors, described(mask, "BM", "BN"), described(out, "BM", "BN"), columns
+        inputs = sums, a_sums, *factors, described(mask, "BM", "BN"), described(out, "BM", "BN"), columns
         grid = ceil_div(columns, TILE["BN"]) + 1, tiles
-        _masked_product_kernel[grid](*given, C=channels, **TILE, num_warps=4, num_stages=2)
+        _masked_product_kernel[grid](*inputs, C=channels, **TILE, num_warps=4, num_stages=2)
     return out, sums, a_sums

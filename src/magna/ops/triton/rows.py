@@ -1,4 +1,4 @@
-"""Rows of a graph on the GPU: what the hops forward and backward share.
+"""Rows of a graph on the GPU: the parts that the hops forward and backward share.
 
 A program walks pieces of rows (at most `graph.piece_edges` edges each) for a group of heads. Where a row is one piece,
 the program finishes it; the pieces of a hub write partial sums, and a second kernel adds those in order. Nothing is
@@ -28,7 +28,7 @@ _HUB_WARPS = 4  # that add up the partial sums of a hub, 16 bytes a thread and s
 
 @triton.jit
 def lanes_inside(h, d, H: tl.constexpr, D: tl.constexpr, HB: tl.constexpr, DB: tl.constexpr):
-    """The lanes that exist, [1, HB, DB]; where all do, the compiler sees a constant."""
+    """A mask of the lanes that exist, [1, HB, DB]; where all do, the compiler sees a constant."""
     if H % HB == 0 and D == DB:
         return tl.full([1, HB, DB], True, tl.int1)
     return ((h < H)[:, None] & (d < D)[None, :])[None, :, :]
@@ -36,7 +36,7 @@ def lanes_inside(h, d, H: tl.constexpr, D: tl.constexpr, HB: tl.constexpr, DB: t
 
 @triton.jit
 def heads_inside(h, H: tl.constexpr, HB: tl.constexpr):
-    """The heads that exist, [1, HB]."""
+    """A mask of the heads that exist, [1, HB]."""
     if H % HB == 0:
         return tl.full([1, HB], True, tl.int1)
     return (h < H)[None, :]
@@ -44,20 +44,20 @@ def heads_inside(h, H: tl.constexpr, HB: tl.constexpr):
 
 @triton.jit
 def next_pieces(pieces_ptr, num_pieces, R: tl.constexpr, J: tl.constexpr):
-    """The next R pieces, each J times: node (-1 where there is none), begin, end and slot."""
+    """The next R pieces, each J times: node (-1 for no piece), begin, end and slot."""
     piece = tl.program_id(0) * R + tl.arange(0, R * J) // J
-    there = piece < num_pieces
+    exists = piece < num_pieces
     at = pieces_ptr + piece * 4
-    node = tl.load(at, mask=there, other=-1)
-    begin = tl.load(at + 1, mask=there, other=0)
-    end = tl.load(at + 2, mask=there, other=0)
-    slot = tl.load(at + 3, mask=there, other=-1)
+    node = tl.load(at, mask=exists, other=-1)
+    begin = tl.load(at + 1, mask=exists, other=0)
+    end = tl.load(at + 2, mask=exists, other=0)
+    slot = tl.load(at + 3, mask=exists, other=-1)
     return node, begin, end, slot
 
 
 @triton.jit
 def longest_piece(pieces_ptr, num_pieces, R: tl.constexpr):
-    """Edges of the longest of the next R pieces; scalars, so that the compiler knows that all threads walk as far."""
+    """Edges of the longest of the next R pieces; a scalar, so that the compiler knows that all threads walk as far."""
     longest = 0
     for r in tl.static_range(R):
         piece = tl.program_id(0) * R + r
@@ -92,9 +92,9 @@ def neighbours(
     Zeros where fewer edges are left. `rows`, `col` and `attention` are pointers: a step needs hardly any arithmetic.
     """
     on_edge = (left > step)[:, None]
-    there = tl.load(col + step, mask=left > step, other=0).to(tl.int64)[:, None, None]
+    neighbour = tl.load(col + step, mask=left > step, other=0).to(tl.int64)[:, None, None]
     a = tl.load(attention + step * H, mask=on_edge & heads, other=0.0)
-    return tl.load(rows + there * (H * D), mask=on_edge[:, :, None] & inside, other=0.0).to(ACC), a
+    return tl.load(rows + neighbour * (H * D), mask=on_edge[:, :, None] & inside, other=0.0).to(ACC), a
 
 
 @triton.jit
@@ -107,7 +107,7 @@ def callers_edge(order, left, step: tl.constexpr):
 def first_kept(
     kept_ptr, rate_ptr, first, h, number, H: tl.constexpr, BITS: tl.constexpr, WORDS: tl.constexpr, ACC: tl.constexpr
 ):
-    """For `attention_factor`: where the first edges have their words of this hop, and how much what is kept grows."""
+    """The places of the first edges' words of this hop, and the factor of attention that is kept."""
     rate = tl.load(rate_ptr + h, mask=h < H, other=0.0).to(ACC)
     word = kept_ptr + (first.to(tl.int64)[:, None] * H + h[None, :]) * WORDS + number // BITS
     return word, (1.0 / (1.0 - rate))[None, :]
@@ -118,13 +118,13 @@ def attention_factor(
     word, growth, left, step: tl.constexpr, number, heads, H: tl.constexpr, BITS: tl.constexpr, WORDS: tl.constexpr
 ):
     """0 where the attention on the edges `step` ahead is dropped in this hop, [S, HB]."""
-    kept = tl.load(word + step * (H * WORDS), mask=(left > step)[:, None] & heads, other=0).to(tl.int32)
-    return tl.where((kept >> (number % BITS)) & 1 != 0, growth, 0.0)
+    word_of_hop = tl.load(word + step * (H * WORDS), mask=(left > step)[:, None] & heads, other=0).to(tl.int32)
+    return tl.where((word_of_hop >> (number % BITS)) & 1 != 0, growth, 0.0)
 
 
 @triton.jit
 def sum_over_edges(acc, R: tl.constexpr, J: tl.constexpr):
-    """[R * J, HB, DB] → [R, HB, DB]"""
+    """The sum over the J parts of each row: [R * J, HB, DB] → [R, HB, DB]."""
     if J == 1:
         return acc
     return tl.sum(tl.reshape(acc, [R, J, acc.shape[1], acc.shape[2]]), axis=1)
@@ -132,7 +132,7 @@ def sum_over_edges(acc, R: tl.constexpr, J: tl.constexpr):
 
 @triton.jit
 def leave_partial(partial_ptr, pieces_ptr, num_pieces, lane, row, inside, SIZE: tl.constexpr, R: tl.constexpr):
-    """What pieces of hubs add to their hub's sum. They come first of all pieces, so few programs get here."""
+    """Write the sums of the pieces of hubs. They are the first pieces, so few programs get here."""
     _, _, _, slot = next_pieces(pieces_ptr, num_pieces, R, 1)
     where = slot.to(tl.int64)[:, None, None] * SIZE + lane
     tl.store(partial_ptr + where, row, mask=(slot >= 0)[:, None, None] & inside)
@@ -145,12 +145,12 @@ def _slots(partial_ptr, slot, last, lane, inside, SIZE: tl.constexpr):
 
 @triton.jit
 def sum_partial(partial_ptr, hubs_ptr, lane, inside, SIZE: tl.constexpr, SLOTS: tl.constexpr):
-    """The sum of what the pieces of a hub left, [1, HB, DB], always in the same order."""
+    """The sum of the pieces of a hub, [1, HB, DB], always in the same order."""
     first = tl.load(hubs_ptr + tl.program_id(0) * 3 + 1)
     last = tl.load(hubs_ptr + tl.program_id(0) * 3 + 2)
     acc = tl.zeros([SLOTS, lane.shape[1], lane.shape[2]], dtype=partial_ptr.dtype.element_ty)
     for start in range(first, last, 8 * SLOTS):
-        # Eight steps by hand: of one large tile the assembler would load two parts, add them, and load the next.
+        # Eight steps unrolled by hand: of one large tile the assembler would load and add two parts at a time.
         slot = (start + tl.arange(0, SLOTS))[:, None, None]
         sum0 = _slots(partial_ptr, slot, last, lane, inside, SIZE)
         sum1 = _slots(partial_ptr, slot + SLOTS, last, lane, inside, SIZE)
@@ -165,11 +165,11 @@ def sum_partial(partial_ptr, hubs_ptr, lane, inside, SIZE: tl.constexpr, SLOTS: 
 
 
 class Walk(NamedTuple):
-    """How programs go over the rows of tensors of one shape and type."""
+    """The sizes of a walk over the rows of tensors of one shape and type."""
 
     rows: int  # of a program
     groups: int  # of heads
-    steps: int  # of the forward walk that are on their way at once
+    steps: int  # of the forward walk that are loaded at once
     options: dict[str, Any]  # of the kernels over pieces
     hub_options: dict[str, Any]
 
@@ -178,7 +178,7 @@ class Walk(NamedTuple):
 def walk_over(heads: int, width: int, dtype: torch.dtype) -> Walk:
     """A step is 512 bytes in one warp, 16 a thread: part of the heads of a neighbour, or narrow neighbours of two rows.
 
-    A group of heads goes over all nodes before the next does, so that the rows of a group tend to stay in the L2 cache.
+    A group of heads covers all nodes before the next does, so that the rows of a group tend to stay in the L2 cache.
     """
     lanes, columns = 512 // dtype.itemsize, power_of_2(width)
     group = min(power_of_2(heads), max(1, lanes // columns))
@@ -199,7 +199,7 @@ def place_of_draw(draw: Draw, number: int) -> tuple[int, ...]:
 
 
 def kept_words(draw: Draw) -> dict[str, int]:
-    """Of how many hops a word of `Draw.drawn` tells, 0 where no attention is dropped, and how many words there are."""
+    """The number of hops in a word of `Draw.drawn`, 0 where no attention is dropped, and the number of words."""
     hops, words = (0, 0) if draw.drawn is None else (8 * draw.drawn.itemsize, draw.drawn.size(2))
     return {"BITS": hops, "WORDS": words}
 

@@ -1,6 +1,8 @@
-"""What comes before the softmax on the GPU: the scores of nodes, the scores of edges, and which edges are left out."""
+"""The steps before the softmax on the GPU: the scores of nodes and of edges, and the edges that dropout leaves."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import triton
@@ -17,15 +19,15 @@ from magna.ops.triton.sizes import accumulator, ceil_div, power_of_2
 
 _TILE = 4096  # channels of several nodes that a program takes in one step
 _CHUNK = 32, 128  # nodes of a program, at least and at most
-_PROGRAMS = 1024  # more than these only where they have as many nodes as they may
+_PROGRAMS = 1024  # at most, unless each has the most nodes
 _EDGES = 128  # edges of a program
 
 
 @triton.jit
 def _tanh(x, ROUNDED: tl.constexpr):
-    """Exact at both ends, where e^2x is 0 or inf; between them to a rounding of 1, which is what a sum needs.
+    """Tanh, exact where e^2x is 0 or inf, and elsewhere to a rounding of 1, as a sum needs.
 
-    Of bfloat16 to 5e-7, a thousandth of its own rounding: 1 / y is rsqrt(y)^2, two instructions instead of a division.
+    Of bfloat16 to 5e-7, a thousandth of its rounding: 1 / y is rsqrt(y)^2, two instructions instead of a division.
     """
     if ROUNDED:
         root = tl.rsqrt(tl.exp2(2.8853900817779268 * x) + 1.0)
@@ -38,15 +40,15 @@ def _head(
     x_ptr, vector_ptr, start, nodes,
     H: tl.constexpr, C: tl.constexpr, BN: tl.constexpr, CB: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """One head of the next BN nodes of a group: their place in [G, N, H], which there are, x, its place, the vector."""
+    """One head of the next BN nodes of a group: their place in [G, N, H], a mask, x, its place and mask, the vector."""
     h, group = tl.program_id(1), tl.program_id(2).to(tl.int64)
     n, c = start + tl.arange(0, BN), tl.arange(0, CB)
     row = (group * nodes + n) * H + h
-    there, live = n < nodes, (n < nodes)[:, None] & (c < C)[None, :]
+    exists, live = n < nodes, (n < nodes)[:, None] & (c < C)[None, :]
     place = row[:, None] * C + c[None, :]
     x = tl.load(x_ptr + place, mask=live, other=0.0).to(ACC)
     vector = tl.load(vector_ptr + (group * H + h) * C + c, mask=c < C, other=0.0)
-    return row, there, x, place, live, vector
+    return row, exists, x, place, live, vector
 
 
 @triton.jit
@@ -57,9 +59,9 @@ def _head_scores_kernel(
 ):  # fmt: skip
     first = tl.program_id(0) * CHUNK
     for start in range(first, tl.minimum(first + CHUNK, nodes), BN):
-        row, there, x, _, _, vector = _head(x_ptr, vector_ptr, start, nodes, H, C, BN, CB, ACC)
+        row, exists, x, _, _, vector = _head(x_ptr, vector_ptr, start, nodes, H, C, BN, CB, ACC)
         bent = _tanh(x, x_ptr.dtype.element_ty == tl.bfloat16) if TANH else x
-        tl.store(out_ptr + row, tl.sum(bent * vector[None, :], axis=1), mask=there)
+        tl.store(out_ptr + row, tl.sum(bent * vector[None, :], axis=1), mask=exists)
 
 
 @triton.jit
@@ -72,8 +74,8 @@ def _head_scores_backward_kernel(
     first = tl.program_id(0) * CHUNK
     total = tl.zeros([BN, CB], dtype=ACC)
     for start in range(first, tl.minimum(first + CHUNK, nodes), BN):
-        row, there, x, place, live, vector = _head(x_ptr, vector_ptr, start, nodes, H, C, BN, CB, ACC)
-        grad = tl.load(grad_ptr + row, mask=there, other=0.0)[:, None]
+        row, exists, x, place, live, vector = _head(x_ptr, vector_ptr, start, nodes, H, C, BN, CB, ACC)
+        grad = tl.load(grad_ptr + row, mask=exists, other=0.0)[:, None]
         bent = _tanh(x, x_ptr.dtype.element_ty == tl.bfloat16) if TANH else x
         total += grad * bent
         slope = grad * vector[None, :]
@@ -87,12 +89,12 @@ def _head_scores_backward_kernel(
 
 @triton.jit
 def _ends(edge_index_ptr, num_edges, BE: tl.constexpr):
-    """The next BE edges, which of them there are, their sources and targets."""
+    """The next BE edges, a mask of those that exist, their sources and targets."""
     e = tl.program_id(0).to(tl.int64) * BE + tl.arange(0, BE)
-    there = e < num_edges
-    source = tl.load(edge_index_ptr + e, mask=there, other=0)
-    target = tl.load(edge_index_ptr + num_edges + e, mask=there, other=0)
-    return e, there, source, target
+    exists = e < num_edges
+    source = tl.load(edge_index_ptr + e, mask=exists, other=0)
+    target = tl.load(edge_index_ptr + num_edges + e, mask=exists, other=0)
+    return e, exists, source, target
 
 
 @triton.jit
@@ -100,14 +102,14 @@ def _edge_scores_kernel(
     source_ptr, target_ptr, relation_ptr, edge_index_ptr, edge_type_ptr, out_ptr, num_edges, by_source, by_target,
     SLOPE: tl.constexpr, H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, TYPED: tl.constexpr,
 ):  # fmt: skip
-    """`by_source` and `by_target`: from the scores of one node to those of the next."""
-    e, there, source, target = _ends(edge_index_ptr, num_edges, BE)
+    """`by_source` and `by_target` are the strides from one node's scores to the next."""
+    e, exists, source, target = _ends(edge_index_ptr, num_edges, BE)
     h = tl.program_id(1) * HB + tl.arange(0, HB)
-    live = there[:, None] & (h < H)[None, :]
+    live = exists[:, None] & (h < H)[None, :]
     total = tl.load(source_ptr + source[:, None] * by_source + h[None, :], mask=live, other=0.0)
     total += tl.load(target_ptr + target[:, None] * by_target + h[None, :], mask=live, other=0.0)
     if TYPED:
-        kind = tl.load(edge_type_ptr + e, mask=there, other=0)
+        kind = tl.load(edge_type_ptr + e, mask=exists, other=0)
         total += tl.load(relation_ptr + kind[:, None] * H + h[None, :], mask=live, other=0.0)
     total = tl.where(total > 0, total, total * SLOPE)
     tl.store(out_ptr + e[:, None] * H + h[None, :], total, mask=live)
@@ -119,12 +121,12 @@ def _kept_edges_kernel(
     STREAM: tl.constexpr, NUMBERED: tl.constexpr, PAIRED: tl.constexpr, SEED_HEADS: tl.constexpr,
     H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
-    """One draw of an edge for all heads, or one for every SEED_HEADS of them, each from a seed of its own."""
-    e, there, source, target = _ends(edge_index_ptr, num_edges, BE)
+    """An edge has one draw for all heads, or one for every SEED_HEADS of them, each from another seed."""
+    e, exists, source, target = _ends(edge_index_ptr, num_edges, BE)
     h = tl.program_id(1) * HB + tl.arange(0, HB)
     entry = e
     if NUMBERED:
-        entry = tl.load(pairs_ptr + e, mask=there, other=0)
+        entry = tl.load(pairs_ptr + e, mask=exists, other=0)
     elif PAIRED:
         entry = tl.minimum(source, target) * num_nodes + tl.maximum(source, target)
     if SEED_HEADS < H:
@@ -132,9 +134,9 @@ def _kept_edges_kernel(
     key0, key1 = keys(seed_ptr, tl.full([], STREAM, tl.int32))
     drawn = bits(key0, key1, entry[:, None]).to(tl.int64)
     bar = (tl.load(rate_ptr + h, mask=h < H, other=0.0) * 4294967296.0).to(tl.int64)
-    kept = (drawn >= bar[None, :]) | (source == target)[:, None]
-    live = there[:, None] & (h < H)[None, :]
-    tl.store(out_ptr + e[:, None] * H + h[None, :], kept.to(tl.int8), mask=live)
+    stays = (drawn >= bar[None, :]) | (source == target)[:, None]
+    live = exists[:, None] & (h < H)[None, :]
+    tl.store(out_ptr + e[:, None] * H + h[None, :], stays.to(tl.int8), mask=live)
 
 
 def head_scores(x: Tensor, vector: Tensor, tanh: bool) -> Tensor:
@@ -155,7 +157,7 @@ def head_scores_backward(grad: Tensor, x: Tensor, vector: Tensor, tanh: bool) ->
     return grad_x, sum_rows(partial.flatten(2)).view(vector.shape)
 
 
-def _tiles(x: Tensor) -> tuple[dict, tuple[int, int, int]]:
+def _tiles(x: Tensor) -> tuple[dict[str, Any], tuple[int, int, int]]:
     groups, nodes, heads, width = x.shape
     channels = power_of_2(width)
     least, most = _CHUNK
@@ -168,7 +170,7 @@ def _tiles(x: Tensor) -> tuple[dict, tuple[int, int, int]]:
 def edge_scores(source: Tensor, target: Tensor, relation: Tensor | None, graph: Graph, negative_slope: float) -> Tensor:
     out = source.new_empty(graph.num_edges, source.size(1))
     options, groups = blocks(source.size(1), edges=_EDGES, num_warps=4)
-    # Both may be parts of one tensor that holds the heads of both.
+    # Both may be views of one tensor with the heads of both.
     source, target = (part if part.stride(1) == 1 else part.contiguous() for part in (source, target))
     if out.numel():
         kernel = bound(_edge_scores_kernel, SLOPE=negative_slope, TYPED=relation is not None, **options)
@@ -193,5 +195,5 @@ def kept_edges(rate: Tensor, seed: Tensor, pairs: Tensor | None, paired: bool, g
 
 
 def _flat(per_edge: Tensor | None) -> Tensor | None:
-    """One after the other in memory, as the column of a table is not."""
+    """A contiguous copy of a column of a table."""
     return None if per_edge is None else per_edge.contiguous()

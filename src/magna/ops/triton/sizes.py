@@ -1,7 +1,6 @@
-"""How many programs, how large their blocks, in what type they add up: what the host works out before it launches.
+"""Numbers of programs, sizes of their blocks and types of their sums, which the host computes before each launch.
 
-`triton.cdiv` and `triton.next_power_of_2` serve inside kernels too, and a call on the host takes them several times as
-long as the whole of what is here.
+`triton.cdiv` and `triton.next_power_of_2`, which serve inside kernels too, take several times as long on the host.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ def ceil_div(size: int, part: int) -> int:
 
 
 def power_of_2(size: int) -> int:
-    """The least that is no smaller than `size`, which is 1 or more."""
+    """The least power of 2 that is at least `size`, which is 1 or more."""
     return 1 << (size - 1).bit_length()
 
 
 def index_type(size: int) -> tl.dtype:
-    """Of places among so many entries and a block beyond them: a draw for one of 64 bits takes more instructions."""
+    """The type of places among so many entries and one block more; 64 bits take more instructions to draw for."""
     return tl.int32 if size < 2**30 else tl.int64
 
 

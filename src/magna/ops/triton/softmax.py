@@ -1,6 +1,6 @@
 """The softmax over the in-edges of each node on the GPU, several short rows in one program, hubs in pieces.
 
-It does without `Segments.order` where the edges are sorted by target already.
+Edges that are sorted by target already are read without `Segments.order`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from magna.ops.triton.edges import blocks, edge_entries, next_rows, row_entries,
 from magna.ops.triton.launch import Bound
 from magna.ops.triton.sizes import accumulator, ceil_div
 
-_ROWS = 4  # short rows that a program takes at once
+_ROWS = 4  # short rows of a program
 _ROW_EDGES = 8  # edges of each in one step
 
 
@@ -31,7 +31,7 @@ def _add_scores(top, total, score):
 
 @triton.jit
 def _divide(score, top, total):
-    # A row of -inf alone has top -inf and total 0: shift by 0 and divide by 1, and its attention is 0.
+    # A row of -inf alone has top -inf and total 0; shifted by 0 and divided by 1, its attention is 0.
     shift = tl.where(top == float("-inf"), 0.0, top)
     return tl.exp(score - shift[:, None, :]) / tl.where(total > 0, total, 1.0)[:, None, :]
 
@@ -56,10 +56,10 @@ def _softmax_kernel(
         later, later_live = row_entries(order_ptr, begin + step, end, h, H, BE, IN_ORDER)
         score = tl.load(scores_ptr + later, mask=later_live & alone, other=float("-inf"))
         tl.store(out_ptr + later, _divide(score, top, total), mask=later_live & alone)
-    there = slot.to(tl.int64)[:, None] * (2 * H) + h[None, :]
+    place = slot.to(tl.int64)[:, None] * (2 * H) + h[None, :]
     of_hub = (slot >= 0)[:, None] & (h < H)[None, :]
-    tl.store(partial_ptr + there, top, mask=of_hub)
-    tl.store(partial_ptr + there + H, total, mask=of_hub)
+    tl.store(partial_ptr + place, top, mask=of_hub)
+    tl.store(partial_ptr + place + H, total, mask=of_hub)
 
 
 @triton.jit
@@ -84,7 +84,7 @@ def _softmax_hubs_kernel(partial_ptr, hubs_ptr, H: tl.constexpr, HB: tl.constexp
         shift = tl.where(above == float("-inf"), 0.0, above)
         total = total * tl.exp(top - shift) + tl.sum(totals * tl.exp(tops - shift[None, :]), axis=0)
         top = above
-    # Every thread must have read its slots before any is overwritten.
+    # All slots are read before any is overwritten.
     tl.debug_barrier()
     for start in range(first, last, BE):
         s = start + tl.arange(0, BE)
@@ -138,8 +138,8 @@ def _softmax_backward_kernel(
         grad = tl.load(grad_ptr + later, mask=later_live & alone, other=0.0)
         attention = tl.load(attention_ptr + later, mask=later_live & alone, other=0.0)
         tl.store(out_ptr + later, attention * (grad - mean[:, None, :]), mask=later_live & alone)
-    there = slot.to(tl.int64)[:, None] * H + h[None, :]
-    tl.store(partial_ptr + there, mean, mask=(slot >= 0)[:, None] & (h < H)[None, :])
+    place = slot.to(tl.int64)[:, None] * H + h[None, :]
+    tl.store(partial_ptr + place, mean, mask=(slot >= 0)[:, None] & (h < H)[None, :])
 
 
 @triton.jit

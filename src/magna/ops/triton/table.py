@@ -1,8 +1,7 @@
-"""The gradient of a table of which rows were looked up, on the GPU: one pass writes each row of the table once.
+"""The gradient of a table after a lookup of rows, on the GPU: each row of the table is written once.
 
-The positions are put in order of the rows they took, equal ones as they came. A program of each row finds there where
-its own begin and adds them up in that order: no atomics. They come in tiles, so that those of a hub do not wait for one
-another.
+The positions of the lookup are sorted by their rows, stably. A program for each row adds its positions in that order,
+tile by tile, without atomics.
 """
 
 from __future__ import annotations
@@ -15,23 +14,23 @@ from torch import Tensor
 from magna.ops.triton.launch import bound
 from magna.ops.triton.sizes import accumulator, ceil_div, power_of_2
 
-_COUNTED = 2**14  # positions, at most, whose order is found by comparing all with all: a sort takes a dozen kernels
-_PART, _OTHERS = 16, 256  # positions of a program of that kernel, and with how many it compares them in one step
-_PLACES = 256  # of a program that finds where rows begin
-_BYTES = 1024  # of a row, for the one warp of a program that adds up
-_TILE = 4  # gradients that it takes at once: the registers of more would leave fewer rows on their way
+_COUNTED = 2**14  # positions, at most, that are sorted by comparing all pairs; a sort takes a dozen kernels
+_PART, _OTHERS = 16, 256  # positions of a program of that kernel, and others of a step
+_PLACES = 256  # positions of a program of `_first_kernel`
+_BYTES = 1024  # of a row, for the one warp of a program of `_sum_rows_kernel`
+_TILE = 4  # gradients of a step; the registers of more would leave fewer rows in flight
 
 
 @triton.jit
 def _order_kernel(index_ptr, order_ptr, row_ptr, first_ptr, number, BN: tl.constexpr, BM: tl.constexpr):
-    """Where a position comes in the order: behind as many as took a lower row, or the same one earlier.
+    """The place of a position is the number of those with a lower row, plus those earlier with the same row.
 
-    Those are counted in one number, which holds `_COUNTED` of each.
+    One number holds both counts, up to `_COUNTED` each.
     """
     begin = tl.program_id(0) * BN
     n = begin + tl.arange(0, BN)
     row = tl.load(index_ptr + n, mask=n < number, other=0).to(tl.int32)
-    counts = tl.zeros([BN, BM], dtype=tl.int32)  # of lower rows, and 65536 times those of the same one
+    counts = tl.zeros([BN, BM], dtype=tl.int32)  # of lower rows, plus 65536 times those of the same row
     for start in range(0, number, BM):
         m = start + tl.arange(0, BM)
         other = tl.load(index_ptr + m, mask=m < number, other=2147483647).to(tl.int32)
@@ -47,7 +46,7 @@ def _order_kernel(index_ptr, order_ptr, row_ptr, first_ptr, number, BN: tl.const
 
 @triton.jit
 def _first_kernel(row_ptr, first_ptr, number, BN: tl.constexpr):
-    """Where each row begins in the order."""
+    """The first place of each row in the order."""
     place = tl.program_id(0) * BN + tl.arange(0, BN)
     row = tl.load(row_ptr + place, mask=place < number, other=-1)
     before = tl.load(row_ptr + place - 1, mask=(place > 0) & (place < number), other=-1)
@@ -56,7 +55,7 @@ def _first_kernel(row_ptr, first_ptr, number, BN: tl.constexpr):
 
 @triton.jit
 def _positions(order_ptr, row_ptr, first, row, number, BN: tl.constexpr):
-    """The next positions, -1 where they took other rows."""
+    """The next positions, -1 for those of other rows."""
     place = first + tl.arange(0, BN)
     taken = tl.load(row_ptr + place, mask=place < number, other=-1)
     position = tl.load(order_ptr + place, mask=place < number, other=-1).to(tl.int32)
@@ -65,15 +64,15 @@ def _positions(order_ptr, row_ptr, first, row, number, BN: tl.constexpr):
 
 @triton.jit
 def _sum_rows_kernel(
-    out_ptr, grad_ptr, beside_ptr, order_ptr, row_ptr, first_ptr, number,
-    C: tl.constexpr, CB: tl.constexpr, BN: tl.constexpr, BESIDE: tl.constexpr, ACC: tl.constexpr,
+    out_ptr, grad_ptr, whole_ptr, order_ptr, row_ptr, first_ptr, number,
+    C: tl.constexpr, CB: tl.constexpr, BN: tl.constexpr, WHOLE: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     c = tl.program_id(1) * CB + tl.arange(0, CB)
     entry = row.to(tl.int64) * C + c
     first = tl.load(first_ptr + row)
-    if BESIDE:
-        total = tl.load(beside_ptr + entry, mask=c < C, other=0.0).to(ACC)
+    if WHOLE:
+        total = tl.load(whole_ptr + entry, mask=c < C, other=0.0).to(ACC)
     else:
         total = tl.zeros([CB], dtype=ACC)
     if first >= 0:
@@ -88,11 +87,11 @@ def _sum_rows_kernel(
     tl.store(out_ptr + entry, total.to(out_ptr.dtype.element_ty), mask=c < C)
 
 
-def table_gradient(grad: Tensor, index: Tensor, beside: Tensor | None, size: int) -> Tensor:
-    """What is `beside` [N, C], or zeros, N the size, and grad [B, C] added to the rows of it that `index` [B] says."""
+def table_gradient(grad: Tensor, index: Tensor, whole: Tensor | None, size: int) -> Tensor:
+    """The sum of `whole` [N, C], or zeros, N the size, and of grad [B, C] at the rows `index` [B]."""
     number, width = grad.shape
     if grad.numel() == 0:
-        return grad.new_zeros(size, width) if beside is None else beside.clone()
+        return grad.new_zeros(size, width) if whole is None else whole.clone()
     first = torch.full((size,), -1, dtype=torch.int32, device=grad.device)
     if number <= _COUNTED:
         order, row = (torch.empty(number, dtype=torch.int32, device=grad.device) for _ in range(2))
@@ -103,7 +102,7 @@ def table_gradient(grad: Tensor, index: Tensor, beside: Tensor | None, size: int
         bound(_first_kernel, BN=_PLACES)[ceil_div(number, _PLACES),](row, first, number)
     out = grad.new_empty(size, width)
     columns = min(_BYTES // grad.itemsize, power_of_2(width))
-    sizes = {"C": width, "CB": columns, "BN": _TILE, "BESIDE": beside is not None, "ACC": accumulator(grad.dtype)}
+    sizes = {"C": width, "CB": columns, "BN": _TILE, "WHOLE": whole is not None, "ACC": accumulator(grad.dtype)}
     kernel = bound(_sum_rows_kernel, **sizes, num_warps=1)
-    kernel[size, ceil_div(width, columns)](out, grad, beside, order, row, first, number)
+    kernel[size, ceil_div(width, columns)](out, grad, whole, order, row, first, number)
     return out

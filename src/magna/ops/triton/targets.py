@@ -1,4 +1,4 @@
-"""What the loss over all entities knows of its answers before the first product, and what it adds up to, in Triton."""
+"""The targets of the loss over all entities before the first product, and its sum after the last one, in Triton."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from magna.ops.answers import Factors, Scanned
 from magna.ops.triton.launch import bound
 from magna.ops.triton.sizes import accumulator, ceil_div, power_of_2
 
-_QUERIES = 1024  # that the one program of a sum over all of them takes in one step
+_QUERIES = 1024  # of a step of the one program that sums over all of them
 _ENTRIES = 128  # answers in one step
 
 
 @triton.jit
 def _entries_kernel(ptr_ptr, index_ptr, row_ptr, column_ptr, rows, number, STEPS: tl.constexpr, BLOCK: tl.constexpr):
-    """As `answers.entries`: the last query that starts at an entry or before it, found by halving."""
+    """As `answers.entries`: the last query that starts at an entry or before it, by bisection."""
     entry = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = entry < number
     row = tl.zeros([BLOCK], dtype=tl.int32)
@@ -32,7 +32,7 @@ def _entries_kernel(ptr_ptr, index_ptr, row_ptr, column_ptr, rows, number, STEPS
 
 @triton.jit
 def _weights(ptr_ptr, weight_ptr, n, live, WEIGHTED: tl.constexpr, ACC: tl.constexpr):
-    """Of some queries: how many answers they have, and what they count before it is shared out."""
+    """The numbers of answers of some queries, and their weights before normalisation."""
     count = tl.load(ptr_ptr + n + 1, mask=live, other=0) - tl.load(ptr_ptr + n, mask=live, other=0)
     weight = (count > 0).to(ACC)
     if WEIGHTED:
@@ -56,7 +56,7 @@ def _targets_kernel(
         n = start + tl.arange(0, BLOCK)
         total += _weights(ptr_ptr, weight_ptr, n, n < rows, WEIGHTED, ACC)[1]
     whole = tl.sum(total, axis=0)
-    # A float in the text of a kernel has 32 bits; these have those of the sums.
+    # Constants in the type of the sums; literals would have 32 bits.
     smoothing, entities = tl.full([BLOCK], SMOOTHING, ACC), tl.full([BLOCK], ENTITIES, ACC)
     for start in range(0, rows, BLOCK):
         n = start + tl.arange(0, BLOCK)
@@ -116,19 +116,19 @@ def targets(ptr: Tensor, weight: Tensor | None, num_entities: int, smoothing: fl
     return out
 
 
-def loss(given: Factors, sums: Tensor, bias: Tensor | None, found: Scanned, ptr: Tensor, targets: Tensor) -> Tensor:
-    (rows, width), own, dtype = given.query.shape, given.self_bias, targets.dtype
-    out = torch.empty_like(found.top)
+def loss(factors: Factors, sums: Tensor, bias: Tensor | None, scanned: Scanned, ptr: Tensor, targets: Tensor) -> Tensor:
+    (rows, width), self_bias, dtype = factors.query.shape, factors.self_bias, targets.dtype
+    out = torch.empty_like(scanned.top)
     if rows:
         kernel = bound(
             _loss_kernel,
             BIASED=bias is not None,
-            OWN=own is not None,
+            OWN=self_bias is not None,
             C=width,
             CB=power_of_2(max(width, 1)),
             BLOCK=_ENTRIES,
             ACC=accumulator(dtype),
         )
-        factors = given.query, sums, None if bias is None else bias.sum(dtype=dtype), own and own[1]
-        kernel[rows,](*factors, *found, ptr.contiguous(), targets, out, rows)
+        inputs = factors.query, sums, None if bias is None else bias.sum(dtype=dtype), self_bias and self_bias[1]
+        kernel[rows,](*inputs, *scanned, ptr.contiguous(), targets, out, rows)
     return out.sum()

@@ -14,13 +14,13 @@ from magna.ops.triton.sizes import ceil_div, power_of_2
 
 _HEADS = 8  # of a row of one piece that a program keeps in registers
 _PROGRAMS = 4096  # that share such rows
-# Of hubs up to a length: the edges and heads that a program keeps in registers, and its warps; one waits for no other.
+# For hubs up to a length: the edges and heads that a program keeps in registers, and its warps.
 _HUBS = ((512, 512, 1, 1), (2**31 - 1, 4096, 2, 8))
 
 
 @triton.jit
 def _keys(scores_ptr, where, live, KEY: tl.constexpr, LEAST: tl.constexpr):
-    """Integers in the order of the scores; the least there is where there is no edge."""
+    """Integers in the order of the scores; the least one where there is no edge."""
     score = tl.load(scores_ptr + where, mask=live, other=0.0)
     bits = tl.where(score == 0.0, 0.0, score).to(KEY, bitcast=True)  # -0 is no less than 0
     return tl.where(live, tl.where(bits < 0, bits ^ ~LEAST, bits), LEAST)
@@ -32,7 +32,7 @@ def _row(
     KEY: tl.constexpr, BITS: tl.constexpr,
     H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, IN_ORDER: tl.constexpr,
 ):  # fmt: skip
-    """Raise the bar bit by bit as long as k edges reach it; no bit is needed any more once k alone do."""
+    """Raise the bar bit by bit while k edges or more reach it; stop once exactly k do."""
     LEAST: tl.constexpr = -(1 << (BITS - 1))
     h = tl.program_id(1) * HB + tl.arange(0, HB)
     # The first block, for most rows the only one, stays in registers.
@@ -60,10 +60,10 @@ def _row(
 
 @triton.jit
 def _piece(pieces_ptr, piece, num_pieces):
-    at, there = pieces_ptr + piece * 4, piece < num_pieces
-    begin = tl.load(at + 1, mask=there, other=0)
-    end = tl.load(at + 2, mask=there, other=0)
-    return begin, end, tl.load(at + 3, mask=there, other=-1)
+    at, exists = pieces_ptr + piece * 4, piece < num_pieces
+    begin = tl.load(at + 1, mask=exists, other=0)
+    end = tl.load(at + 2, mask=exists, other=0)
+    return begin, end, tl.load(at + 3, mask=exists, other=-1)
 
 
 @triton.jit
@@ -72,7 +72,7 @@ def _top_k_kernel(
     KEY: tl.constexpr, BITS: tl.constexpr,
     H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, IN_ORDER: tl.constexpr,
 ):  # fmt: skip
-    """The rows of one piece. They lie from long to short, behind the hubs: after one of k edges come no longer ones."""
+    """The rows of one piece. They come after the hubs, from long to short, so the first of k edges ends the walk."""
     piece = tl.program_id(0)
     begin, end, slot = _piece(pieces_ptr, piece, num_pieces)
     while (slot >= 0) | (end - begin > k):
@@ -88,7 +88,7 @@ def _top_k_hubs_kernel(
     SHORTER: tl.constexpr, LONGEST: tl.constexpr, KEY: tl.constexpr, BITS: tl.constexpr,
     H: tl.constexpr, HB: tl.constexpr, BE: tl.constexpr, IN_ORDER: tl.constexpr,
 ):  # fmt: skip
-    """Of the hubs those longer than SHORTER and no longer than LONGEST."""
+    """The hubs longer than SHORTER and no longer than LONGEST."""
     row = tl.load(hubs_ptr + tl.program_id(0) * 3)
     if row < 0:
         return
