@@ -17,9 +17,9 @@ ENTITIES, RELATIONS = 40, 3
 MODEL: dict[str, Any] = {"hidden_channels": 16, "heads": 4, "K": 2, "num_layers": 1, "final_norm": "layer"}
 
 
-def link_task(control: Control = "none", seed: int = 0) -> LinkPrediction:
-    """A task on about 250 random triples."""
-    generator = torch.Generator().manual_seed(seed)
+def link_task(control: Control = "none") -> LinkPrediction:
+    """A task on about 250 random triples, the same each time."""
+    generator = torch.Generator().manual_seed(0)
     columns = [torch.randint(size, (260,), generator=generator) for size in (ENTITIES, RELATIONS, ENTITIES)]
     rows = sorted({(f"e{h:02}", f"r{r}", f"e{t:02}") for h, r, t in torch.stack(columns, dim=1).tolist()})
     order = torch.randperm(len(rows), generator=generator).tolist()
@@ -28,13 +28,12 @@ def link_task(control: Control = "none", seed: int = 0) -> LinkPrediction:
     return LinkPrediction(KnowledgeGraph.from_triples(triples_from("random", splits)), torch.device("cpu"), control)
 
 
-def link_model(task: LinkPrediction, **options: Any) -> LinkPredictor:
+def link_model(**options: Any) -> LinkPredictor:
     """A small link predictor in evaluation mode, the same each time."""
     torch.manual_seed(0)
     if options.get("num_layers") != 0:
         options = MODEL | options
-    sizes = task.graph.num_entities, task.graph.num_relations
-    return LinkPredictor(*sizes, typed=task.typed, **{"entity_channels": 12} | options).eval()
+    return LinkPredictor(ENTITIES, RELATIONS, **{"entity_channels": 12} | options).eval()
 
 
 def link_settings(batch_size: int = 16, **settings: Any) -> Any:
@@ -43,10 +42,17 @@ def link_settings(batch_size: int = 16, **settings: Any) -> Any:
     return Config.from_dict({"model": {"skip_channels": 10}, "task": settings}).task
 
 
-def with_biases(model: LinkPredictor) -> LinkPredictor:
-    """The model with random biases of its entities and self-loops."""
+def with_biases() -> LinkPredictor:
+    """A small link predictor with random biases of its entities and self-loops."""
+    model = link_model(loop_bias=True, entity_bias=True)
     with torch.no_grad():
         for bias in (model.deep.loop_bias, model.deep.decoder.entity_bias):
             assert bias is not None
             bias.normal_(std=3.0)
     return model
+
+
+def one_triple(**splits: list[tuple[str, str, str]]) -> KnowledgeGraph:
+    """A graph with the same triple in each split, but for those that are given."""
+    rows = {split: [("a", "r", "b")] for split in ("train", "valid", "test")}
+    return KnowledgeGraph.from_triples(triples_from("tiny", rows | splits))

@@ -7,21 +7,12 @@ import pytest
 import torch
 from scipy import stats
 
-from magna.tasks.metrics import RANK_METRICS, Ranks, accuracy, difference, paired_test, spread
+from magna.tasks.metrics import RANK_METRICS, Ranks, correct, difference, paired_test, spread
 
 
-def test_accuracy_counts_the_largest_score() -> None:
-    scores = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]])
-    assert accuracy(scores, torch.tensor([1, 0, 0, 1])) == 0.5
-
-
-def test_nan_loses() -> None:
-    scores = torch.tensor([[float("nan"), 0.0], [1.0, 0.0]])
-    assert accuracy(scores, torch.tensor([0, 0])) == 0.5
-
-
-def test_accuracy_of_no_rows_is_nan() -> None:
-    assert math.isnan(accuracy(torch.empty(0, 3), torch.empty(0, dtype=torch.long)))
+def test_the_largest_score_counts_and_nan_loses() -> None:
+    scores = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7], [math.nan, 0.0], [1.0, 0.0]])
+    assert correct(scores, torch.tensor([1, 0, 0, 0, 0])).tolist() == [True, True, False, False, True]
 
 
 def test_spread_is_mean_and_sample_deviation() -> None:
@@ -82,8 +73,4 @@ def test_ranks_of_a_side_and_of_each_relation() -> None:
     groups = ranks.by(torch.tensor([7, 0, 7, 0]))
     assert {group: part.ranks().tolist() for group, part in groups.items()} == {0: [2, 4], 7: [1, 3]}
     assert sum(map(len, groups.values())) == len(ranks)
-
-
-def test_metrics_of_no_ranks_are_nan() -> None:
-    none = torch.empty(0, dtype=torch.int64)
-    assert all(math.isnan(value) for value in Ranks(none, none).metrics().values())
+    assert all(math.isnan(value) for value in ranks.select(slice(0)).metrics().values())

@@ -24,6 +24,11 @@ def digits() -> NodeData:
     return load_digits()
 
 
+@pytest.fixture(scope="module")
+def task(digits: NodeData) -> NodeClassification:
+    return NodeClassification(digits, Config(), CPU)
+
+
 class _Oracle(nn.Module):
     """Knows every label, but one of them."""
 
@@ -36,8 +41,7 @@ class _Oracle(nn.Module):
         return self.logits
 
 
-def test_metrics_are_those_of_the_split(digits: NodeData) -> None:
-    task = NodeClassification(digits, Config(), CPU)
+def test_metrics_are_those_of_the_split(digits: NodeData, task: NodeClassification) -> None:
     oracle = _Oracle(digits, wrong=int(digits.valid[3]))
     assert task.evaluate(oracle, "train")["accuracy"] == 1.0
     assert task.evaluate(oracle, "valid")["accuracy"] == 1 - 1 / 500
@@ -45,8 +49,7 @@ def test_metrics_are_those_of_the_split(digits: NodeData) -> None:
     assert float(task.loss(oracle, task.nodes("train"))) == 0.0
 
 
-def test_the_loss_sees_training_nodes_alone(digits: NodeData) -> None:
-    task = NodeClassification(digits, Config(), CPU)
+def test_the_loss_sees_training_nodes_alone(digits: NodeData, task: NodeClassification) -> None:
     model = task.make_model(model_settings(hidden_channels=8, num_layers=1, K=2))
     logits = task.scores(model).detach().requires_grad_()
     task.loss(lambda *_: logits, task.nodes("train")).backward()
@@ -54,8 +57,7 @@ def test_the_loss_sees_training_nodes_alone(digits: NodeData) -> None:
     assert torch.equal(logits.grad.abs().sum(1).nonzero().squeeze(1), digits.train)
 
 
-def test_evaluation_is_without_dropout(digits: NodeData) -> None:
-    task = NodeClassification(digits, Config(), CPU)
+def test_evaluation_is_without_dropout(task: NodeClassification) -> None:
     model = task.make_model(model_settings(hidden_channels=8, num_layers=1, K=2, input_dropout=0.5))
     assert task.evaluate(model, "valid") == task.evaluate(model, "valid")
 
@@ -79,16 +81,18 @@ def test_passes_are_compared_where_their_mean_is_sure() -> None:
     assert passes[0].grad is not None and not passes[0].grad.any()
 
 
-def test_self_loops_are_a_setting(digits: NodeData) -> None:
+def test_self_loops_are_a_setting(digits: NodeData, task: NodeClassification) -> None:
     without = NodeClassification(digits, replace(Config(), data=NodeDataOptions(self_loops=False)), CPU)
-    assert NodeClassification(digits, Config(), CPU).num_edges == without.num_edges + digits.num_nodes
+    assert task.num_edges == without.num_edges + digits.num_nodes
 
 
 @pytest.mark.parametrize("setting", [{"relation_channels": 7}, {"relation_norm": "layer"}])
-def test_settings_of_edge_types_need_edge_types(digits: NodeData, setting: dict[str, Any]) -> None:
+def test_settings_of_edge_types_need_edge_types(
+    digits: NodeData, task: NodeClassification, setting: dict[str, Any]
+) -> None:
     model, (name,) = model_settings(hidden_channels=8, **setting), setting
     with pytest.raises(ValueError, match=f"model.{name} is .*; allowed: the default, as the edges of digits"):
-        NodeClassification(digits, Config(), CPU).make_model(model)
+        task.make_model(model)
     typed = replace(digits, edge_type=torch.zeros_like(digits.edge_index[0]), num_relations=1)
     NodeClassification(typed, Config(), CPU).make_model(model)
 
@@ -100,10 +104,14 @@ def test_a_backend_that_cannot_run_is_refused_before_there_is_a_run() -> None:
         make_task(config, None, device)
 
 
-def test_data_that_cannot_be_learnt_from_is_refused(digits: NodeData) -> None:
-    with pytest.raises(ValueError, match="no features"):
-        NodeClassification(replace(digits, x=None), Config(), CPU)
-    with pytest.raises(ValueError, match="no train node"):
-        NodeClassification(replace(digits, train=digits.train[:0]), Config(), CPU)
-    with pytest.raises(ValueError, match="one label alone"):
-        NodeClassification(replace(digits, num_classes=1), Config(), CPU)
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"x": None}, "digits: it has no features"),
+        ({"train": torch.tensor([], dtype=torch.int64)}, "it has no train node"),
+        ({"num_classes": 1}, "it has one label alone"),
+    ],
+)
+def test_data_that_cannot_be_learnt_from_is_refused(digits: NodeData, changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        NodeClassification(replace(digits, **changes), Config(), CPU)

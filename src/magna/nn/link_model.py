@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from magna.config.layers import NegativeSampling
+from magna.config.layers import LinkPredictorOptions, NegativeSampling
 from magna.config.registry import find_decoder
 from magna.graph import Graph
 from magna.nn.decoder import Decoder
 from magna.nn.hub import Saved
 from magna.nn.norm import NormLayer
 from magna.ops import lookup, lookups
-from magna.typing import Init, RelationGuess, RelationSource
+from magna.typing import RelationGuess
 
 
 class Product(NamedTuple):
@@ -78,10 +78,8 @@ class Scorer(nn.Module):
         num_entities: number of entities.
         num_relations: number of relations R, without inverses and self-loops.
         widths: of an entity's embedding, of a relation's embedding, and of the states.
-        decoder: its registered name.
+        options: the decoder, starting values and biases.
         encoder: computes the states from the embeddings; None: they are the embeddings, after `norm`.
-        relation_source, embedding_std, loop_bias, init: as in :class:`magna.nn.LinkPredictor`.
-        decoder_options: arguments of the decoder.
     """
 
     def __init__(
@@ -89,42 +87,45 @@ class Scorer(nn.Module):
         num_entities: int,
         num_relations: int,
         widths: tuple[int, int, int],
-        decoder: str,
+        options: LinkPredictorOptions,
         *,
         encoder: nn.Module | None = None,
         norm: NormLayer | None = None,
-        relation_source: RelationSource = "relations",
-        embedding_std: float = 0.1,
-        loop_bias: bool = False,
-        init: Init = "glorot",
-        **decoder_options: Any,
     ) -> None:
         super().__init__()
-        self.relation_source, self.embedding_std, self.init = relation_source, embedding_std, init
+        self.options = options
         entity_channels, relation_channels, channels = widths
-        kind: type[Decoder] = find_decoder(decoder)
+        kind: type[Decoder] = find_decoder(options.decoder)
         rows = 2 * num_relations + 1
         # Gradients are clipped by a norm that adds up the parameters in this order.
         self.entity_table = nn.Parameter(torch.empty(num_entities, entity_channels))
         self.relation_table = nn.Parameter(torch.empty(rows, relation_channels))
-        self.loop_bias = nn.Parameter(torch.empty(rows)) if loop_bias else None
+        self.loop_bias = nn.Parameter(torch.empty(rows)) if options.loop_bias else None
         self.encoder, self.norm = encoder, nn.Identity() if norm is None else norm
         # Relations that enter the product as they are start at the scale that it needs.
         direct = relation_channels == channels and kind.PROJECTS
-        std = kind.start_std(channels) if direct else embedding_std
-        self.decoder = kind(channels, relation_channels, num_entities, relation_std=std, init=init, **decoder_options)
+        self.decoder = kind(
+            channels,
+            relation_channels,
+            num_entities,
+            relation_std=kind.start_std(channels) if direct else options.embedding_std,
+            dropout=options.decoder_dropout,
+            entity_bias=options.entity_bias,
+            init=options.init,
+            backend=options.backend,
+        )
 
     def reset_parameters(self) -> None:
         """Draw starting values; what a seed means depends on this order."""
-        if self.init == "official":
+        if self.options.init == "official":
             bound = 6 / math.sqrt(self.entity_table.size(1))
             nn.init.uniform_(self.entity_table, -bound, bound)
-            if self.relation_source == "relations":
+            if self.options.relation_source == "relations":
                 nn.init.uniform_(self.relation_table, -bound, bound)
             else:
                 nn.init.zeros_(self.relation_table)  # read by relation prediction alone
         else:
-            nn.init.normal_(self.entity_table, std=self.embedding_std)
+            nn.init.normal_(self.entity_table, std=self.options.embedding_std)
             nn.init.normal_(self.relation_table, std=self.decoder.relation_std)
         if self.loop_bias is not None:
             # At the start a head is as likely as any other entity.
@@ -135,7 +136,7 @@ class Scorer(nn.Module):
 
     def relations(self) -> Tensor:
         """Embeddings [2R + 1, relation_channels] of relations, their inverses, and the self-loop."""
-        if self.relation_source == "entities":
+        if self.options.relation_source == "entities":
             return self.entity_table[: self.relation_table.size(0)]
         return self.relation_table
 
@@ -184,14 +185,8 @@ class LinkModel(Saved):
         """States [N, C] of all entities; edges [E] whose mask is False are left out."""
         raise NotImplementedError
 
-    def parts(
-        self,
-        states: Tensor,  # noqa: ARG002 (all four: for models with scorers)
-        head: Tensor,  # noqa: ARG002
-        relation: Tensor,  # noqa: ARG002
-        tail: Tensor | None = None,  # noqa: ARG002
-    ) -> dict[str, Scored]:
-        """Queries scored by each of the `scorers`."""
+    def parts(self, *_: Any, **__: Any) -> dict[str, Scored]:
+        """Queries scored by each of the `scorers`; takes the arguments of `scores`."""
         return {}
 
     def scores(self, states: Tensor, head: Tensor, relation: Tensor, tail: Tensor | None = None) -> Tensor:

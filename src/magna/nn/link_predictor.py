@@ -49,14 +49,10 @@ class LinkPredictor(LinkModel):
         for name, value in chosen.changes().items():
             if not chosen.options()[name].in_recipes:
                 raise ArgumentError(name, value, "no value; the link predictor sets it")
-        self.config = {
-            "num_entities": num_entities,
-            "num_relations": num_relations,
-            "typed": typed,
-            **chosen.recipe_values(),
-        }
-        for name, size in (("num_entities", num_entities), ("num_relations", num_relations)):
+        sizes = {"num_entities": num_entities, "num_relations": num_relations}
+        for name, size in sizes.items():
             check_size(name, size)
+        self.config = {**sizes, "typed": typed, **chosen.recipe_values()}
         self.num_entities, self.num_relations, self.typed = num_entities, num_relations, typed
         self.num_layers = chosen.num_layers
         entities = chosen.entity_channels
@@ -68,26 +64,13 @@ class LinkPredictor(LinkModel):
         encoder = _encoder(chosen, num_relations, relations, typed)
         widths = entities, relations, chosen.hidden_channels if chosen.num_layers else entities
         norm = make_norm("none" if encoder else chosen.final_norm, widths[2], chosen.norm_eps, chosen.backend)
-        self.deep = Scorer(
-            num_entities,
-            num_relations,
-            widths,
-            chosen.decoder,
-            encoder=encoder,
-            norm=norm,
-            relation_source=chosen.relation_source,
-            embedding_std=chosen.embedding_std,
-            loop_bias=chosen.loop_bias,
-            init=chosen.init,
-            dropout=chosen.decoder_dropout,
-            entity_bias=chosen.entity_bias,
-            backend=chosen.backend,
-        )
+        self.deep = Scorer(num_entities, num_relations, widths, chosen, encoder=encoder, norm=norm)
         self.deep.reset_parameters()
         self.shallow: Scorer | None = None
         if width := chosen.skip_channels:  # drawn last, so that it changes no other draw
-            options = {"embedding_std": chosen.embedding_std, "backend": chosen.backend}
-            self.shallow = Scorer(num_entities, num_relations, (width, width, width), chosen.decoder, **options)
+            shared = {name: getattr(chosen, name) for name in ("decoder", "embedding_std", "backend")}
+            plain = LinkPredictorOptions(num_layers=0, **shared)
+            self.shallow = Scorer(num_entities, num_relations, (width, width, width), plain)
             self.shallow.reset_parameters()
 
     @property

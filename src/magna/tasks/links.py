@@ -13,7 +13,7 @@ from magna.config.path_kind import SPLITS
 from magna.config.registry import ModelSettings
 from magna.config.schema import Config
 from magna.config.tables import LinkTask
-from magna.data import KnowledgeGraph, Ranking
+from magna.data import KnowledgeGraph
 from magna.errors import DataError
 from magna.nn.ensemble import make_model
 from magna.nn.link_model import LinkModel, Product
@@ -65,10 +65,8 @@ class LinkPrediction:
 
     @property
     def size(self) -> str:
-        triples = self.graph.triples
-        return (
-            f"{self.num_nodes:,} entities, {self.graph.num_relations} relations, {len(triples.train):,} train triples"
-        )
+        relations, train = self.graph.num_relations, len(self.graph.triples.train)
+        return f"{self.num_nodes:,} entities, {relations} relations, {train:,} train triples"
 
     @property
     def data_bytes(self) -> int:
@@ -136,20 +134,15 @@ class LinkPrediction:
     @torch.no_grad()
     def ranks(self, model: LinkModel, split: str, states: Tensor | None = None) -> Ranks:
         """The filtered ranks of a split, rows as in its `Ranking`: all tails, then all heads."""
-        states = self.states(model) if states is None else states
-        head, relation = self._rankings[split].queries.unbind(1)
-        product = model.product(states, head, relation)
-        if product is not None:
+        states, ranking = self.states(model) if states is None else states, self._rankings[split]
+        head, relation = ranking.queries.unbind(1)
+        if (product := model.product(states, head, relation)) is not None:
             return self._product_ranks(product, split)
-        ranking = self._rankings[split]
-        counts = rank_scores(
-            lambda rows: model.scores(states, head[rows], relation[rows]),
-            len(head),
-            self.num_nodes,
-            ranking.query,
-            ranking.target,
-            ranking.known,
-        )
+
+        def score(rows: Tensor) -> Tensor:
+            return model.scores(states, head[rows], relation[rows])
+
+        counts = rank_scores(score, len(head), self.num_nodes, ranking.query, ranking.target, ranking.known)
         return Ranks(*counts)
 
     def _product_ranks(self, product: Product, split: str) -> Ranks:
@@ -174,7 +167,7 @@ class LinkPrediction:
         names = self.graph.triples.relations
         return {
             "metrics": _metrics(ranks),
-            **{side: _metrics(ranks.select(_rows(ranking, side))) for side in SIDES},
+            **{side: _metrics(ranks.select(ranking.side(side))) for side in SIDES},
             **{name: _metrics(self._product_ranks(part.product, split)) for name, part in parts.items()},
             "ties": {tie: ranks.metrics(tie) for tie in _OTHER_TIES},
             "relations": {names[r]: {"ranks": len(part), **_metrics(part)} for r, part in relations.items()},
@@ -212,7 +205,3 @@ def log_probabilities(scores: Tensor, known: Tensor) -> Tensor:
 def _metrics(ranks: Ranks) -> dict[str, float]:
     ties = {f"mrr_{tie}": ranks.metrics(tie)["mrr"] for tie in _OTHER_TIES}
     return ranks.metrics() | ties
-
-
-def _rows(ranking: Ranking, side: str) -> Tensor:
-    return torch.arange(len(ranking.query))[ranking.side(side)]

@@ -19,20 +19,13 @@ RANK_METRICS = ("mrr", "mr", "hits@1", "hits@3", "hits@10")
 _TIE_DIGITS = 9
 
 
-def accuracy(scores: Tensor, target: Tensor) -> float:
-    """The share of rows whose largest score is at the target; a row with NaN is wrong.
-
-    Shapes: scores [B, classes], target [B] → float, NaN for an empty batch.
+def correct(scores: Tensor, target: Tensor) -> Tensor:
+    """Bool [B]: the rows whose largest score is at the target; a row with NaN is wrong.
 
     >>> import torch
-    >>> accuracy(torch.tensor([[2.0, 1.0], [0.0, 3.0], [5.0, 4.0]]), torch.tensor([0, 1, 1]))
-    0.6666666666666666
+    >>> correct(torch.tensor([[2.0, 1.0], [0.0, 3.0], [5.0, 4.0]]), torch.tensor([0, 1, 1])).tolist()
+    [True, True, False]
     """
-    return float(correct(scores, target).double().mean())
-
-
-def correct(scores: Tensor, target: Tensor) -> Tensor:
-    """Bool [B]: the rows whose largest score is at the target; a row with NaN is wrong."""
     return (scores.argmax(-1) == target) & ~scores.isnan().any(-1)
 
 
