@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,20 @@ _LONGEST = 600  # characters of a message
 _LONGEST_VALUE = 120
 _MOST_WORDS = 12  # of a list of alternatives
 _SIMILAR = 0.5  # less similar names are not offered
-_CONTAINED = 0.5  # added to the similarity if one name contains the other, word for word
+_CONTAINED = 0.5
 _BETWEEN_WORDS = re.compile(r"[\W_]+")
 _DISTRIBUTION = "magna-gnn"  # unless the metadata has another name
 
 
-class ArgumentError(ValueError):
-    """A value that is refused.
+class _Portable:
+    """An error that pickle builds again from its fields."""
 
-    Args:
-        name: the argument or setting, such as `K` or `train.lr`.
-        value: the value that came.
-        allowed: the values that are accepted, as words or as a list of alternatives.
-        hint: what to try.
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), **vars(self)), ()
+
+
+class ArgumentError(_Portable, ValueError):
+    """A value that is refused; `allowed` is words or a list of alternatives, `hint` follows "try".
 
     >>> str(ArgumentError("K", -1, "0 or more"))
     'K is -1; allowed: 0 or more'
@@ -41,9 +43,6 @@ class ArgumentError(ValueError):
         """The same refusal under another name, such as that of a setting."""
         return type(self)(name, self.value, self.allowed, self.hint)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.name, self.value, self.allowed, self.hint)
-
 
 class UnknownName(ArgumentError):
     """A name that nothing has, with the nearest valid one.
@@ -53,15 +52,8 @@ class UnknownName(ArgumentError):
     """
 
 
-class DataError(ValueError):
-    """A file or folder that cannot be used.
-
-    Args:
-        file: the file or folder.
-        fault: what is wrong with it.
-        line: the line of the fault, from 1; in a Parquet file its row.
-        allowed: what is accepted instead.
-        hint: what to try.
+class DataError(_Portable, ValueError):
+    """A file or folder that cannot be used; lines, and the rows of a Parquet file, count from 1.
 
     >>> str(DataError("nodes.csv", "the id 'a' appears twice", line=3, hint="another id"))
     "nodes.csv, line 3: the id 'a' appears twice; try another id"
@@ -75,17 +67,9 @@ class DataError(ValueError):
         place = f"{file}, {unit} {line}" if line is not None else str(file)
         super().__init__(_sentence(f"{place}: {fault}", f"allowed: {allowed}" if allowed else "", hint))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _data_error, (type(self), self.file, self.fault, self.line, self.allowed, self.hint)
 
-
-class MissingExtra(ImportError, ValueError):
-    """A package that an optional feature needs and that is not installed.
-
-    Args:
-        feature: what needs it.
-        package: the name of the package.
-        extra: the extra of this distribution that installs it.
+class MissingExtra(_Portable, ImportError, ValueError):
+    """A package that a feature needs and that is not installed; an extra of this distribution installs it.
 
     >>> print(MissingExtra("Parquet", "pyarrow", "parquet"))
     Parquet needs pyarrow, which is not installed; try pip install "...[parquet]"
@@ -95,9 +79,6 @@ class MissingExtra(ImportError, ValueError):
         self.feature, self.package, self.extra = feature, package, extra
         hint = f'pip install "{distribution()}[{extra}]"'
         super().__init__(_sentence(f"{feature} needs {package}, which is not installed", "", hint))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.feature, self.package, self.extra)
 
 
 class Diverged(RuntimeError):
@@ -154,18 +135,14 @@ def similar(word: Any, words: Iterable[str], count: int = 3) -> list[str]:
     ['anna-2', 'anna-12']
     >>> similar("Republic of MALTA", ["Malta", "Mali", "Republic of Yemen"])
     ['Malta', 'Republic of Yemen']
-    >>> similar("9", ["00019", "00009", "00090"])
-    ['00009']
     """
-    wanted = _plain(str(word))
-    wanted_pairs = _letter_pairs(wanted)
+    wanted, wanted_pairs = _letter_pairs(str(word))
 
     def likeness(other: str) -> float:
-        """Dice's coefficient of the letter pairs."""
-        plain = _plain(other)
-        pairs = _letter_pairs(plain)
-        contained = _CONTAINED if plain in wanted or wanted in plain else 0.0
-        return 2 * len(wanted_pairs & pairs) / (len(wanted_pairs) + len(pairs)) + contained
+        """Dice's coefficient of the letter pairs, and more if one name contains the other, word for word."""
+        plain, pairs = _letter_pairs(other)
+        dice = 2 * len(wanted_pairs & pairs) / (len(wanted_pairs) + len(pairs))
+        return dice + (_CONTAINED if plain in wanted or wanted in plain else 0.0)
 
     best = heapq.nlargest(count, ((likeness(other), -place, other) for place, other in enumerate(words)))
     return [other for score, _, other in best if score >= _SIMILAR]
@@ -185,14 +162,10 @@ def _sentence(fault: str, allowed: str, hint: str) -> str:
     return clean("; ".join(part for part in (fault, allowed, f"try {hint}" if hint else "") if part))
 
 
-def _plain(name: str) -> str:
-    """Words of a name in small letters between blanks; numbers lose their leading zeros."""
-    words = _BETWEEN_WORDS.sub(" ", name.casefold()).split()
-    return f" {' '.join(word.lstrip('0') or '0' if word.isdecimal() else word for word in words)} "
-
-
-def _letter_pairs(text: str) -> set[str]:
-    return {text[at : at + 2] for at in range(len(text) - 1)}
+def _letter_pairs(name: str) -> tuple[str, set[str]]:
+    """Words of a name in small letters between blanks, and their pairs of letters."""
+    plain = f" {_BETWEEN_WORDS.sub(' ', name.casefold()).strip()} "
+    return plain, {plain[at : at + 2] for at in range(len(plain) - 1)}
 
 
 def _alternatives(value: Any, allowed: str | Sequence[str]) -> str:
@@ -201,7 +174,3 @@ def _alternatives(value: Any, allowed: str | Sequence[str]) -> str:
     near = nearest(value, allowed) if isinstance(value, str) else None
     hint = "" if near is None else f"did you mean {near!r}? "
     return f"{hint}allowed: {listed(allowed)}"
-
-
-def _data_error(kind: type[DataError], file: Any, fault: str, line: int | None, allowed: str, hint: str) -> DataError:
-    return kind(file, fault, line, allowed=allowed, hint=hint)

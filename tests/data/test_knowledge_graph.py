@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.data import needs
+from tests.support.data import knowledge_graph, write_texts
 
 from magna.data import Answers, KnowledgeGraph, load_knowledge_graph
-from magna.data.triples import SPLITS, Row, triples_from
+from magna.data.triples import SPLITS, Row
 
 
 def drawn(seed: int, num_entities: int = 12, num_relations: int = 3) -> KnowledgeGraph:
@@ -24,7 +24,7 @@ def drawn(seed: int, num_entities: int = 12, num_relations: int = 3) -> Knowledg
             for _ in range(count)
         ]
 
-    return KnowledgeGraph.from_triples(triples_from("drawn", {"train": rows(25), "valid": rows(6), "test": rows(8)}))
+    return knowledge_graph(rows(25), rows(6), rows(8))
 
 
 def listed(answers: Answers) -> list[list[int]]:
@@ -92,10 +92,8 @@ def test_any_query_has_answers_even_if_none() -> None:
 
 
 def test_one_triple_and_an_entity_only_in_test(tmp_path: Path) -> None:
-    (tmp_path / "train.tsv").write_text("a\tonce\tb\na\tr\ta\n")
-    (tmp_path / "valid.tsv").write_text("")
-    (tmp_path / "test.tsv").write_text("new\tonce\tb\nb\tnever\tnew\n")
-    graph = load_knowledge_graph(tmp_path)
+    texts = {"train": "a\tonce\tb\na\tr\ta\n", "valid": "", "test": "new\tonce\tb\nb\tnever\tnew\n"}
+    graph = load_knowledge_graph(write_texts(tmp_path, ".tsv", **texts))
     assert graph.triples.entities == ("a", "b", "new") and graph.triples.relations == ("never", "once", "r")
     # The new entity has its self-loop alone, and takes part as a candidate and as a head.
     assert (graph.edge_index == graph.triples.entity_id("new")).sum() == 2
@@ -122,22 +120,3 @@ def test_it_moves_as_a_whole() -> None:
     tensors = [moved.edge_index, moved.edge_type, moved.queries, *moved.answers, moved.edge_query, moved.reverse_query]
     tensors += [ranking.queries, *ranking.known, ranking.query, ranking.target, ranking.rel_type]
     assert {tensor.device for tensor in tensors} == {meta}
-
-
-@pytest.mark.parametrize(
-    ("name", "queries", "edges"),
-    [
-        ("wn18rr", 103_509, 2 * 86_835 + 40_943),
-        pytest.param("fb15k-237", 149_689, 2 * 272_115 + 14_541, marks=pytest.mark.slow),
-    ],
-)
-def test_public_sizes(name: str, queries: int, edges: int) -> None:
-    needs(name)
-    graph = load_knowledge_graph(name)
-    assert graph.queries.shape == (queries, 2) and graph.edge_index.shape == (2, edges)
-    ranking = graph.ranking("test")
-    assert len(ranking.query) == 2 * len(graph.triples.test)
-    # Each target is a known answer, so a filter leaves out others only.
-    rows = torch.repeat_interleave(torch.arange(len(ranking.queries)), ranking.known.counts)
-    known = rows * graph.num_entities + ranking.known.index
-    assert torch.isin(ranking.query * graph.num_entities + ranking.target, known).all()

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.data import needs
+from tests.support.data import named_triples, needs, write_texts
 
 from magna.data import Triples, load_triples
-from magna.data.triples import read_lines, triples_from, without_header
+from magna.data.triples import read_lines, without_header
 
 
-def _write(folder: Path, **splits: str) -> None:
-    for name, text in splits.items():
-        (folder / f"{name}.txt").write_bytes(text.encode())
+def _read(folder: Path, train: str, valid: str = "", test: str = "") -> Triples:
+    return load_triples(write_texts(folder, ".txt", train=train, valid=valid, test=test))
 
 
 def _names(data: Triples, split: str) -> list[tuple[str, str, str]]:
@@ -24,32 +23,30 @@ def _names(data: Triples, split: str) -> list[tuple[str, str, str]]:
 
 
 def test_names_stay_strings_and_line_ends_go(tmp_path: Path) -> None:
-    _write(tmp_path, train="001\tr\t1\r\n1\ts\tü x\r\n", valid="1\tr\t001\n", test="new\tr\t1")
-    data = load_triples(tmp_path)
-    assert data.entities == ("001", "1", "new", "ü x")
-    assert data.relations == ("r", "s")
-    assert data.train.tolist() == [[0, 0, 1], [1, 1, 3]]
-    assert data.valid.tolist() == [[1, 0, 0]]
+    data = _read(tmp_path, "001\tr\t1\r\n1\ts\tü x\r\n", "1\tr\t001\n", "new\tr\t1")
+    assert data.entities == ("001", "1", "new", "ü x") and data.relations == ("r", "s")
+    assert data.train.tolist() == [[0, 0, 1], [1, 1, 3]] and data.valid.tolist() == [[1, 0, 0]]
     # An entity that training never sees is in the vocabulary.
     assert data.test.tolist() == [[2, 0, 1]]
     assert data.notes == () and data.name == tmp_path.name
 
 
-def test_only_line_ends_end_a_line(tmp_path: Path) -> None:
-    # A byte order mark is no part of a name; separators that only `splitlines` knows are.
-    _write(tmp_path, train="\ufeffa\tr\tb\u2028c\n\nd\tr \ta\x0b\n\n", valid="", test="")
-    assert _names(load_triples(tmp_path), "train") == [("a", "r", "b\u2028c"), ("d", "r ", "a\x0b")]
-
-
-@pytest.mark.parametrize("text", ["a\tr\tb\r\nc\tr\ta\r", "a\tr\tb\r\r\n\r\r\nc\tr\ta\r\r\n", "a\tr\tb\nc\tr\ta\r\n\r"])
-def test_no_carriage_return_stays_at_the_end_of_a_line(tmp_path: Path, text: str) -> None:
-    _write(tmp_path, train=text, valid="", test="")
-    assert _names(load_triples(tmp_path), "train") == [("a", "r", "b"), ("c", "r", "a")]
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        # A byte order mark is no part of a name; separators that only `splitlines` knows are.
+        ("\ufeffa\tr\tb\u2028c\n\nd\tr \ta\x0b\n\n", [("a", "r", "b\u2028c"), ("d", "r ", "a\x0b")]),
+        ("a\tr\tb\r\nc\tr\ta\r", [("a", "r", "b"), ("c", "r", "a")]),
+        ("a\tr\tb\r\r\n\r\r\nc\tr\ta\r\r\n", [("a", "r", "b"), ("c", "r", "a")]),
+        ("a\tr\tb\nc\tr\ta\n\r", [("a", "r", "b"), ("c", "r", "a")]),
+    ],
+)
+def test_line_ends_are_no_part_of_names(tmp_path: Path, text: str, names: list[tuple[str, str, str]]) -> None:
+    assert _names(_read(tmp_path, text), "train") == names
 
 
 def test_plain_and_gzip_give_the_same(tmp_path: Path) -> None:
-    _write(tmp_path, train="a\tr\tb\n", valid="", test="b\tr\ta\n")
-    plain = load_triples(tmp_path)
+    plain = _read(tmp_path, "a\tr\tb\n", test="b\tr\ta\n")
     for file in list(tmp_path.iterdir()):
         (tmp_path / f"{file.stem}.tsv.gz").write_bytes(gzip.compress(file.read_bytes()))
         file.unlink()
@@ -60,20 +57,15 @@ def test_plain_and_gzip_give_the_same(tmp_path: Path) -> None:
 
 
 def test_duplicates_are_counted_and_kept_once_where_they_came_first(tmp_path: Path) -> None:
-    _write(tmp_path, train="b\tr\ta\na\tr\tb\nb\tr\ta\nb\tr\ta\n", valid="a\tr\tb\n", test="b\ts\ta\nb\ts\ta\n")
-    data = load_triples(tmp_path)
+    data = _read(tmp_path, "b\tr\ta\na\tr\tb\nb\tr\ta\nb\tr\ta\n", "a\tr\tb\n", "b\ts\ta\nb\ts\ta\n")
     assert _names(data, "train") == [("b", "r", "a"), ("a", "r", "b")]
     assert data.duplicates == {"train": 2, "valid": 0, "test": 1}
-    assert data.notes == (
-        "train repeats 2 triples; each was kept once",
-        "test repeats 1 triples; each was kept once",
-    )
+    assert data.notes == tuple(f"{part} triples; each was kept once" for part in ("train repeats 2", "test repeats 1"))
 
 
 def test_a_first_line_that_names_the_columns_is_no_triple(tmp_path: Path) -> None:
     header, other = "\ufeffhead\trelation\ttail\r\n", "Subject\tPREDICATE\tobject\n"
-    _write(tmp_path, train=header + "a\tr\tb\nhead\trelation\ttail\n", valid=other + "a\tr\tb\n", test="a\tr\tb\n")
-    data = load_triples(tmp_path)
+    data = _read(tmp_path, header + "a\tr\tb\nhead\trelation\ttail\n", other + "a\tr\tb\n", "a\tr\tb\n")
     # Further down the same line is a triple as any other.
     assert _names(data, "train") == [("a", "r", "b"), ("head", "relation", "tail")]
     assert _names(data, "valid") == _names(data, "test") == [("a", "r", "b")]
@@ -82,9 +74,8 @@ def test_a_first_line_that_names_the_columns_is_no_triple(tmp_path: Path) -> Non
         "valid.txt begins with a header (Subject, PREDICATE, object), which was not read as a triple",
     )
     assert data.with_train_file(tmp_path / "valid.txt").train.tolist() == data.train.tolist()
-    _write(tmp_path, train=other)
     with pytest.raises(ValueError, match=r"train\.txt: it has no triple"):
-        load_triples(tmp_path)
+        _read(tmp_path, other)
 
 
 def test_a_header_may_lack_the_tail() -> None:
@@ -97,8 +88,7 @@ def test_a_header_may_lack_the_tail() -> None:
 
 def test_fingerprints_tell_triples_and_not_their_order() -> None:
     rows = [("a", "r", "b"), ("b", "r", "c"), ("c", "r", "a")]
-    one = triples_from("one", {"train": rows, "valid": rows[:1], "test": []}).fingerprints()
-    other = triples_from("other", {"train": rows[::-1], "valid": rows[1:2], "test": []}).fingerprints()
+    one, other = (named_triples(*splits).fingerprints() for splits in ((rows, rows[:1]), (rows[::-1], rows[1:2])))
     assert one["train"] == other["train"] and one["test"] == other["test"] and one["valid"] != other["valid"]
     # Run folders keep them: another number here is a note in front of every score of an old run.
     assert one["train"] == "1f407760bdd893c4"
@@ -117,13 +107,12 @@ def test_fingerprints_tell_triples_and_not_their_order() -> None:
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, text: str, words: str) -> None:
-    _write(tmp_path, train=text, valid="", test="")
     with pytest.raises(ValueError, match=words):
-        load_triples(tmp_path)
+        _read(tmp_path, text)
 
 
 def test_files_that_are_no_text(tmp_path: Path) -> None:
-    _write(tmp_path, train="a\tr\tb\n", valid="")
+    write_texts(tmp_path, ".txt", train="a\tr\tb\n", valid="")
     (tmp_path / "test.txt").write_bytes(b"a\tr\tb\nM\xfcller\tr\tb\n")
     with pytest.raises(ValueError, match=r"nowhere\.tsv: it cannot be read \(No such file or directory\)"):
         read_lines(tmp_path / "nowhere.tsv")
@@ -137,7 +126,7 @@ def test_files_that_are_no_text(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_one_too_many_are_named(tmp_path: Path) -> None:
-    _write(tmp_path, train="a\tr\tb\n")
+    write_texts(tmp_path, ".txt", train="a\tr\tb\n")
     with pytest.raises(ValueError, match="has no valid file"):
         load_triples(tmp_path)
     (tmp_path / "train.tsv").write_text("a\tr\tb\n")
@@ -146,37 +135,29 @@ def test_a_missing_file_and_one_too_many_are_named(tmp_path: Path) -> None:
 
 
 def test_names_in_names_out() -> None:
-    data = triples_from("kin", {"train": [("anna-12", "aunt_of", "ben-2")], "valid": [], "test": []})
+    data = named_triples([("anna-12", "aunt_of", "ben-2")])
     assert (data.entity_id("ben-2"), data.relation_id("aunt_of")) == (1, 0)
-    with pytest.raises(ValueError, match="entity is 'Anna12'; allowed: one of the 2 of kin, nearest: 'anna-12'"):
+    with pytest.raises(ValueError, match="entity is 'Anna12'; allowed: one of the 2 of drawn, nearest: 'anna-12'"):
         data.entity_id("Anna12")
-    with pytest.raises(ValueError, match="relation is 'aunt'; allowed: one of the 1 of kin, nearest: 'aunt_of'"):
+    with pytest.raises(ValueError, match="relation is 'aunt'; allowed: one of the 1 of drawn, nearest: 'aunt_of'"):
         data.relation_id("aunt")
-    with pytest.raises(ValueError, match="entity is '☃'; allowed: one of the 2 of kin, for example 'anna-12', 'ben-2'"):
+    with pytest.raises(ValueError, match="is '☃'; allowed: one of the 2 of drawn, for example 'anna-12', 'ben-2'"):
         data.entity_id("☃")
     with pytest.raises(ValueError, match="split is 'dev'; allowed: 'train', 'valid', 'test'"):
         data.split("dev")
 
 
-def test_new_triples_of_known_names(tmp_path: Path) -> None:
-    data = triples_from("kin", {"train": [("a", "r", "b"), ("b", "r", "c")], "valid": [], "test": []})
+def test_new_triples_of_known_names_come_with_notes(tmp_path: Path) -> None:
+    data = named_triples([("a", "r", "b"), ("b", "r", "c"), ("a", "r", "b")])
     file = tmp_path / "more.tsv"
-    file.write_text("c\tr\ta\na\tr\tb\n")
-    assert data.with_train_file(file).train.tolist() == [[0, 0, 1], [1, 0, 2], [2, 0, 0]]
-    assert data.train.tolist() == [[0, 0, 1], [1, 0, 2]]
     file.write_text("c\tr\ta\n\nc\tr\taa\n")
-    words = r"more\.tsv, line 3: entity is 'aa'; allowed: one of the 3 of kin, nearest: 'a'"
+    words = r"more\.tsv, line 3: entity is 'aa'; allowed: one of the 3 of drawn, nearest: 'a'"
     with pytest.raises(ValueError, match=words):
         data.with_train_file(file)
-
-
-def test_new_triples_of_a_file_come_with_its_notes(tmp_path: Path) -> None:
-    rows = [("a", "r", "b"), ("b", "r", "c"), ("a", "r", "b")]
-    data = triples_from("kin", {"train": rows, "valid": [], "test": []})
-    file = tmp_path / "more.tsv"
     file.write_text("Head\tRelation\tTail\nc\tr\ta\na\tr\tb\nc\tr\ta\n")
     more = data.with_train_file(file)
     assert more.train.tolist() == [[0, 0, 1], [1, 0, 2], [2, 0, 0]]
+    assert data.train.tolist() == [[0, 0, 1], [1, 0, 2]]
     assert more.notes == (
         "train repeats 1 triples; each was kept once",
         "more.tsv begins with a header (Head, Relation, Tail), which was not read as a triple",

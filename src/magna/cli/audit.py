@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from magna.cli.options import plain_console
+from magna.config.path_kind import SPLITS
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_SPLITS = ("train", "valid", "test")
 _SHOWN_RELATIONS = 15
 _NUMBERS_WIDTH = 58  # of the table of relations, without their names
 
 
 def show_audit(report: dict[str, Any], console: Console | None = None) -> None:
     """Print an audit of a graph or of a knowledge graph."""
+    from rich.table import Table
+
     triples = report.get("task") == "link_prediction"
     console = console or plain_console()
-    _print_facts(console, report["dataset"], triple_facts(report) if triples else node_facts(report))
+    console.print(report["dataset"], style="bold")
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(no_wrap=True)
+    for name, text in (_triple_facts(report) if triples else _node_facts(report)).items():
+        facts.add_row(f"  {name}", text)
+    console.print(facts)
     rows = report["relations"] if triples else report["classes"]
     if rows:
         console.print()
         (_print_relations if triples else _print_classes)(console, rows)
     console.print()
-    lines = [f"note: {note}" for note in report["notes"]] + [f"look at: {fault}" for fault in report["warnings"]]
-    for line in lines:
+    notes = [f"note: {note}" for note in report["notes"]]
+    faults = [f"look at: {fault}" for fault in report["warnings"]] or ["nothing suspicious was found"]
+    for line in notes + faults:
         console.print(f"  {line}", soft_wrap=True)
-    if not report["warnings"]:
-        console.print("  nothing suspicious was found")
 
 
-def node_facts(report: dict[str, Any]) -> dict[str, str]:
+def _node_facts(report: dict[str, Any]) -> dict[str, str]:
     """Line of each fact about a graph."""
     size, edges, degree = report["size"], report["edges"], report["degree"]
     components, distance, homophily = report["components"], report["distance"], report["homophily"]
@@ -56,24 +62,17 @@ def node_facts(report: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def triple_facts(report: dict[str, Any]) -> dict[str, str]:
+def _triple_facts(report: dict[str, Any]) -> dict[str, str]:
     """Line of each fact about a knowledge graph."""
     size, degree, leakage = report["size"], report["degree"], report["leakage"]
-    shared = [
-        f"{count:,} in {pair.replace('_', ' and ')}" for pair, count in leakage["shared_triples"].items() if count
-    ]
-
-    def by_split(words: Callable[[str, dict[str, Any]], str], part: Mapping[str, Any], sign: str = "; ") -> str:
-        return sign.join(words(split, values) for split, values in part.items())
-
-    inverse = by_split(
-        lambda split, part: f"{part['triples']:,} {split} triples ({100 * part['share']:.1f} %)",
-        leakage["inverse_in_train"],
-        ", ",
+    shared = {pair.replace("_", " and "): count for pair, count in leakage["shared_triples"].items() if count}
+    inverse = ", ".join(
+        f"{part['triples']:,} {split} triples ({100 * part['share']:.1f} %)"
+        for split, part in leakage["inverse_in_train"].items()
     )
-    rule = by_split(
-        lambda split, part: f"MRR {part['mrr']:.3f} on {split}, names {100 * part['answered']:.1f} % of the answers",
-        leakage["reverse_rule"],
+    rule = "; ".join(
+        f"MRR {part['mrr']:.3f} on {split}, names {100 * part['answered']:.1f} % of the answers"
+        for split, part in leakage["reverse_rule"].items()
     )
     return {
         "entities": f"{size['entities']:,}; {degree['isolated']:,} in no training triple",
@@ -85,28 +84,17 @@ def triple_facts(report: dict[str, Any]) -> dict[str, str]:
         "queries": f"{size['queries']:,} distinct (head, relation) in training, both directions",
         "degree": f"mean {degree['mean']:.1f}, median {degree['median']:g}, largest {degree['largest']:,}",
         "hubs": ", ".join(f"{hub['entity']} ({hub['triples']:,})" for hub in report["hubs"]),
-        "in two splits": ", ".join(shared) or "0 triples",
+        "in two splits": ", ".join(f"{count:,} in {pair}" for pair, count in shared.items()) or "0 triples",
         "turned round": f"{inverse} are in train under an inverse relation" if inverse else "nothing is held out",
         "reverse rule": rule or "nothing is held out",
-        "unseen entities": by_split(
-            lambda split, part: f"{part['entities']:,} in {part['triples']:,} {split} triples", report["unseen"]
+        "unseen entities": "; ".join(
+            f"{part['entities']:,} in {part['triples']:,} {split} triples" for split, part in report["unseen"].items()
         ),
     }
 
 
 def _sizes(splits: Mapping[str, int]) -> str:
-    return ", ".join(f"{splits[name]:,} {name}" for name in _SPLITS)
-
-
-def _print_facts(console: Console, title: str, facts: Mapping[str, str]) -> None:
-    from rich.table import Table
-
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    for name, text in facts.items():
-        grid.add_row(f"  {name}", text)
-    console.print(title, style="bold")
-    console.print(grid)
+    return ", ".join(f"{splits[name]:,} {name}" for name in SPLITS)
 
 
 def _print_classes(console: Console, rows: Sequence[dict[str, Any]]) -> None:
@@ -125,14 +113,14 @@ def _print_relations(console: Console, rows: Sequence[dict[str, Any]]) -> None:
 
     table = Table(box=None, padding=(0, 1), header_style="dim")
     table.add_column("relation", no_wrap=True)
-    for name in (*_SPLITS, "kind", "tails/head", "heads/tail"):
+    for name in (*SPLITS, "kind", "tails/head", "heads/tail"):
         table.add_column(name, justify="right", no_wrap=True)
     width = console.width - _NUMBERS_WIDTH
     for row in rows[:_SHOWN_RELATIONS]:
         means = [f"{row[name]:.1f}" if row["train"] else "" for name in ("tails_per_head", "heads_per_tail")]
         name = row["relation"]
         name = name if len(name) <= width else f"…{name[1 - width :]}"  # the end of a name says more
-        table.add_row(name, *(f"{row[split]:,}" for split in _SPLITS), row["kind"] or "unseen", *means)
+        table.add_row(name, *(f"{row[split]:,}" for split in SPLITS), row["kind"] or "unseen", *means)
     console.print(table)
     if len(rows) > _SHOWN_RELATIONS:
         console.print(f"  and {len(rows) - _SHOWN_RELATIONS:,} more (--json has all)")

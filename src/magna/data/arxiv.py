@@ -17,23 +17,17 @@ from magna.data.ogb import category_names, load_ogb
 from magna.data.store import data_folder, public_files
 from magna.errors import DataError
 
-OGB_FOLDER = "ogbn_arxiv"
 _OGB_HOME = "https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"
-_NETBENCHMARK = (
-    "https://raw.githubusercontent.com/DEEP-PolyU/NetBenchmark/06c884a9448433feadb6131e9e81f8b284685992/data/ogbn-arxiv"
-)
-_GNNGUARD = (
-    "https://raw.githubusercontent.com/mims-harvard/GNNGuard/3b04a988dc57983f72572fadd5d7d786147c663c"
-    "/Datasets/ogbn_arxiv"
-)
-_TAPE = "https://raw.githubusercontent.com/XiaoxinHe/TAPE/HEAD/gpt_preds"
+_GITHUB = "https://raw.githubusercontent.com"
+_NETBENCHMARK = f"{_GITHUB}/DEEP-PolyU/NetBenchmark/06c884a9448433feadb6131e9e81f8b284685992/data/ogbn-arxiv"
+_GNNGUARD = f"{_GITHUB}/mims-harvard/GNNGuard/3b04a988dc57983f72572fadd5d7d786147c663c/Datasets/ogbn_arxiv"
 FILES = public_files(
     {
         "ogbn-arxiv/adj_full.npz": f"{_NETBENCHMARK}/adj_full.npz",
         "ogbn-arxiv/role.json.gz": f"{_NETBENCHMARK}/role.json",
         "ogbn-arxiv/node-label.csv.gz": f"{_GNNGUARD}/raw/node-label.csv.gz",
         "ogbn-arxiv/labelidx2arxivcategeory.csv.gz": f"{_GNNGUARD}/mapping/labelidx2arxivcategeory.csv.gz",
-        "ogbn-arxiv/gpt_preds.csv.gz": f"{_TAPE}/ogbn-arxiv.csv",
+        "ogbn-arxiv/gpt_preds.csv.gz": f"{_GITHUB}/XiaoxinHe/TAPE/HEAD/gpt_preds/ogbn-arxiv.csv",
     }
 )
 _NUM_CLASSES = 40
@@ -53,22 +47,20 @@ def load_arxiv(data_dir: str | Path | None = None, *, directed: bool = False, fe
             "stand-in": the public graph and labels with features made without OGB's files; None: no features.
     """
     if features == "published":
-        data = load_ogb(_ogb_folder(data_dir), "ogbn-arxiv")
+        folder = data_folder(data_dir) / "ogbn_arxiv"
+        if not folder.is_dir():
+            fault = "it is missing; the features of ogbn-arxiv come with OGB's own files"
+            hint = f"to get {_OGB_HOME} and put its folder there, or data.features=stand-in (numbers not comparable)"
+            raise DataError(folder, fault, hint=hint)
+        data = load_ogb(folder, "ogbn-arxiv")
     else:
         data = _public_graph(data_dir)
-        if features == "stand-in":
-            x = torch.cat([_guesses(data_dir, data.num_nodes), _log_degrees(data.edge_index, data.num_nodes)], dim=1)
-            data = replace(data, name="ogbn-arxiv (stand-in features)", x=x, notes=(_STAND_IN,))
+    if features == "stand-in":
+        degrees = [torch.bincount(ends, minlength=data.num_nodes) for ends in data.edge_index]
+        # log(1 + citations made), log(1 + citations received)
+        x = torch.cat([_guesses(data_dir, data.num_nodes), torch.stack(degrees, dim=1).float().log1p()], dim=1)
+        data = replace(data, name="ogbn-arxiv (stand-in features)", x=x, notes=(_STAND_IN,))
     return data if directed else data.with_both_directions()
-
-
-def _ogb_folder(data_dir: str | Path | None) -> Path:
-    folder = data_folder(data_dir) / OGB_FOLDER
-    if not folder.is_dir():
-        fault = "it is missing; the features of ogbn-arxiv come with OGB's own files"
-        hint = f"to get {_OGB_HOME} and put its folder there, or data.features=stand-in (numbers not comparable)"
-        raise DataError(folder, fault, hint=hint)
-    return folder
 
 
 def _public_graph(data_dir: str | Path | None) -> NodeData:
@@ -96,12 +88,6 @@ def _guesses(data_dir: str | Path | None, num_nodes: int) -> Tensor:
     node, guess, weight = zip(*guesses, strict=True)
     np.maximum.at(x, (node, guess), weight)  # the better rank counts where a class is named twice
     return torch.from_numpy(x)
-
-
-def _log_degrees(edge_index: Tensor, num_nodes: int) -> Tensor:
-    """[N, 2]: log(1 + citations made), log(1 + citations received)."""
-    degrees = [torch.bincount(ends, minlength=num_nodes) for ends in edge_index]
-    return torch.stack(degrees, dim=1).float().log1p()
 
 
 def _lines(path: str, data_dir: str | Path | None) -> Iterable[str]:

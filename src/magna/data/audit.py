@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from magna.config.path_kind import SPLITS
 from magna.data.node_data import NodeData, undirected
 
 # Distances from every node of the largest component up to this size; from this many random nodes of a larger one.
@@ -16,7 +17,7 @@ EXACT_NODES, SAMPLED_NODES = 20_000, 512
 _SAMPLE_SEED = 0
 _SOURCES_AT_ONCE = 512
 _LARGEST_K = 10  # of the paper's search space
-_SPLITS = ("train", "valid", "test")
+SPLIT_PAIRS = (("train", "valid"), ("train", "test"), ("valid", "test"))
 
 
 def audit_nodes(data: NodeData) -> dict[str, Any]:
@@ -27,59 +28,54 @@ def audit_nodes(data: NodeData) -> dict[str, Any]:
     >>> report["components"]["count"], report["warnings"]
     (2, [])
     """
-    report: dict[str, Any] = {"dataset": data.name, "notes": list(data.notes)}
-    report["size"] = _size(data)
-    report["edges"] = _edges(data.edge_index, data.edge_type, data.num_nodes)
-    report["degree"] = _degrees(data)
-    report["homophily"] = _homophily(data)
-    report["components"], report["distance"] = _reach(data)
-    report["classes"], report["splits"] = _classes(data), {split: len(data.split(split)) for split in _SPLITS}
-    report["leakage"] = _leakage(data)
-    report["suggested_K"] = _suggested_K(report["distance"]["mean"])
-    report["warnings"] = _warnings(report)
-    return report
-
-
-def _size(data: NodeData) -> dict[str, Any]:
-    return {
-        "nodes": data.num_nodes,
-        "edges": data.edge_index.size(1),
-        "features": 0 if data.x is None else data.x.size(1),
-        "classes": data.num_classes,
-        "relations": data.num_relations,
-        "labelled": int((data.y >= 0).sum()),
+    components, distance = _reach(data)
+    report = {
+        "dataset": data.name,
+        "notes": list(data.notes),
+        "size": {
+            "nodes": data.num_nodes,
+            "edges": data.edge_index.size(1),
+            "features": 0 if data.x is None else data.x.size(1),
+            "classes": data.num_classes,
+            "relations": data.num_relations,
+            "labelled": int((data.y >= 0).sum()),
+        },
+        **_edges(data),
+        "components": components,
+        "distance": distance,
+        "classes": _classes(data),
+        "splits": {split: len(data.split(split)) for split in SPLITS},
+        "leakage": _leakage(data),
+        # Enough hops to cross the average distance, which is where the paper's Cora stops gaining (5.27, K = 6).
+        "suggested_K": min(max(math.ceil(distance["mean"] or 0), 1), _LARGEST_K),
     }
+    return report | {"warnings": _warnings(report)}
 
 
-def _edges(edge_index: Tensor, edge_type: Tensor | None, num_nodes: int) -> dict[str, Any]:
-    source, target = edge_index
-    one_way, back = (torch.unique(code) for code in (source * num_nodes + target, target * num_nodes + source))
+def _edges(data: NodeData) -> dict[str, Any]:
+    """Counts of edges and of their ends; homophily is the share of edges in a class, among those of labelled nodes."""
+    (source, target), size = data.edge_index, data.num_nodes
+    one_way, back = (torch.unique(code) for code in (source * size + target, target * size + source))
     distinct = one_way
-    if edge_type is not None and edge_type.numel():
-        distinct = torch.unique((source * num_nodes + target) * (int(edge_type.max()) + 1) + edge_type)
+    if data.edge_type is not None and data.edge_type.numel():
+        distinct = torch.unique((source * size + target) * (int(data.edge_type.max()) + 1) + data.edge_type)
+    degree_out, degree = (torch.bincount(ends, minlength=size) for ends in (source, target))
+    one, other = data.y[data.edge_index[:, source != target]]
+    known = (one >= 0) & (other >= 0)
     return {
-        "self_loops": int((source == target).sum()),
-        "duplicates": source.numel() - distinct.numel(),
-        "undirected": torch.equal(one_way, back),
+        "edges": {
+            "self_loops": int((source == target).sum()),
+            "duplicates": source.numel() - distinct.numel(),
+            "undirected": torch.equal(one_way, back),
+        },
+        "degree": {
+            "mean_in": float(degree.double().mean()),
+            "median_in": float(degree.double().median()),
+            "largest_in": int(degree.max()),
+            "isolated": int((degree + degree_out == 0).sum()),
+        },
+        "homophily": float((one == other)[known].double().mean()) if known.any() else None,
     }
-
-
-def _degrees(data: NodeData) -> dict[str, float]:
-    degree = torch.bincount(data.edge_index[1], minlength=data.num_nodes)
-    both = degree + torch.bincount(data.edge_index[0], minlength=data.num_nodes)
-    return {
-        "mean_in": float(degree.double().mean()),
-        "median_in": float(degree.double().median()),
-        "largest_in": int(degree.max()),
-        "isolated": int((both == 0).sum()),
-    }
-
-
-def _homophily(data: NodeData) -> float | None:
-    """Share of edges that join two nodes of one class, among edges between two labelled nodes."""
-    source, target = data.y[data.edge_index[:, data.edge_index[0] != data.edge_index[1]]]
-    known = (source >= 0) & (target >= 0)
-    return float((source == target)[known].double().mean()) if known.any() else None
 
 
 def _reach(data: NodeData) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -135,54 +131,42 @@ def _total_distance(neighbours: np.ndarray, starts: np.ndarray, sources: np.ndar
 
 def _classes(data: NodeData) -> list[dict[str, Any]]:
     """For each class, its nodes: all that are labelled, and those of each split."""
-    groups = {"all": (data.y >= 0).nonzero().squeeze(1)} | {split: data.split(split) for split in _SPLITS}
-    counts = {}
-    for group, nodes in groups.items():
-        labels = data.y[nodes]
-        counts[group] = torch.bincount(labels[labels >= 0], minlength=data.num_classes).tolist()
+    labels = {"all": data.y} | {split: data.y[data.split(split)] for split in SPLITS}
+    counts = {group: torch.bincount(y[y >= 0], minlength=data.num_classes).tolist() for group, y in labels.items()}
     return [
-        {"class": data.class_name(label), **{group: counts[group][label] for group in groups}}
+        {"class": data.class_name(label), **{group: counts[group][label] for group in counts}}
         for label in range(data.num_classes)
     ]
 
 
 def _leakage(data: NodeData) -> dict[str, Any]:
     """Nodes in two splits, and held-out nodes whose features are, bit for bit, those of a training node."""
-    pairs = [("train", "valid"), ("train", "test"), ("valid", "test")]
-    shared = {f"{one}_{other}": int(torch.isin(data.split(one), data.split(other)).sum()) for one, other in pairs}
-    twice = {split: data.split(split).numel() - torch.unique(data.split(split)).numel() for split in _SPLITS}
+    nodes = {split: data.split(split) for split in SPLITS}
+    shared = {f"{one}_{other}": int(torch.isin(nodes[one], nodes[other]).sum()) for one, other in SPLIT_PAIRS}
+    twice = {split: listed.numel() - torch.unique(listed).numel() for split, listed in nodes.items()}
     report: dict[str, Any] = {"shared_nodes": shared, "listed_twice": twice}
     if data.x is not None:
+        rows = {split: [row.tobytes() for row in data.x[nodes[split]].numpy()] for split in SPLITS}
         # Rows of zeros have no information to leak.
-        empty = bytes(data.x.element_size() * data.x.size(1))
-        training = {row.tobytes() for row in data.x[data.train].numpy()} - {empty}
-        report["same_features_as_training"] = {
-            split: sum(row.tobytes() in training for row in data.x[data.split(split)].numpy())
-            for split in ("valid", "test")
-        }
+        training = set(rows["train"]) - {bytes(data.x.element_size() * data.x.size(1))}
+        same = {split: sum(row in training for row in rows[split]) for split in ("valid", "test")}
+        report["same_features_as_training"] = same
     return report
-
-
-def _suggested_K(distance: float | None) -> int:
-    """Enough hops to cross the average distance, which is where the paper's Cora stops gaining (5.27 there, K = 6)."""
-    return 1 if distance is None else min(max(math.ceil(distance), 1), _LARGEST_K)
 
 
 def _warnings(report: dict[str, Any]) -> list[str]:
     """Faults to look at before a number is trusted."""
-    leakage, degree, homophily = report["leakage"], report["degree"], report["homophily"]
+    leakage, homophily = report["leakage"], report["homophily"]
     counts = {f"nodes in both {pair.replace('_', ' and ')}": n for pair, n in leakage["shared_nodes"].items()}
     counts |= {f"nodes that {split} lists more than once": n for split, n in leakage["listed_twice"].items()}
     same = leakage.get("same_features_as_training", {})
     counts |= {f"{split} nodes with exactly the features of a training node": n for split, n in same.items()}
+    counts["edges that are listed more than once"] = report["edges"]["duplicates"]
+    counts["nodes without an edge, known by their own features alone"] = report["degree"]["isolated"]
     warnings = [f"{fault}: {count:,}" for fault, count in counts.items() if count]
     untrained = [row["class"] for row in report["classes"] if row["all"] and not row["train"]]
     if untrained and report["splits"]["train"]:
         warnings.append(f"no training node in class {', '.join(untrained)}")
-    if report["edges"]["duplicates"]:
-        warnings.append(f"edges that are listed more than once: {report['edges']['duplicates']:,}")
-    if degree["isolated"]:
-        warnings.append(f"nodes without an edge, known by their own features alone: {degree['isolated']:,}")
     if homophily is not None and homophily < 0.3:
         warnings.append(f"edges seldom join nodes of one class (homophily {homophily:.2f}): try a model without them")
     return warnings

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from magna.data.audit import SPLIT_PAIRS
 from magna.data.knowledge_graph import Answers, KnowledgeGraph
 from magna.data.triples import SPLITS, Triples, codes
 
@@ -30,12 +31,11 @@ def audit_triples(graph: KnowledgeGraph) -> dict[str, Any]:
     >>> report["leakage"]["shared_triples"], report["inverse_pairs"]
     ({'train_valid': 0, 'train_test': 0, 'valid_test': 0}, [])
     """
-    triples = graph.triples
+    triples, names = graph.triples, graph.triples.relations
     splits = {split: len(triples.split(split)) for split in SPLITS}
     held_out = [split for split in _HELD_OUT if splits[split]]
     mirrored = _mirrored(triples)
     inverses = [(one, other) for one, other in mirrored if one != other]
-    degree, hubs = _degrees(triples)
     report: dict[str, Any] = {
         "dataset": triples.name,
         "task": "link_prediction",
@@ -54,18 +54,15 @@ def audit_triples(graph: KnowledgeGraph) -> dict[str, Any]:
             "inverse_in_train": {split: _inverse_in_train(triples, split, inverses) for split in held_out},
         },
         "symmetric": [
-            {"relation": triples.relations[one], "share": share}
-            for (one, other), share in mirrored.items()
-            if one == other
+            {"relation": names[one], "share": share} for (one, other), share in mirrored.items() if one == other
         ],
         "inverse_pairs": [
-            {"relation": triples.relations[one], "inverse": triples.relations[other], "share": min(share, back)}
+            {"relation": names[one], "inverse": names[other], "share": min(share, back)}
             for (one, other), share in mirrored.items()
             if one < other and (back := mirrored.get((other, one)))
         ],
         "unseen": {split: _unseen(triples, split) for split in _HELD_OUT},
-        "degree": degree,
-        "hubs": hubs,
+        **_degrees(triples),
         "relations": _relations(triples),
     }
     return report | {"warnings": _warnings(report)}
@@ -100,8 +97,7 @@ def _shared(triples: Triples) -> dict[str, int]:
     """Triples that two splits have in common, word for word."""
     sizes = triples.num_entities, triples.num_relations
     of = {split: codes(triples.split(split), *sizes) for split in SPLITS}
-    pairs = [("train", "valid"), ("train", "test"), ("valid", "test")]
-    return {f"{one}_{other}": int(torch.isin(of[other], of[one]).sum()) for one, other in pairs}
+    return {f"{one}_{other}": int(torch.isin(of[other], of[one]).sum()) for one, other in SPLIT_PAIRS}
 
 
 def _mirrored(triples: Triples) -> dict[tuple[int, int], float]:
@@ -145,31 +141,34 @@ def _unseen(triples: Triples, split: str) -> dict[str, int]:
     }
 
 
-def _degrees(triples: Triples) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _degrees(triples: Triples) -> dict[str, Any]:
     """Training triples an entity is in, and the entities that are in the most."""
     head, _, tail = triples.train.unbind(1)
     degree = torch.bincount(torch.cat([head, tail]), minlength=triples.num_entities)
-    largest = torch.sort(degree, descending=True, stable=True)
-    hubs = [
-        {"entity": triples.entities[entity], "triples": count}
-        for entity, count in zip(largest.indices[:_HUBS].tolist(), largest.values[:_HUBS].tolist(), strict=True)
-    ]
+    hubs = torch.sort(degree, descending=True, stable=True).indices[:_HUBS].tolist()
     return {
-        "mean": float(degree.double().mean()),
-        "median": float(degree.double().median()),
-        "largest": int(degree.max()),
-        "isolated": int((degree == 0).sum()),
-        "self_loops": int((head == tail).sum()),
-    }, hubs
+        "degree": {
+            "mean": float(degree.double().mean()),
+            "median": float(degree.double().median()),
+            "largest": int(degree.max()),
+            "isolated": int((degree == 0).sum()),
+            "self_loops": int((head == tail).sum()),
+        },
+        "hubs": [{"entity": triples.entities[entity], "triples": int(degree[entity])} for entity in hubs],
+    }
 
 
 def _relations(triples: Triples) -> list[dict[str, Any]]:
     """Each relation's triples in every split and its kind in training, the most frequent first."""
-    counts = {
-        split: torch.bincount(triples.split(split)[:, 1], minlength=triples.num_relations).tolist() for split in SPLITS
-    }
+
+    def counted(relation: Tensor) -> list[int]:
+        counts: list[int] = torch.bincount(relation, minlength=triples.num_relations).tolist()
+        return counts
+
+    counts = {split: counted(triples.split(split)[:, 1]) for split in SPLITS}
     head, relation, tail = triples.train.unbind(1)
-    heads, tails = (_distinct(relation, ends, triples.num_relations) for ends in (head, tail))
+    # Different entities at one end.
+    heads, tails = (counted(torch.unique(torch.stack([relation, ends]), dim=1)[0]) for ends in (head, tail))
     rows: list[dict[str, Any]] = []
     for position, name in enumerate(triples.relations):
         row: dict[str, Any] = {"relation": name, **{split: counts[split][position] for split in SPLITS}}
@@ -182,21 +181,11 @@ def _relations(triples: Triples) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-row["train"], row["relation"]))
 
 
-def _distinct(relation: Tensor, ends: Tensor, num_relations: int) -> list[int]:
-    """For each relation, how many different entities stand at one end."""
-    pairs = torch.unique(torch.stack([relation, ends]), dim=1)
-    counts: list[int] = torch.bincount(pairs[0], minlength=num_relations).tolist()
-    return counts
-
-
 def _warnings(report: dict[str, Any]) -> list[str]:
     """Faults to look at before a number is trusted."""
     leakage, pairs = report["leakage"], report["inverse_pairs"]
-    warnings = [
-        f"triples in both {pair.replace('_', ' and ')}: {count:,}"
-        for pair, count in leakage["shared_triples"].items()
-        if count
-    ]
+    shared = {pair.replace("_", " and "): count for pair, count in leakage["shared_triples"].items() if count}
+    warnings = [f"triples in both {pair}: {count:,}" for pair, count in shared.items()]
     for split, rule in leakage["reverse_rule"].items():
         # In a small graph, targets that the rule does not name have a high rank too.
         if min(rule["mrr"], rule["answered"]) > _SUSPICIOUS:

@@ -10,25 +10,6 @@ from functools import cache
 from magna.data.triples import Row, Triples, triples_from
 
 NAME = "families"
-# How many births and marriages lie between the two: the hops that a model has to see to tell.
-HOPS = {
-    "son_of": 1,
-    "daughter_of": 1,
-    "father_of": 1,
-    "mother_of": 1,
-    "married_to": 1,
-    "brother_of": 2,
-    "sister_of": 2,
-    "grandparent_of": 2,
-    "parent_in_law_of": 2,
-    "uncle_of": 3,
-    "aunt_of": 3,
-    "great_grandparent_of": 3,
-    "cousin_of": 4,
-    "great_uncle_of": 4,
-    "great_aunt_of": 4,
-    "great_great_grandparent_of": 4,
-}
 # One population, drawn once: every run, whatever its own seed, sees the same one.
 _SEED = 20_260_101
 _FOUNDING_COUPLES = 60
@@ -67,9 +48,7 @@ class _Person:
         return frozenset((self, self.spouse))
 
     def up(self, generations: int) -> set[_Person]:
-        return (
-            {self} if generations == 0 else {older for parent in self.parents for older in parent.up(generations - 1)}
-        )
+        return {self} if generations == 0 else {old for parent in self.parents for old in parent.up(generations - 1)}
 
     def down(self, generations: int) -> set[_Person]:
         return {self} if generations == 0 else {low for child in self.children for low in child.down(generations - 1)}
@@ -86,7 +65,7 @@ def load_families() -> Triples:
     """Families over five generations: births and marriages are known, most of the kinship is to be found.
 
     Births (`son_of`, `daughter_of`, and from the other end `father_of`, `mother_of`) and marriages are all in the
-    training split. Every other relation follows from them by a rule of two to four steps (`HOPS`); uncles, aunts and
+    training split. Every other relation follows from them by a rule of two to four steps; uncles, aunts and
     cousins are those by birth. Training has a few of these facts to learn the rules from, so few that one of them
     seldom gives another away; validation and test have the others. What brothers and sisters share, or a couple, is in
     one split, and so are all facts between the same two people.
@@ -99,10 +78,10 @@ def load_families() -> Triples:
         for person in people:
             for kin in sorted(relatives(person), key=lambda relative: relative.name):
                 alike = person.couple if relation in _OF_COUPLES else person.sibship
-                told = frozenset((alike, kin.sibship))
-                if told not in split_of:
-                    split_of[told] = chance.choices(list(rows), _SHARES)[0]
-                rows[split_of[told]].append((person.name, relation, kin.name))
+                group = frozenset((alike, kin.sibship))
+                if group not in split_of:
+                    split_of[group] = chance.choices(list(rows), _SHARES)[0]
+                rows[split_of[group]].append((person.name, relation, kin.name))
     return triples_from(NAME, rows)
 
 
@@ -123,11 +102,8 @@ def _population(chance: random.Random) -> list[_Person]:
         children = [born(chance.random() < 0.5, pair) for pair in couples for _ in range(chance.choice(_CHILDREN))]
         if generation < _GENERATIONS - 1:
             chance.shuffle(children)
-            couples = [
-                _married(child, _match(child, children, chance) or born(not child.male))
-                for child in children
-                if child.spouse is None
-            ]
+            free = (child for child in children if child.spouse is None)
+            couples = [_married(child, _match(child, children, chance) or born(not child.male)) for child in free]
     return people
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ from magna.data import arxiv, planetoid, triples
 from magna.data.digits import load_digits
 from magna.data.families import load_families
 from magna.data.node_data import NodeData
+from magna.data.planetoid import load_planetoid
 from magna.data.store import PublicFile
 from magna.data.triples import Triples, load_triples
 
@@ -23,19 +23,7 @@ _CONVE = "github.com/TimDettmers/ConvE"
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set by name.
-
-    Args:
-        name: the value of `data.name`.
-        task: the task that it is for.
-        size: its size in words.
-        source: its home.
-        licence: its licence.
-        load: reads it from a data folder, as the settings of the data say.
-        files: its files in the data folder.
-        directed: its edges have a direction, which `data.undirected` may keep.
-        features: the values of `data.features` that it has.
-    """
+    """A data set by name; `load` reads it from a data folder, as the settings of the data say."""
 
     name: str
     task: Literal["node_classification", "link_prediction"]
@@ -44,8 +32,8 @@ class Dataset:
     licence: str
     load: Callable[[DataDir, NodeDataOptions], NodeData | Triples]
     files: tuple[PublicFile, ...] = ()
-    directed: bool = False
-    features: tuple[str, ...] = ("published",)
+    directed: bool = False  # edges have a direction, which `data.undirected` may keep
+    features: tuple[str, ...] = ("published",)  # values of `data.features`
 
     def is_present(self, data_dir: DataDir = None) -> bool:
         """True if the data folder has all of its files."""
@@ -59,14 +47,12 @@ class Dataset:
 
 def _planetoid(name: str, size: str) -> Dataset:
     files = tuple(file for path, file in planetoid.FILES.items() if path.startswith(f"{name}/"))
-    load = partial(planetoid.load_planetoid, name)
-    return Dataset(name, "node_classification", size, *_PLANETOID, lambda data_dir, _: load(data_dir), files)
+    return Dataset(name, "node_classification", size, *_PLANETOID, lambda at, _: load_planetoid(name, at), files)
 
 
 def _conve(name: str, size: str, licence: str) -> Dataset:
     files = tuple(file for path, file in triples.FILES.items() if path.startswith(f"{name}/"))
-    load = partial(load_triples, name)
-    return Dataset(name, "link_prediction", size, _CONVE, licence, lambda data_dir, _: load(data_dir), files)
+    return Dataset(name, "link_prediction", size, _CONVE, licence, lambda at, _: load_triples(name, at), files)
 
 
 _ROWS = (
@@ -101,10 +87,6 @@ _ROWS = (
         lambda *_: load_families(),
     ),
     _conve("wn18rr", "40,943 entities, 11 relations, 93,003 triples", "MIT (repository), WordNet 3.0 licence"),
-    _conve(
-        "fb15k-237",
-        "14,541 entities, 237 relations, 310,116 triples",
-        "MIT (repository), none stated for the data",
-    ),
+    _conve("fb15k-237", "14,541 entities, 237 relations, 310,116 triples", _PLANETOID[1]),
 )
 DATASETS = {dataset.name: dataset for dataset in _ROWS}

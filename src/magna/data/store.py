@@ -21,27 +21,18 @@ _TIMEOUT_SECONDS = 30
 
 @dataclass(frozen=True)
 class PublicFile:
-    """One file under the data folder.
-
-    Args:
-        path: its place there, such as `cora/ind.cora.x`.
-        sha256: its checksum.
-        url: its public home.
-        text_sha256: the checksum of the published text, if `path` is a gzip of it. A download stores the text, under
-            the same name without `.gz`.
-        member: its name inside a published archive.
-    """
+    """One file under the data folder, such as `cora/ind.cora.x`, and its public home."""
 
     path: str
     sha256: str
     url: str
-    text_sha256: str | None = None
-    member: str | None = None
+    text_sha256: str | None = None  # of the text that is published, and stored without `.gz`, if `path` is its gzip
+    member: str | None = None  # name inside a published archive
 
     def present(self, data_dir: str | Path | None = None) -> Path | None:
         """The file in the data folder, or None."""
-        files = [data_folder(data_dir) / name for name in (self.path, self._stored)]
-        return next((file for file in files if file.is_file()), None)
+        files = (data_folder(data_dir) / name for name in (self.path, self._stored))
+        return next(filter(Path.is_file, files), None)
 
     def locate(self, data_dir: str | Path | None = None) -> Path:
         """The checked file, downloaded if the data folder does not have it."""
@@ -96,16 +87,12 @@ def public_files(homes: Mapping[str, str]) -> dict[str, PublicFile]:
     """
     lines = resources.files("magna.data").joinpath("checksums.txt").read_text().splitlines()
     sums = {path: checksum for checksum, path in (line.split("  ") for line in lines)}
-    return {
-        path: PublicFile(
-            path,
-            sums[path],
-            url,
-            text_sha256=sums.get(path.removesuffix(".gz")) if path.endswith(".gz") else None,
-            member=Path(path).stem if url.endswith(".tar.gz") else None,
-        )
-        for path, url in homes.items()
-    }
+    files = {}
+    for path, url in homes.items():
+        text_sum = sums.get(path.removesuffix(".gz")) if path.endswith(".gz") else None
+        member = Path(path).stem if url.endswith(".tar.gz") else None
+        files[path] = PublicFile(path, sums[path], url, text_sum, member)
+    return files
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:

@@ -38,7 +38,7 @@ class Table:
 
 def find_table(folder: Path, stem: str) -> Path:
     """The one file of this name in a folder."""
-    files = [folder / f"{stem}{suffix}" for suffix in TABLE_SUFFIXES if (folder / f"{stem}{suffix}").is_file()]
+    files = [file for suffix in TABLE_SUFFIXES if (file := folder / f"{stem}{suffix}").is_file()]
     if len(files) == 1:
         return files[0]
     fault = f"it has {'both' if files else 'none'} of {stem}.csv and {stem}.parquet"
@@ -69,7 +69,7 @@ def text_of(path: Path) -> Iterator[TextIO]:
     except UnicodeDecodeError:
         # The decoder reads blocks, so the line is looked for again.
         with opener(path, "rb") as file:
-            number = next(number for number, line in enumerate(file, start=1) if not _is_text(line))
+            number = next(number for number, line in enumerate(file, start=1) if _fails(bytes.decode, line))
         raise DataError(path, "it is not UTF-8", number, allowed="text in UTF-8") from None
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise DataError(path, "it is not a whole gzip file", hint="to pack it again, or without .gz") from None
@@ -99,12 +99,12 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             raise DataError(path, f"it is not CSV: {error}", rows.line_num) from None
 
 
-def _is_text(line: bytes) -> bool:
+def _fails(parse: Callable[[Any], Any], value: Any) -> bool:
     try:
-        line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        parse(value)
+    except ValueError:
+        return True
+    return False
 
 
 def _read_csv(path: Path, required: Sequence[str], optional: Sequence[str], numbers: bool) -> Table:
@@ -146,15 +146,19 @@ def _read_parquet(path: Path, required: Sequence[str], optional: Sequence[str], 
     single = np.empty((table.num_rows, len(as_numbers)), dtype=np.float32)
     lines = range(1, table.num_rows + 1)
     for position, name in enumerate(as_numbers):
-        column = table[name]
-        kind = column.type
+        column, kind = table[name], table[name].type
         if not (pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind) or pyarrow.types.is_boolean(kind)):
             raise DataError(path, f"column {name!r} is of type {kind}", allowed=_NUMBERS)
         if column.null_count:
             row = column.is_null().to_pylist().index(True)
             raise DataError(path, f"column {name!r} is empty", lines[row], allowed=_NUMBERS)
         single[:, position] = _single(path, [name], column.to_numpy()[:, None], lines)[:, 0]
-    text = {name: _as_texts(path, name, table[name].to_pylist()) for name in as_text}
+    text = {}
+    for name in as_text:
+        try:
+            text[name] = [_as_text(cell) for cell in table[name].to_pylist()]
+        except UnicodeDecodeError:
+            raise DataError(path, f"column {name!r} has bytes that are not UTF-8", hint="to save it as text") from None
     return Table(path, text, as_numbers, single, lines)
 
 
@@ -184,7 +188,7 @@ def _parsed(path: Path, names: Sequence[str], rows: list[list[str]], lines: Sequ
     except ValueError:
         for row, line in zip(rows, lines, strict=True):
             for name, cell in zip(names, row, strict=True):
-                if not _is_number(cell):
+                if _fails(float, cell):
                     fault = f"is {cell!r}, not a number" if cell.strip() else "is empty"
                     raise DataError(path, f"column {name!r} {fault}", line, allowed=_NUMBERS) from None
         raise
@@ -201,21 +205,6 @@ def _single(path: Path, names: Sequence[str], values: np.ndarray, lines: Sequenc
         fault = f"column {names[column]!r} is {values[row, column]}"
         raise DataError(path, fault, lines[row], allowed="finite numbers of single precision")
     return single
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def _as_texts(path: Path, name: str, cells: list[Any]) -> list[str]:
-    try:
-        return [_as_text(cell) for cell in cells]
-    except UnicodeDecodeError:
-        raise DataError(path, f"column {name!r} has bytes that are not UTF-8", hint="to save it as text") from None
 
 
 def _as_text(cell: Any) -> str:

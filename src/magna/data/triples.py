@@ -29,7 +29,6 @@ _HEADERS = [names[:count] for names in (_COLUMNS, ("subject", "predicate", "obje
 
 Row = tuple[str, str, str]
 Line = tuple[int, list[str]]  # its number and its columns
-NumberedRow = tuple[int, Row]  # a line's number and its triple
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +63,11 @@ class Triples:
         return chosen
 
     def entity_id(self, name: str) -> int:
-        """The position of an entity; an unknown name is an error that offers the nearest ones."""
+        """The position of an entity; the refusal of an unknown name offers the nearest ones."""
         return _position(name, self._entity_at, "entity", self.name)
 
     def relation_id(self, name: str) -> int:
-        """The position of a relation; an unknown name is an error that offers the nearest ones."""
+        """The position of a relation, likewise."""
         return _position(name, self._relation_at, "relation", self.name)
 
     def fingerprints(self) -> dict[str, str]:
@@ -85,7 +84,14 @@ class Triples:
 
         Triples that training has already count once; `notes` says how many, and of a header.
         """
-        added, notes = _known_rows(path, self)
+        numbered, notes = _rows(path)
+        rows = []
+        for number, (head, relation, tail) in numbered:
+            try:
+                rows.append((self.entity_id(head), self.relation_id(relation), self.entity_id(tail)))
+            except ArgumentError as error:
+                raise DataError(path, str(error), number) from None
+        added = torch.tensor(rows, dtype=torch.int64).view(-1, 3)
         train, repeated = _once(torch.cat([self.train, added]), self.num_entities, self.num_relations)
         if repeated:
             notes.append(f"{path.name} repeats {repeated:,} triples, its own or those of train; each was kept once")
@@ -101,15 +107,11 @@ class Triples:
 
 
 def load_triples(name_or_folder: str | Path, data_dir: str | Path | None = None) -> Triples:
-    """Read `wn18rr`, `fb15k-237`, or a folder of your own.
+    """Read `wn18rr`, `fb15k-237`, or a folder of your own: train, valid and test as .txt or .tsv, plain or .gz.
 
     Names stay strings, and the vocabulary covers all three files, so that an entity without a training triple still
     takes its place in the ranking. A first line that names the columns is no triple, and a note says so. Valid and test
-    may be empty here, though a model is not trained then; training must have a triple.
-
-    Args:
-        name_or_folder: a public name, or a folder with train, valid and test as .txt or .tsv, plain or .gz.
-        data_dir: the data folder, for public names.
+    may be empty, though no model is trained then.
     """
     if name_or_folder in PUBLIC_NAMES:
         files = [FILES[f"{name_or_folder}/{split}.txt.gz"].locate(data_dir) for split in SPLITS]
@@ -171,43 +173,27 @@ def codes(triples: Tensor, num_entities: int, num_relations: int) -> Tensor:
     return (head * num_relations + relation) * num_entities + tail
 
 
-def _rows(path: Path) -> tuple[list[NumberedRow], list[str]]:
-    """The triples of a file, and a note if it begins with a header."""
+def _rows(path: Path) -> tuple[list[tuple[int, Row]], list[str]]:
+    """The triples of a file with their lines, and a note if it begins with a header."""
     lines, header = without_header(read_lines(path))
-    notes = [f"{path.name} begins with a header ({', '.join(header)}), which was not read as a triple"]
-    return [(line[0], _row(path, line)) for line in lines], notes if header else []
-
-
-def _known_rows(path: Path, triples: Triples) -> tuple[Tensor, list[str]]:
-    """[T, 3]: the triples of a file, and notes; a name that `triples` does not have is an error."""
-    numbered, notes = _rows(path)
     rows = []
-    for number, (head, relation, tail) in numbered:
-        try:
-            rows.append((triples.entity_id(head), triples.relation_id(relation), triples.entity_id(tail)))
-        except ArgumentError as error:
-            raise DataError(path, str(error), number) from None
-    return torch.tensor(rows, dtype=torch.int64).view(-1, 3), notes
-
-
-def _row(path: Path, line: Line) -> Row:
-    number, columns = line
-    if len(columns) != 3:
-        raise DataError(path, f"it has {len(columns)} columns", number, allowed=f"{', '.join(_COLUMNS)}, with tabs")
-    empty = next((name for name, column in zip(_COLUMNS, columns, strict=True) if not column.strip()), None)
-    if empty:
-        raise DataError(path, f"the {empty} is empty", number, allowed="a name in each column")
-    head, relation, tail = columns
-    return head, relation, tail
+    for number, columns in lines:
+        if len(columns) != 3:
+            raise DataError(path, f"it has {len(columns)} columns", number, allowed=f"{', '.join(_COLUMNS)}, with tabs")
+        for name, column in zip(_COLUMNS, columns, strict=True):
+            if not column.strip():
+                raise DataError(path, f"the {name} is empty", number, allowed="a name in each column")
+        rows.append((number, (columns[0], columns[1], columns[2])))
+    note = f"{path.name} begins with a header ({', '.join(header)}), which was not read as a triple"
+    return rows, [note] if header else []
 
 
 def _position(name: str, at: Mapping[str, int], kind: str, dataset: str) -> int:
-    position = at.get(nfc(name))
-    if position is not None:
-        return position
-    near = similar(name, at)
-    words = f"nearest: {listed(near)}" if near else f"for example {listed(list(at)[:3])}"
-    raise ArgumentError(kind, name, f"one of the {len(at):,} of {dataset}, {words}")
+    if nfc(name) not in at:
+        near = similar(name, at)
+        words = f"nearest: {listed(near)}" if near else f"for example {listed(list(at)[:3])}"
+        raise ArgumentError(kind, name, f"one of the {len(at):,} of {dataset}, {words}")
+    return at[nfc(name)]
 
 
 def _once(triples: Tensor, num_entities: int, num_relations: int) -> tuple[Tensor, int]:
@@ -220,9 +206,8 @@ def _once(triples: Tensor, num_entities: int, num_relations: int) -> tuple[Tenso
 
 def _split_file(folder: Path, split: str) -> Path:
     names = [f"{split}{suffix}" for suffix in TRIPLE_SUFFIXES]
-    files = [folder / name for name in names if (folder / name).is_file()]
-    if len(files) == 1:
-        return files[0]
-    listing = ", ".join(file.name for file in files)
-    fault = f"it has several {split} files ({listing})" if files else f"it has no {split} file"
+    present = [name for name in names if (folder / name).is_file()]
+    if len(present) == 1:
+        return folder / present[0]
+    fault = f"it has several {split} files ({', '.join(present)})" if present else f"it has no {split} file"
     raise DataError(folder, fault, allowed=f"one of {', '.join(names)}, or a public name: {', '.join(PUBLIC_NAMES)}")

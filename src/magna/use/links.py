@@ -68,20 +68,15 @@ class LinkPredictions:
     def columns(self) -> dict[str, list[Any]]:
         """All answers by column, a row each, as `pandas.DataFrame` takes them."""
         rows = [
-            {
-                "head": answer.entity if query.head is None else query.head,
-                "relation": query.relation,
-                "tail": answer.entity if query.tail is None else query.tail,
-                "rank": rank,
-                "probability": answer.probability,
-                "score": answer.score,
-                "known": answer.known,
-            }
+            (
+                *(answer.entity if end is None else end for end in (query.head, query.relation, query.tail)),
+                *(rank, answer.probability, answer.score, answer.known),
+            )
             for query, answers in zip(self.queries, self.answers, strict=True)
             for rank, answer in enumerate(answers, start=1)
         ]
         names = (*_COLUMNS, "rank", "probability", "score", "known")
-        return {name: [row[name] for row in rows] for name in names}
+        return {name: [row[at] for row in rows] for at, name in enumerate(names)}
 
     def to_dict(self) -> dict[str, Any]:
         """All answers by query, as JSON has them."""
@@ -177,7 +172,7 @@ def _read_query(path: Path, number: int, columns: list[str]) -> Query:
         raise DataError(path, "it has no relation", number, allowed="head, relation, tail, one end empty or ?")
     try:
         return Query(head, relation, tail, place=f"{path}, line {number}").check()
-    except ValueError as error:
+    except ArgumentError as error:
         raise DataError(path, str(error), number) from None
 
 
@@ -194,9 +189,9 @@ def _all_numbers(queries: Sequence[Query], graph: KnowledgeGraph) -> list[tuple[
     for position, query in enumerate(queries, start=1):
         try:
             numbers.append(query.check().numbers(graph))
-        except ValueError as error:
+        except ArgumentError as error:
             place = query.place or (f"query {position} of {len(queries)}" if len(queries) > 1 else "")
-            raise ValueError(f"{place}: {error}" if place else str(error)) from None
+            raise error.renamed(f"{place}: {error.name}" if place else error.name) from None
     return numbers
 
 
@@ -222,9 +217,8 @@ def _open(
         raise ArgumentError("run_dir", str(run.path), "a run of link prediction", "magna.use.nodes for this one")
     control = config.data.control
     if new_triples is not None and control == "random-graph":
-        raise ArgumentError(
-            "new_triples", str(new_triples), "none for a run on a random graph, which hides all triples"
-        )
+        allowed = "none for a run on a random graph, which hides all triples"
+        raise ArgumentError("new_triples", str(new_triples), allowed)
     model, where = run.load_model(), torch.device(pick_device(device))
     if data is None:
         run.check_data("data=… with the folder where its triples are now")
@@ -235,20 +229,16 @@ def _open(
     triples = task.graph.triples
     # The training has reported the notes on its own data.
     notes = (*(() if data is None else triples.notes), *_changes(run, task))
-    _check_sizes(run, model, task.graph)
+    sizes, needed = ((each.num_entities, each.num_relations) for each in (model, task.graph))
+    if sizes != needed:
+        fault = f"it is of {sizes[0]} entities and {sizes[1]} relations, the run of {needed[0]} and {needed[1]}"
+        raise DataError(run.path / "model", fault, hint="a copy of the run folder, or train again")
     if new_triples is not None:
         extended = triples.with_train_file(Path(new_triples))
         notes += extended.notes[len(triples.notes) :]
         task = LinkPrediction(KnowledgeGraph.from_triples(extended), where, control, ranked)
     temperature = (run.summary or {}).get("temperature", 1.0)  # 1 for a run without a fitted one
     return _Opened(task, model.to(where), temperature, config.train.precision, notes)
-
-
-def _check_sizes(run: RunFolder, model: LinkModel, graph: KnowledgeGraph) -> None:
-    sizes, needed = ((each.num_entities, each.num_relations) for each in (model, graph))
-    if sizes != needed:
-        fault = f"it is of {sizes[0]} entities and {sizes[1]} relations, the run of {needed[0]} and {needed[1]}"
-        raise DataError(run.path / "model", fault, hint="a copy of the run folder, or train again")
 
 
 def _changes(run: RunFolder, task: LinkPrediction) -> tuple[str, ...]:

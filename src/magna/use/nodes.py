@@ -40,11 +40,8 @@ class Predictions:
 
     def columns(self) -> dict[str, list[Any]]:
         """All values by column, as a table file and `pandas.DataFrame` take them."""
-        columns: dict[str, list[Any]] = {
-            "id": self.ids,
-            "label": self.labels,
-            "probability": self.probabilities.amax(1).tolist() if self.ids else [],
-        }
+        best = self.probabilities.amax(1).tolist() if self.ids else []
+        columns: dict[str, list[Any]] = {"id": self.ids, "label": self.labels, "probability": best}
         for index, name in enumerate(self.classes):
             columns[f"probability_{name}"] = self.probabilities[:, index].tolist()
         if any(label is not None for label in self.truth):
@@ -53,20 +50,15 @@ class Predictions:
 
     def to_dict(self) -> dict[str, Any]:
         """All values by node, ready for JSON."""
-        rows = zip(self.ids, self.labels, self.probabilities.tolist(), self.truth, strict=True)
+        shares = [dict(zip(self.classes, row, strict=True)) for row in self.probabilities.tolist()]
+        rows = zip(self.ids, self.labels, shares, self.truth, strict=True)
         return {
             "task": "node_classification",
             "dataset": self.dataset,
             "classes": self.classes,
             "nodes": [
-                {
-                    "id": id,
-                    "label": label,
-                    "probability": max(probabilities),
-                    "probabilities": dict(zip(self.classes, probabilities, strict=True)),
-                    "true_label": truth,
-                }
-                for id, label, probabilities, truth in rows
+                {"id": id, "label": label, "probability": max(p.values()), "probabilities": p, "true_label": truth}
+                for id, label, p, truth in rows
             ],
             "notes": list(self.notes),
         }
