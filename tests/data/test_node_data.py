@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.support.data import needs
+from tests.support.data import needs, node_graph
 
 from magna.data import NodeData, Schema, load_digits, load_node_data
 from magna.data.planetoid import FILES
@@ -21,15 +21,11 @@ def digits() -> NodeData:
 
 
 def test_digits_counts(digits: NodeData) -> None:
-    assert digits.x is not None
-    assert digits.x.shape == (1_797, 64)
-    assert digits.edge_index.shape == (2, 15_044)
+    assert digits.x is not None and digits.x.shape == (1_797, 64) and digits.edge_index.shape == (2, 15_044)
     assert (len(digits.train), len(digits.valid), len(digits.test)) == (100, 500, 1_197)
     assert torch.bincount(digits.y[digits.train]).tolist() == [10] * 10
     assert torch.unique(torch.cat([digits.train, digits.valid, digits.test])).numel() == 1_797
-
-
-def test_digits_are_the_same_on_every_machine(digits: NodeData) -> None:
+    # The same on every machine.
     parts = (digits.edge_index, digits.train, digits.valid, digits.test)
     together = b"".join(part.numpy().astype("<i8").tobytes() for part in parts)
     assert hashlib.sha256(together).hexdigest() == "217bc35720cb91f5ccb865034fb7d715571829ea998c3d9ce55214a3b99a9f1b"
@@ -51,25 +47,10 @@ def test_self_loops_are_added_once(digits: NodeData) -> None:
 
 
 def test_rows_are_normalised_and_zeros_stay() -> None:
-    nothing = torch.zeros(0, dtype=torch.long)
-    data = NodeData(
-        "tiny",
-        torch.zeros(2, 0, dtype=torch.long),
-        torch.zeros(2, dtype=torch.long),
-        1,
-        nothing,
-        nothing,
-        nothing,
-        torch.tensor([[1.0, 3.0], [0.0, 0.0]]),
-    )
+    data = node_graph([], [0, 0], x=torch.tensor([[1.0, 3.0], [0.0, 0.0]]))
     normalised = data.with_row_normalised_features().x
     assert normalised is not None
     assert normalised.tolist() == [[0.25, 0.75], [0.0, 0.0]]
-
-
-def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(ValueError, match="allowed: digits, cora"):
-        load_node_data("karate")
 
 
 def test_to_pyg_and_back(digits: NodeData) -> None:

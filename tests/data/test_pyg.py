@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.data import Harm
 from torch_geometric.data import Data
 
 from magna.config.tables import NodeDataOptions
@@ -72,15 +72,11 @@ def test_a_pyg_data_without_features_has_as_many_nodes_as_labels(tmp_path: Path)
     assert load_user_graph(tmp_path / "data.pt").num_nodes == len(data.y)
 
 
-class Harm:
-    def __reduce__(self) -> Any:
-        return os.mkdir, ("harm",)
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         (Harm(), r"can be read safely: it asks for \w+\.mkdir"),
+        (b"nothing", "can be read safely"),
         ({"x": torch.zeros(2)}, "it has dict"),
         (_pyg(edge_index=torch.tensor([[0], [7]])), "edge to node 7; allowed: 0 to 2"),
         (_pyg(edge_index=torch.tensor([[2], [-1]])), "edge to node -1; allowed: 0 to 2"),
@@ -102,17 +98,14 @@ def test_another_saved_thing_is_refused_and_not_executed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: Any, words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    torch.save(content, tmp_path / "data.pt")
+    if isinstance(content, bytes):
+        (tmp_path / "data.pt").write_bytes(content)
+    else:
+        torch.save(content, tmp_path / "data.pt")
     with pytest.raises(ValueError, match=words) as caught:
         load_user_graph(tmp_path)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "harm").exists()
-
-
-def test_a_file_that_is_no_saved_data(tmp_path: Path) -> None:
-    (tmp_path / "data.pt").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match="can be read safely"):
-        load_user_graph(tmp_path)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
