@@ -214,14 +214,7 @@ def layer(graph: Graph, backend: Backend, x: Tensor, source: Tensor, target: Ten
     scores = edge_scores(source, target, graph, backend=backend)
     attention = edge_softmax(scores, graph, top_k=2, edge_dropout=0.2, seed=1, backend=backend)
     z = attention_diffusion(
-        x,
-        attention,
-        graph,
-        theta=theta.softmax(1),
-        dropout=0.3,
-        feature_dropout=0.2,
-        seed=2,
-        backend=backend,
+        x, attention, graph, theta=theta.softmax(1), dropout=0.3, feature_dropout=0.2, seed=2, backend=backend
     )
     alone = attention_diffusion(x, attention, graph, K=2, alpha=0.2, memory="recompute", backend=backend)
     return dropout(z + alone, 0.5, seed=3, backend=backend)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ from magna.ops import (
 from magna.typing import Backend, Mode
 from tests.support.comparing import same
 from tests.support.graphs import random_graph, uniform
-from tests.support.operators import Options, Problem, diffuse, operator_matrix
+from tests.support.operators import Options, Problem, diffuse, operator_matrix, output_of
 from tests.support.running import device_of
 
 ALPHA = 0.3
@@ -38,6 +38,11 @@ def graph() -> Graph:
 
 
 @pytest.fixture
+def problem(backend: Backend) -> Problem:
+    return Problem.of(random_graph(6, 12), device=device_of(backend))
+
+
+@pytest.fixture
 def attention(graph: Graph) -> Tensor:
     return edge_softmax(uniform(graph.num_edges, 1, seed=3, low=-2, high=2), graph, backend="reference")
 
@@ -46,9 +51,8 @@ def ring(num_nodes: int) -> tuple[Graph, Tensor]:
     """An undirected ring with equal attention: A is symmetric."""
     node = torch.arange(num_nodes)
     ahead = torch.stack([node, (node + 1) % num_nodes])
-    return Graph.from_edge_index(torch.cat([ahead, ahead.flip(0)], 1), num_nodes), torch.full(
-        (2 * num_nodes, 1), 0.5, dtype=torch.float64
-    )
+    graph = Graph.from_edge_index(torch.cat([ahead, ahead.flip(0)], 1), num_nodes)
+    return graph, torch.full((2 * num_nodes, 1), 0.5, dtype=torch.float64)
 
 
 def turning(num_nodes: int = 7) -> tuple[Graph, Tensor]:
@@ -60,13 +64,11 @@ def turning(num_nodes: int = 7) -> tuple[Graph, Tensor]:
 
 
 def sorted_complex(values: Tensor) -> list[complex]:
-    return sorted(
-        (complex(round(v.real, 9), round(v.imag, 9)) for v in values.tolist()), key=lambda v: (v.real, v.imag)
-    )
+    rounded = (complex(round(v.real, 9), round(v.imag, 9)) for v in values.tolist())
+    return sorted(rounded, key=lambda v: (v.real, v.imag))
 
 
-def test_attention_rows_sum_to_one(backend: Backend) -> None:
-    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+def test_attention_rows_sum_to_one(backend: Backend, problem: Problem) -> None:
     attention = edge_softmax(problem.scores, problem.graph, backend=backend)
     sums = attention_matrix(attention, problem.graph).sum(2)
     degree = problem.graph.rowptr.diff()
@@ -74,8 +76,7 @@ def test_attention_rows_sum_to_one(backend: Backend) -> None:
     torch.testing.assert_close(sums, (degree > 0).to(sums).expand_as(sums))
 
 
-def test_softmax_does_not_see_a_shift_per_target(backend: Backend) -> None:
-    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+def test_softmax_does_not_see_a_shift_per_target(backend: Backend, problem: Problem) -> None:
     shift = 100 * uniform(6, 1, seed=8).to(problem.scores)
     shifted = edge_softmax(problem.scores + shift[problem.graph.target], problem.graph, backend=backend)
     torch.testing.assert_close(shifted, edge_softmax(problem.scores, problem.graph, backend=backend))
@@ -101,7 +102,7 @@ def test_diffused_rows_sum_to_one(backend: Backend, graph: Graph, attention: Ten
 def test_constants_pass_through(backend: Backend, options: Options) -> None:
     problem = Problem.of(random_graph(6, 12, fed=True), device=device_of(backend))
     constant = torch.full_like(problem.x, 1.7)
-    out = attention_diffusion(constant, problem.attention, problem.graph, backend=backend, **options)
+    out = output_of(problem, backend, x=constant, **options)
     torch.testing.assert_close(out, constant, rtol=1e-5, atol=1e-6)
 
 
@@ -110,30 +111,27 @@ def test_a_node_without_in_edges_gets_its_own_teleport(backend: Backend) -> None
     alone = problem.graph.rowptr.diff() == 0
     assert alone.any()
     for options in ({"K": 3}, {"mode": "exact"}):
-        out = attention_diffusion(problem.x, problem.attention, problem.graph, alpha=ALPHA, backend=backend, **options)
+        out = output_of(problem, backend, alpha=ALPHA, **options)
         torch.testing.assert_close(out[alone], ALPHA * problem.x[alone])
 
 
 def test_proposition_1_converges_at_its_rate(backend: Backend, graph: Graph, attention: Tensor) -> None:
     limit = diffused_attention(attention, graph, ALPHA)[0]
-    before = None
+    before, last = 0, 2.0  # the largest error of no hop
     for K in (0, 1, 2, 4, 8, 16):
         actual = operator_matrix(graph, attention, backend, K=K, alpha=ALPHA)
-        error = (actual - limit).abs().sum(1).max()  # the operator's norm for the largest entry
+        error = float((actual - limit).abs().sum(1).max())  # the operator's norm for the largest entry
         assert error <= truncation_error(K, ALPHA) + 1e-12
-        if before is not None:
-            hops, last = K - before[0], before[1]
-            assert error <= (1 - ALPHA) ** hops * last + 1e-12
-        before = K, error
+        assert error <= (1 - ALPHA) ** (K - before) * last + 1e-12
+        before, last = K, error
 
 
 def test_proposition_1_rate_is_attained(backend: Backend) -> None:
     # On two nodes that only see each other A has the eigenvalue -1, the slowest that there can be.
     graph, attention = Graph.from_edge_index(torch.tensor([[0, 1], [1, 0]]), 2), torch.ones(2, 1).double()
     limit = diffused_attention(attention, graph, ALPHA)[0]
-    errors = [
-        (operator_matrix(graph, attention, backend, K=K, alpha=ALPHA) - limit).abs().max().item() for K in range(5)
-    ]
+    matrices = (operator_matrix(graph, attention, backend, K=K, alpha=ALPHA) for K in range(5))
+    errors = [(matrix - limit).abs().max().item() for matrix in matrices]
     assert [after / error for error, after in itertools.pairwise(errors)] == pytest.approx([1 - ALPHA] * 4)
 
 
@@ -180,9 +178,8 @@ def test_proposition_2_ratio_of_laplacian_eigenvalues(backend: Backend, case: Ca
     hat = ((vectors.conj() * (diffused.to(vectors) @ vectors)).sum(0)) / (vectors.conj() * vectors).sum(0)
     laplacian, hat_laplacian = 1 - values, 1 - hat
     moving = laplacian.abs() > 1e-9
-    torch.testing.assert_close(
-        (hat_laplacian / laplacian)[moving], 1 / (ALPHA / (1 - ALPHA) + laplacian[moving]), rtol=1e-8, atol=1e-10
-    )
+    expected = 1 / (ALPHA / (1 - ALPHA) + laplacian[moving])
+    torch.testing.assert_close((hat_laplacian / laplacian)[moving], expected, rtol=1e-8, atol=1e-10)
 
 
 def test_proposition_2_low_frequencies_grow_and_high_ones_shrink() -> None:
@@ -218,32 +215,20 @@ def test_proposition_3_is_personalised_pagerank(backend: Backend, graph: Graph, 
 
 
 @pytest.mark.parametrize("options", [{}, {"dropout": 0.4, "feature_dropout": 0.3, "seed": 1}, {"mode": "exact"}])
-def test_adjoint_identity(backend: Backend, options: Options) -> None:
-    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+def test_adjoint_identity(backend: Backend, problem: Problem, options: Options) -> None:
     hops: Options = {"tolerance": 1e-13} if "mode" in options else {"K": 3}
     actual = diffuse(problem, backend, alpha=ALPHA, **hops, **options)
     torch.testing.assert_close((actual["out"] * problem.grad).sum(), (problem.x * actual["x"]).sum(), **TIGHT)
 
 
-def test_linear_in_features(backend: Backend) -> None:
-    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+def test_linear_in_features(backend: Backend, problem: Problem) -> None:
     a, b = problem.x, problem.grad
-    options: Options = {
-        "theta": problem.theta,
-        "dropout": 0.4,
-        "feature_dropout": 0.3,
-        "seed": 1,
-        "backend": backend,
-    }
-
-    def apply(x: Tensor) -> Tensor:
-        return attention_diffusion(x, problem.attention, problem.graph, **options)
-
-    torch.testing.assert_close(apply(2 * a - 3 * b), 2 * apply(a) - 3 * apply(b), **TIGHT)
+    options: Options = {"theta": problem.theta, "dropout": 0.4, "feature_dropout": 0.3, "seed": 1}
+    whole, *parts = (output_of(problem, backend, x=x, **options) for x in (2 * a - 3 * b, a, b))
+    torch.testing.assert_close(whole, 2 * parts[0] - 3 * parts[1], **TIGHT)
 
 
-def test_renaming_nodes_commutes(backend: Backend) -> None:
-    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+def test_renaming_nodes_commutes(backend: Backend, problem: Problem) -> None:
     name = torch.randperm(6, generator=torch.Generator().manual_seed(1)).to(problem.x.device)
     back = name.argsort()
     renamed = Graph.from_edge_index(name[problem.graph.edge_index], 6)
@@ -252,8 +237,7 @@ def test_renaming_nodes_commutes(backend: Backend) -> None:
     same(actual, expected | {"out": expected["out"][back], "x": expected["x"][back]}, **TIGHT)
 
 
-def test_order_of_edges_does_not_matter(backend: Backend) -> None:
-    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+def test_order_of_edges_does_not_matter(backend: Backend, problem: Problem) -> None:
     order = torch.randperm(12, generator=torch.Generator().manual_seed(1)).to(problem.x.device)
     shuffled = Graph.from_edge_index(problem.graph.edge_index[:, order], 6)
     softmax = edge_softmax(problem.scores[order], shuffled, backend=backend)
@@ -275,36 +259,30 @@ def test_parallel_edges_add_up(backend: Backend) -> None:
     torch.testing.assert_close(actual, attention_diffusion(x, whole, once, K=3, alpha=ALPHA, backend=backend), **TIGHT)
 
 
-def test_full_teleport_returns_the_features(backend: Backend) -> None:
-    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+def test_full_teleport_returns_the_features(backend: Backend, problem: Problem) -> None:
     for options in ({"K": 3}, {"mode": "exact"}):
-        out = attention_diffusion(problem.x, problem.attention, problem.graph, alpha=1.0, backend=backend, **options)
+        out = output_of(problem, backend, alpha=1.0, **options)
         torch.testing.assert_close(out, problem.x, rtol=0, atol=0)
 
 
-def test_no_hop_is_the_identity(backend: Backend) -> None:
-    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+def test_no_hop_is_the_identity(backend: Backend, problem: Problem) -> None:
     drops: list[Options] = [{}, {"dropout": 0.5, "feature_dropout": 0.5, "seed": 1}]
     for options in drops:
-        out = attention_diffusion(
-            problem.x, problem.attention, problem.graph, K=0, alpha=0.3, backend=backend, **options
-        )
+        out = output_of(problem, backend, K=0, alpha=0.3, **options)
         torch.testing.assert_close(out, problem.x, rtol=0, atol=0)
 
 
-def test_one_hop_without_teleport_is_attention(backend: Backend) -> None:
-    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
-    out = attention_diffusion(problem.x, problem.attention, problem.graph, K=1, alpha=0.0, backend=backend)
+def test_one_hop_without_teleport_is_attention(backend: Backend, problem: Problem) -> None:
+    out = output_of(problem, backend, K=1, alpha=0.0)
     dense = attention_matrix(problem.attention, problem.graph)
     torch.testing.assert_close(out, torch.einsum("hij,jhd->ihd", dense, problem.x), **TIGHT)
 
 
-def test_equation_5_step_by_step(backend: Backend) -> None:
-    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+def test_equation_5_step_by_step(backend: Backend, problem: Problem) -> None:
     dense, z = attention_matrix(problem.attention, problem.graph), problem.x
     for K in range(1, 5):
         z = (1 - ALPHA) * torch.einsum("hij,jhd->ihd", dense, z) + ALPHA * problem.x
-        out = attention_diffusion(problem.x, problem.attention, problem.graph, K=K, alpha=ALPHA, backend=backend)
+        out = output_of(problem, backend, K=K, alpha=ALPHA)
         torch.testing.assert_close(out, z, **TIGHT)
 
 
@@ -315,17 +293,13 @@ def test_equation_3_any_weights(backend: Backend) -> None:
         problem.theta[:, k, None] * torch.einsum("hij,jhd->ihd", torch.linalg.matrix_power(dense, k), problem.x)
         for k in range(5)
     )
-    out = attention_diffusion(problem.x, problem.attention, problem.graph, theta=problem.theta, backend=backend)
+    out = output_of(problem, backend, theta=problem.theta)
     torch.testing.assert_close(out, expected, **TIGHT)
 
 
-def test_geometric_weights_are_alpha(backend: Backend) -> None:
-    problem = Problem.of(random_graph(6, 12), device=device_of(backend))
+def test_geometric_weights_are_alpha(backend: Backend, problem: Problem) -> None:
     alpha = torch.tensor([0.1, 0.7], dtype=torch.float64, device=problem.x.device)
-
-    def apply(**options: Any) -> Tensor:
-        return attention_diffusion(problem.x, problem.attention, problem.graph, backend=backend, **options)
-
+    apply = partial(output_of, problem, backend)
     torch.testing.assert_close(apply(theta=geometric_weights(alpha, 3)), apply(K=3, alpha=alpha), rtol=0, atol=0)
     torch.testing.assert_close(apply(theta=geometric_weights(alpha[:1], 3)[0]), apply(K=3, alpha=0.1), **TIGHT)
     torch.testing.assert_close(apply(K=3, alpha=alpha)[:, 1], apply(K=3, alpha=0.7)[:, 1], **TIGHT)
@@ -333,10 +307,9 @@ def test_geometric_weights_are_alpha(backend: Backend) -> None:
 
 def test_heads_do_not_see_each_other(backend: Backend) -> None:
     problem = Problem.of(random_graph(6, 12), heads=3, device=device_of(backend))
-    whole = attention_diffusion(problem.x, problem.attention, problem.graph, theta=problem.theta, backend=backend)
+    whole = output_of(problem, backend, theta=problem.theta)
     for head in range(3):
         one = slice(head, head + 1)
-        alone = attention_diffusion(
-            problem.x[:, one], problem.attention[:, one], problem.graph, theta=problem.theta[one], backend=backend
-        )
+        theta, attention = problem.theta[one], problem.attention[:, one]
+        alone = output_of(problem, backend, x=problem.x[:, one], attention=attention, theta=theta)
         torch.testing.assert_close(alone, whole[:, one], **TIGHT)

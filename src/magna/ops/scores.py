@@ -107,8 +107,7 @@ head_scores_op.register_autograd(_head_scores_grad, _head_scores_save)
 
 
 @fused_op(
-    "magna::edge_scores",
-    lambda source, target, relation, graph, *_: source.new_empty(graph[0].size(1), source.size(1)),
+    "magna::edge_scores", lambda source, target, relation, graph, *_: source.new_empty(graph[0].size(1), source.size(1))
 )
 def edge_scores_op(
     source: Tensor,

@@ -30,8 +30,7 @@ def dropout(
 
 
 @fused_op(
-    "magna::dropout",
-    lambda x, rate, seed, shared, backend: x.new_empty((*rate.shape, *x.shape) if shared else x.shape),
+    "magna::dropout", lambda x, rate, seed, shared, backend: x.new_empty((*rate.shape, *x.shape) if shared else x.shape)
 )
 def dropout_op(x: Tensor, rate: Tensor, seed: Tensor, shared: bool, backend: str) -> Tensor:
     """Dropout of G blocks of x, each at its rate [G]; with `shared` of G copies of x."""
