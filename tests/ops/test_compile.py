@@ -18,14 +18,7 @@ from magna.ops.backend.graph_tensors import Packed, pack
 from magna.ops.backend.op import FusedOp
 from magna.ops.diffusion import diffuse_backward_op, diffuse_op
 from magna.ops.exact import solve_backward_op, solve_op
-from magna.ops.gpu.linear import (
-    feed_forward_backward_op,
-    feed_forward_op,
-    linear_backward_op,
-    linear_op,
-    linears_backward_op,
-    linears_op,
-)
+from magna.ops.gpu import linear
 from magna.ops.gpu.norm import layer_norm_backward_op, layer_norm_op
 from magna.ops.gpu.table import lookup_backward_op, lookup_op
 from magna.ops.loss import kvsall_loss_backward_op, kvsall_loss_op, kvsall_targets_op
@@ -34,7 +27,7 @@ from magna.ops.seeded_dropout import dropout_op
 from magna.ops.softmax import edge_softmax_backward_op, edge_softmax_op, kept_edges_op, top_k_mask_op
 from magna.typing import Backend
 from tests.support.graphs import random_graph
-from tests.support.operators import Problem
+from tests.support.operators import Problem, output_of
 from tests.support.running import device_of, interpreted
 
 pytestmark = pytest.mark.slow
@@ -59,13 +52,13 @@ def dense_samples(x: Tensor) -> Iterator[tuple[FusedOp[Any], tuple[Any, ...]]]:
     """Those of Triton alone, of x [G, N, C]."""
     rows, low = x[:, 0], x[:, 0].bfloat16()  # [G, C]
     grad = low @ low.T
-    yield linears_op, (*learn(low), list(learn(rows, rows)), [low, low])
-    yield linears_op, (*learn(low), list(learn(rows, rows, rows)), [torch.cat([low, low]), low])
-    yield linears_backward_op, (low, [grad, grad], rows, [low, low])
+    yield linear.linears_op, (*learn(low), list(learn(rows, rows)), [low, low])
+    yield linear.linears_op, (*learn(low), list(learn(rows, rows, rows)), [torch.cat([low, low]), low])
+    yield linear.linears_backward_op, (low, [grad, grad], rows, [low, low])
     square = torch.linspace(-1, 1, 64, device=x.device).view(8, 8)  # rows of whole 16 bytes
     rounded = square.bfloat16()
-    yield feed_forward_op, (*learn(rounded, square, square.T), rounded, rounded.T, *learn(square[0], square[1]))
-    yield feed_forward_backward_op, (rounded, rounded, rounded, square, square.T, rounded, rounded.T)
+    yield linear.feed_forward_op, (*learn(rounded, square, square.T), rounded, rounded.T, *learn(square[0], square[1]))
+    yield linear.feed_forward_backward_op, (rounded, rounded, rounded, square, square.T, rounded, rounded.T)
     rate, seed = torch.full((len(x),), 0.3, device=x.device), torch.tensor([3], device=x.device)
     for adds in (True, False):
         for drawn in ((rate, seed, None, None), (None, None, rate, seed), (None, None, None, None)):
@@ -73,8 +66,8 @@ def dense_samples(x: Tensor) -> Iterator[tuple[FusedOp[Any], tuple[Any, ...]]]:
             yield layer_norm_op, (*passed, *drawn, 1e-5, adds)
             saved = x, x if adds else None, x, rows, x[:, :, 0], x[:, :, 1]
             yield layer_norm_backward_op, (*saved, *drawn, 1e-5, adds)
-        yield linear_op, (*learn(low, rows), low, learn(rows[:, 0])[0] if adds else None, adds)
-        yield linear_backward_op, (grad, low, rows, low, grad if adds else None, adds, adds)
+        yield linear.linear_op, (*learn(low, rows), low, learn(rows[:, 0])[0] if adds else None, adds)
+        yield linear.linear_backward_op, (grad, low, rows, low, grad if adds else None, adds, adds)
 
 
 def op_samples(fused: Backend) -> Iterator[tuple[FusedOp[Any], tuple[Any, ...]]]:
@@ -257,13 +250,9 @@ def test_compiles_the_exact_mode(fused: Backend) -> None:
     problem = problem_for(fused)
 
     def function(x: Tensor, source: Tensor, target: Tensor, theta: Tensor) -> Tensor:
-        attention = edge_softmax(
-            edge_scores(source, target, problem.graph, backend=fused), problem.graph, backend=fused
-        )
-        alpha = theta[:, 0].sigmoid()
-        return attention_diffusion(
-            x, attention, problem.graph, alpha=alpha, mode="exact", tolerance=1e-3, backend=fused
-        )
+        scores = edge_scores(source, target, problem.graph, backend=fused)
+        attention, alpha = edge_softmax(scores, problem.graph, backend=fused), theta[:, 0].sigmoid()
+        return output_of(problem, fused, x=x, attention=attention, alpha=alpha, mode="exact", tolerance=1e-3)
 
     check(function, problem, "aot_eager")
 

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from magna.ops import attention_diffusion, diffusion
+from magna.ops import diffusion
 from magna.ops.hops import spacing
 from magna.typing import Backend, Memory
 from tests.support.comparing import same, same_bits
 from tests.support.graphs import random_graph
 from tests.support.measuring import peak_bytes, saved_tensors
-from tests.support.operators import Options, Problem, diffuse
+from tests.support.operators import Options, Problem, diffuse, output_of
 from tests.support.running import device_of, interpreted
 
 DROPS: Options = {"dropout": 0.4, "feature_dropout": 0.3, "seed": 5}
 
 
 def remaining(problem: Problem, fused: Backend, memory: Memory, **options: Any) -> list[Tensor]:
-    x, attention = problem.x.clone().requires_grad_(), problem.attention.requires_grad_()
+    leaves = {"x": problem.x.clone().requires_grad_(), "attention": problem.attention.requires_grad_()}
+    return saved_tensors(lambda: output_of(problem, fused, theta=problem.theta, memory=memory, **leaves, **options))
 
-    def forward() -> object:
-        return attention_diffusion(
-            x, attention, problem.graph, theta=problem.theta, memory=memory, backend=fused, **options
-        )
 
-    return saved_tensors(forward)
+@pytest.fixture
+def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diffusion, "_total_memory", lambda _: 0)
+    monkeypatch.setattr(diffusion, "_free_memory", lambda _: 0)
 
 
 def size(tensors: list[Tensor]) -> int:
@@ -51,28 +52,22 @@ def test_auto_saves_while_the_states_fit_into_a_quarter_of_the_free_memory(monke
     assert diffusion.interval("auto", 16, 300, device) == 1
 
 
-@pytest.mark.parametrize("drops", [{}, {"dropout": 0.5, "feature_dropout": 0.5, "seed": 1}])
-def test_recompute_keeps_a_state_in_about_root_of_hops(fused: Backend, drops: Options) -> None:
+@pytest.mark.parametrize(
+    ("memory", "K", "drops", "states"),
+    [("save", 5, {}, 3), ("recompute", 10, {}, 2), ("recompute", 10, DROPS, 2)],  # all but the last; Z_4 and Z_8
+)
+def test_states_that_are_kept(fused: Backend, memory: Memory, K: int, drops: Options, states: int) -> None:
     device = device_of(fused)
-    problems = [Problem.of(random_graph(6, 12), heads=2, width=12, K=K, device=device) for K in (2, 10)]
-    few, many = (remaining(problem, fused, "recompute", **drops) for problem in problems)
+    problems = [Problem.of(random_graph(6, 12), heads=2, width=12, K=K, device=device) for K in (2, K)]
+    few, many = (remaining(problem, fused, memory, **drops) for problem in problems)
     grown = problems[1].theta.nbytes - problems[0].theta.nbytes
-    assert size(many) - size(few) == 2 * problems[0].x.nbytes + grown  # Z_4 and Z_8
-
-
-def test_save_keeps_one_state_less_than_hops(fused: Backend) -> None:
-    device = device_of(fused)
-    problems = [Problem.of(random_graph(6, 12), heads=2, width=12, K=K, device=device) for K in (2, 5)]
-    few, many = (remaining(problem, fused, "save") for problem in problems)
-    grown = problems[1].theta.nbytes - problems[0].theta.nbytes
-    assert size(many) - size(few) == 3 * problems[0].x.nbytes + grown
+    assert size(many) - size(few) == states * problems[0].x.nbytes + grown
 
 
 def test_dropout_masks_are_not_kept(fused: Backend) -> None:
     problem = Problem.of(random_graph(6, 12), heads=2, width=12, device=device_of(fused))
-    drops: Options = {"dropout": 0.5, "feature_dropout": 0.5, "seed": 1}
     rates_and_seed = 2 * 2 * 4 + 8
-    assert size(remaining(problem, fused, "save", **drops)) - size(remaining(problem, fused, "save")) <= rates_and_seed
+    assert size(remaining(problem, fused, "save", **DROPS)) - size(remaining(problem, fused, "save")) <= rates_and_seed
 
 
 def test_nothing_is_kept_without_gradients(fused: Backend) -> None:
@@ -82,9 +77,8 @@ def test_nothing_is_kept_without_gradients(fused: Backend) -> None:
 
 
 @pytest.mark.parametrize("memory", ["auto", "save", "recompute"])
-def test_the_choice_decides(fused: Backend, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_choice_decides(fused: Backend, memory: Memory, no_room: None, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem.of(random_graph(6, 12), width=12, K=4, device=device_of(fused))
-    monkeypatch.setattr(diffusion, "_total_memory", lambda _: 0)
     monkeypatch.setattr(diffusion, "_free_memory", lambda _: 8 * problem.x.nbytes)
     states = [t.size(0) for t in remaining(problem, fused, memory) if t.dim() == 4 and t.numel()]
     assert states == [3 if memory == "save" else 1]
@@ -92,14 +86,9 @@ def test_the_choice_decides(fused: Backend, memory: Memory, monkeypatch: pytest.
 
 def test_exact_keeps_its_result_only(fused: Backend) -> None:
     problem = Problem.of(random_graph(6, 12), width=12, device=device_of(fused))
-    x, attention = problem.x.requires_grad_(), problem.attention.requires_grad_()
-
-    def forward(alpha: float) -> list[Tensor]:
-        return saved_tensors(
-            lambda: attention_diffusion(x, attention, problem.graph, alpha=alpha, mode="exact", backend=fused)
-        )
-
-    slow, fast = forward(0.5), forward(0.9)
+    leaves = {"x": problem.x.requires_grad_(), "attention": problem.attention.requires_grad_()}
+    runs = (partial(output_of, problem, fused, alpha=alpha, mode="exact", **leaves) for alpha in (0.5, 0.9))
+    slow, fast = map(saved_tensors, runs)
     assert size(slow) == size(fast)
     assert len([t for t in slow if t.shape == problem.x.shape]) == 2  # x and the result
 
@@ -129,14 +118,7 @@ def test_recompute_equals_save(
     ("K", "heads", "width", "count"), [(1, 2, 3, 1), (2, 5, 3, 1), (3, 7, 3, 2), (9, 2, 9, 2), (5, 3, 17, 6)]
 )
 def test_slices_equal_save(
-    fused: Backend,
-    calls: Counter[Any],
-    K: int,
-    heads: int,
-    width: int,
-    count: int,
-    drops: Options,
-    monkeypatch: pytest.MonkeyPatch,
+    fused: Backend, calls: Counter[Any], K: int, heads: int, width: int, count: int, drops: Options, no_room: None
 ) -> None:
     """Without room for the states, the columns go in slices of 8 and more: a cache line of float64."""
     if interpreted(fused) and (K != 3 or not drops):
@@ -144,8 +126,6 @@ def test_slices_equal_save(
     graph = random_graph(4, 7) if interpreted(fused) else random_graph(50, 300)
     problem = Problem.of(graph, heads, width, K, device=device_of(fused))
     saved = diffuse(problem, fused, memory="save", **drops)
-    monkeypatch.setattr(diffusion, "_total_memory", lambda _: 0)
-    monkeypatch.setattr(diffusion, "_free_memory", lambda _: 0)
     sliced = diffuse(problem, fused, memory="recompute", **drops)
     assert calls[fused, "hop_backward"] == K + count * K
     same(sliced, saved, rtol=1e-13, atol=1e-13)
@@ -154,18 +134,17 @@ def test_slices_equal_save(
 
 @pytest.mark.parametrize("K", [4, 16, 64])
 @pytest.mark.parametrize("free", [2**40, 0], ids=["checkpoints", "slices"])
-def test_peak_of_recompute(fused: Backend, K: int, free: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_of_recompute(fused: Backend, K: int, free: int, no_room: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most 2 √K states beside gradient, result and buffers; slices of a cache line take no state."""
     if interpreted(fused):
         pytest.skip("takes long in the interpreter")
-    monkeypatch.setattr(diffusion, "_total_memory", lambda _: 0)
     monkeypatch.setattr(diffusion, "_free_memory", lambda _: free)
     graph, device = random_graph(150, 600), device_of(fused)
     problem = Problem.of(graph, heads=8, width=64, K=K, dtype=torch.float32, device=device)
     x, attention = problem.x.requires_grad_(), problem.attention.requires_grad_()
 
     def work() -> None:
-        out = attention_diffusion(x, attention, problem.graph, theta=problem.theta, memory="recompute", backend=fused)
+        out = output_of(problem, fused, attention=attention, theta=problem.theta, memory="recompute")
         torch.autograd.backward(out, problem.grad)
 
     work()

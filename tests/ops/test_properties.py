@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from torch import Tensor
 
 hypothesis = pytest.importorskip("hypothesis")
 
@@ -15,7 +16,7 @@ from magna.graph import Graph  # noqa: E402
 from magna.ops import attention_matrix, edge_softmax  # noqa: E402
 from magna.ops.backend.registry import MODULES, why_not  # noqa: E402
 from magna.typing import Backend, Memory  # noqa: E402
-from tests.graph.test_csr import check_segments  # noqa: E402
+from tests.graph.test_csr import check_graph  # noqa: E402
 from tests.support.comparing import same  # noqa: E402
 from tests.support.operators import Options, Problem, diffuse, softmax  # noqa: E402
 from tests.support.running import device_of, interpreted  # noqa: E402
@@ -40,29 +41,16 @@ def problems(draw: st.DrawFn) -> Problem:
 
 
 rates = st.sampled_from([0.0, 0.1, 0.5, 0.9])
+seeds = st.integers(-(2**63), 2**63 - 1)
+drops = st.fixed_dictionaries({"dropout": rates, "feature_dropout": rates, "seed": seeds})
 relaxed = settings(deadline=None, max_examples=40, derandomize=True)
-
-
-def placed(problem: Problem, backend: Backend) -> Problem:
-    device = device_of(backend)
-    tensors = (problem.x, problem.scores, problem.theta, problem.grad)
-    return Problem(problem.graph.to(device), *(t.to(device) for t in tensors))
 
 
 @pytest.mark.parametrize("name", RUNS[1:])
 @relaxed
-@given(
-    problem=problems(),
-    attention=rates,
-    feature=rates,
-    memory=st.sampled_from(["save", "recompute"]),
-    seed=st.integers(-(2**63), 2**63 - 1),
-)
-def test_fused_diffusion_is_the_reference(
-    name: Backend, problem: Problem, attention: float, feature: float, memory: Memory, seed: int
-) -> None:
-    problem = placed(problem, name)
-    drops: Options = {"dropout": attention, "feature_dropout": feature, "seed": seed}
+@given(problem=problems(), drops=drops, memory=st.sampled_from(["save", "recompute"]))
+def test_fused_diffusion_is_the_reference(name: Backend, problem: Problem, drops: Options, memory: Memory) -> None:
+    problem = problem.to(torch.float64, device_of(name))
     same(diffuse(problem, name, memory=memory, **drops), diffuse(problem, "reference", **drops), rtol=1e-9, atol=1e-10)
 
 
@@ -72,9 +60,9 @@ def test_fused_diffusion_is_the_reference(
 def test_fused_softmax_is_the_reference(
     name: Backend, problem: Problem, drop: float, k: int | None, shared: bool, ties: bool
 ) -> None:
-    problem = placed(problem, name)
+    problem = problem.to(torch.float64, device_of(name))
     if ties:
-        problem = Problem(problem.graph, problem.x, problem.scores.round(), problem.theta, problem.grad)
+        problem = replace(problem, scores=problem.scores.round())
     options: Options = {"edge_dropout": drop, "seed": 1, "top_k": k, "top_k_shared": shared}
     same(softmax(problem, name, **options), softmax(problem, "reference", **options))
 
@@ -83,7 +71,7 @@ def test_fused_softmax_is_the_reference(
 @relaxed
 @given(problem=problems(), alpha=st.floats(0.05, 1))
 def test_rows_sum_and_contraction(name: Backend, problem: Problem, alpha: float) -> None:
-    problem = placed(problem, name)
+    problem = problem.to(torch.float64, device_of(name))
     fed = problem.graph.rowptr.diff() > 0
     attention = edge_softmax(problem.scores, problem.graph, backend=name)
     sums = attention_matrix(attention, problem.graph).sum(2)
@@ -97,7 +85,7 @@ def test_rows_sum_and_contraction(name: Backend, problem: Problem, alpha: float)
 @relaxed
 @given(problem=problems(), alpha=st.floats(0.2, 1))
 def test_exact_solves_its_equation(name: Backend, problem: Problem, alpha: float) -> None:
-    problem = placed(problem, name)
+    problem = problem.to(torch.float64, device_of(name))
     z = diffuse(problem, name, alpha=alpha, mode="exact", tolerance=1e-10)["out"]
     attention = attention_matrix(problem.attention, problem.graph)
     residual = z - (1 - alpha) * torch.einsum("hij,jhd->ihd", attention, z) - alpha * problem.x
@@ -107,22 +95,15 @@ def test_exact_solves_its_equation(name: Backend, problem: Problem, alpha: float
 @relaxed
 @given(graph=graphs(max_edges=600))
 def test_graph_is_its_edges(graph: Graph) -> None:
-    check_segments(graph.by_target, graph.target, graph.num_nodes)
-    check_segments(graph.by_source, graph.source, graph.num_nodes)
-
-
-def pairs_of(source: Tensor, target: Tensor) -> list[list[int]]:
-    return torch.stack([source, target], 1).tolist()
+    check_graph(graph)
 
 
 @relaxed
 @given(graph=graphs())
 def test_graph_round_trip(graph: Graph) -> None:
     # Both sorted views, put back into the caller's order, are the caller's edges.
-    degree = graph.rowptr.diff().long()
-    rows = torch.repeat_interleave(torch.arange(graph.num_nodes), degree)
-    back = graph.by_target.order.long().argsort()
-    assert pairs_of(graph.col.long()[back], rows[back]) == graph.edge_index.t().tolist()
-    rank = graph.source_rank.long()
-    rows = torch.repeat_interleave(torch.arange(graph.num_nodes), graph.by_source.ptr.diff().long())
-    assert pairs_of(rows[rank], graph.source_col.long()[rank]) == graph.edge_index.t().tolist()
+    node, pairs = torch.arange(graph.num_nodes), graph.edge_index.tolist()
+    targets, sources = (node.repeat_interleave(s.ptr.diff().long()) for s in (graph.by_target, graph.by_source))
+    back, rank = graph.by_target.order.long().argsort(), graph.source_rank.long()
+    assert torch.stack([graph.col[back], targets[back]]).tolist() == pairs
+    assert torch.stack([sources[rank], graph.source_col[rank]]).tolist() == pairs

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
 from magna.graph import Graph
-from magna.ops import attention_diffusion, dropout, edge_softmax
+from magna.ops import attention_diffusion, dropout
 from magna.ops.backend.registry import why_not
 from magna.ops.random import (
     DENSE_STREAM,
@@ -22,9 +23,9 @@ from magna.ops.random import (
     thresholds,
 )
 from magna.typing import Backend
-from tests.support.comparing import same_bits
+from tests.support.comparing import Results, same_bits
 from tests.support.graphs import random_graph
-from tests.support.operators import Options, Problem, diffuse, softmax
+from tests.support.operators import Options, Problem, diffuse, output_of, softmax
 from tests.support.running import device_of
 
 COUNT = 1 << 18
@@ -65,10 +66,6 @@ def together(a: Tensor, b: Tensor) -> float:
     return max(abs(high), abs(low))
 
 
-def test_bits_do_not_change_between_releases() -> None:
-    assert bits(seed_of(7), 0, torch.arange(3)).tolist() == [2603854612, 1540904585, 1412412744]
-
-
 @pytest.mark.parametrize("seed", [0, 1, -1, 2**32, 2**63 - 1, -(2**63)])
 def test_bits_are_the_written_arithmetic(seed: int) -> None:
     index = torch.tensor([0, 1, 2, 12345, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40 + 3, 2**62])
@@ -97,20 +94,11 @@ def test_bits_beyond_32_bit_indices_are_uniform() -> None:
 
 def test_neighbours_are_independent() -> None:
     index = torch.arange(COUNT)
-    inside = bits(seed_of(5), 4, index)
-    for other in (
-        bits(seed_of(5), 4, index + 1),
-        bits(seed_of(5), 4, index + 64),
-        bits(seed_of(5), 4, index + 2**32),
-        bits(seed_of(5), 4, index ^ 1),
-        bits(seed_of(5), attention_stream(3), index),
-        bits(seed_of(5), feature_stream(2), index),
-        bits(seed_of(5), EDGE_STREAM, index),
-        bits(seed_of(6), 4, index),
-        bits(seed_of(5 + 2**32), 4, index),
-        bits(seed_of(-5), 4, index),
-    ):
-        assert together(inside, other) < 5
+    others = [(5, 4, place) for place in (index + 1, index + 64, index + 2**32, index ^ 1)]
+    others += [(5, stream, index) for stream in (attention_stream(3), feature_stream(2), EDGE_STREAM)]
+    others += [(seed, 4, index) for seed in (6, 5 + 2**32, -5)]
+    for seed, stream, places in others:
+        assert together(bits(seed_of(5), 4, index), bits(seed_of(seed), stream, places)) < 5
 
 
 def test_many_seeds_at_one_place_are_uniform() -> None:
@@ -161,43 +149,30 @@ def test_dropout_gradient_has_the_same_mask(backend: Backend, dtype: torch.dtype
 DROPS: Options = {"dropout": 0.4, "feature_dropout": 0.3}
 
 
-def test_same_seed_same_bits(backend: Backend) -> None:
-    problem = Problem.of(random_graph(5, 10), heads=2, width=5, K=2, dtype=torch.float32, device=device_of(backend))
-    first = diffuse(problem, backend, seed=5, **DROPS)
-    same_bits(diffuse(problem, backend, seed=5, **DROPS), first)
-    same_bits(diffuse(problem, backend, seed=torch.tensor([5], device=problem.x.device), **DROPS), first)
+@pytest.mark.parametrize(("run", "drops"), [(diffuse, DROPS), (softmax, {"edge_dropout": 0.5})])
+def test_same_seed_same_bits(backend: Backend, run: Callable[..., Results], drops: Options) -> None:
+    problem = Problem.of(random_graph(5, 20), heads=2, width=5, K=2, dtype=torch.float32, device=device_of(backend))
+    first = run(problem, backend, seed=5, **drops)
+    same_bits(run(problem, backend, seed=5, **drops), first)
+    same_bits(run(problem, backend, seed=torch.tensor([5], device=problem.x.device), **drops), first)
     for other in (6, 5 + 2**32, -5):
-        assert not torch.equal(diffuse(problem, backend, seed=other, **DROPS)["out"], first["out"])
+        assert not torch.equal(run(problem, backend, seed=other, **drops)["out"], first["out"])
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_number_of_threads_does_not_change_a_bit(backend: Backend) -> None:
-    reason = why_not(backend, torch.device("cpu"))
-    if reason is not None:
+    if reason := why_not(backend, torch.device("cpu")):
         pytest.skip(reason)
     problem = Problem.of(random_graph(20, 3000), heads=3, width=17, dtype=torch.float32)
     threads = torch.get_num_threads()
     actual = []
     for number in (1, 2, 5):
         torch.set_num_threads(number)
-        attention = softmax(problem, backend, top_k=40)
-        actual.append(
-            diffuse(problem, backend, seed=5, **DROPS) | {f"softmax {name}": t for name, t in attention.items()}
-        )
+        actual.append((diffuse(problem, backend, seed=5, **DROPS), softmax(problem, backend, top_k=40)))
     torch.set_num_threads(threads)
-    same_bits(actual[1], actual[0])
-    same_bits(actual[2], actual[0])
-
-
-def test_edge_dropout_same_seed_same_bits(backend: Backend) -> None:
-    problem = Problem.of(random_graph(30, 90), heads=3, dtype=torch.float32, device=device_of(backend))
-
-    def draw(seed: int | Tensor) -> Tensor:
-        return edge_softmax(problem.scores, problem.graph, edge_dropout=0.5, seed=seed, backend=backend)
-
-    assert torch.equal(draw(5), draw(5))
-    assert torch.equal(draw(5), draw(torch.tensor([5], device=problem.x.device)))
-    assert not torch.equal(draw(5), draw(6))
+    for diffused, attention in actual[1:]:
+        same_bits(diffused, actual[0][0])
+        same_bits(attention, actual[0][1])
 
 
 @pytest.mark.parametrize("name", ["dropout", "feature_dropout"])
@@ -207,10 +182,10 @@ def test_dropout_keeps_the_expectation(name: str) -> None:
     graph = random_graph(6, 14, fed=True)
     problem = Problem.of(graph, heads=1, width=1)
     x, attention = (t.expand(t.size(0), samples, *t.shape[2:]) for t in (problem.x, problem.attention))
+    expected = output_of(problem, "reference", K=K, alpha=alpha).flatten()
     rates: list[Options] = [{name: 0.3}, {name: torch.full((samples,), 0.5)}]
     for drops in rates:
         drawn = attention_diffusion(x, attention, graph, K, alpha, seed=2, backend="reference", **drops)[..., 0]
-        expected = attention_diffusion(problem.x, problem.attention, graph, K, alpha, backend="reference").flatten()
         error = drawn.std(1) / samples**0.5
         assert error.min() > 0
         assert ((drawn.mean(1) - expected).abs() < 5 * error).all()
@@ -232,8 +207,6 @@ def test_dropout_is_redrawn_each_hop_from_untouched_attention(backend: Backend) 
 def test_one_rate_per_head(backend: Backend) -> None:
     problem = Problem.of(random_graph(30, 90), heads=3, width=40, device=device_of(backend))
     rates = torch.tensor([0.0, 0.5, 0.9], device=problem.x.device)
-    out = attention_diffusion(
-        problem.x, problem.attention, problem.graph, K=1, alpha=0.5, feature_dropout=rates, seed=1, backend=backend
-    )
+    out = output_of(problem, backend, K=1, alpha=0.5, feature_dropout=rates, seed=1)
     shares = (out == 0).double().mean((0, 2)).tolist()
     assert shares == pytest.approx(rates.tolist(), abs=5 * (0.25 / 1200) ** 0.5)

@@ -50,10 +50,9 @@ def test_autocast_has_no_say_in_the_ranks() -> None:
 
 def test_a_small_case() -> None:
     scores = torch.tensor([[5.0, 4.0, 4.0, 4.0, 3.0], [1.0, 1.0, 1.0, 1.0, 1.0]])
-    actual = rank(scores, [0, 1, 0, 0], [1, 2, 4, 0], [[0, 1], [2]])
-    assert [t.tolist() for t in actual] == [[0, 0, 2, 0], [2, 4, 0, 0]]
-    actual = rank(scores, [0, 1, 0, 0], [1, 2, 4, 0], None)
-    assert [t.tolist() for t in actual] == [[1, 0, 4, 0], [2, 4, 0, 0]]
+    for known, better in (([[0, 1], [2]], [0, 0, 2, 0]), (None, [1, 0, 4, 0])):
+        actual = rank(scores, [0, 1, 0, 0], [1, 2, 4, 0], known)
+        assert [t.tolist() for t in actual] == [better, [2, 4, 0, 0]]
 
 
 def test_nan_loses() -> None:
@@ -197,10 +196,7 @@ def test_agrees_with_pykeen_to_the_last_rank() -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "query_index": (
-        {"query_index": torch.tensor([0])},
-        r"query_index is torch.int64 \[1\] .*; allowed: torch.int64 \[2\]",
-    ),
+    "query_index": ({"query_index": torch.tensor([0])}, r"query_index is torch.int64 \[1\] .*: torch.int64 \[2\]"),
     "no such query": ({"query_index": torch.tensor([0, 3])}, "an entry of query_index is 3; allowed: 0 to 2"),
     "no such entity": ({"target": torch.tensor([-1, 3])}, "an entry of target is -1; allowed: 0 to 3"),
     "type": ({"target": torch.tensor([1.0, 2.0])}, "target is torch.float32"),
@@ -213,14 +209,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", list(BAD))
 def test_bad_input(name: str) -> None:
-    good: dict[str, Any] = {
-        "query": torch.zeros(3, 2),
-        "candidates": torch.zeros(4, 2),
-        "bias": None,
-        "query_index": torch.tensor([0, 2]),
-        "target": torch.tensor([1, 3]),
-        "known": None,
-    }
+    good: dict[str, Any] = {"query": torch.zeros(3, 2), "candidates": torch.zeros(4, 2), "bias": None, "known": None}
+    good |= {"query_index": torch.tensor([0, 2]), "target": torch.tensor([1, 3])}
     bad, message = BAD[name]
     with pytest.raises(ValueError, match=message):
         rank_targets(**good | bad)

@@ -10,22 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from magna.ops import checks, dropout
+from tests.support.measuring import Capturable
 
 CPU = torch.device("cpu")
-
-
-class Watching(TorchDispatchMode):
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
 
 
 WATCHED: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "inference mode": torch.inference_mode,
     "fake tensors": FakeTensorMode,
-    "a dispatch mode": Watching,
+    "a dispatch mode": Capturable,
 }
 
 

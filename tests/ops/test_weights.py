@@ -44,8 +44,7 @@ def test_hops_for_is_the_smallest(alpha: float, tolerance: float) -> None:
     assert K == 0 or truncation_error(K - 1, alpha) > tolerance
 
 
-def test_hops_for_of_the_paper_and_of_a_loose_tolerance() -> None:
-    assert [hops_for(0.01, alpha) for alpha in (0.15, 0.10, 0.05)] == [33, 51, 104]
+def test_bounds_at_the_ends() -> None:
     assert hops_for(2.0, 0.1) == 0
     assert truncation_error(0, 0.3) == 2 and truncation_error(3, 1.0) == 0 and truncation_error(5, 0.0) == 2
 
@@ -59,10 +58,8 @@ def test_alpha_out_of_range(alpha: float) -> None:
 
 
 def test_other_bad_values() -> None:
-    with pytest.raises(ValueError, match="K is -1; allowed: an int, 0 and above"):
-        truncation_error(-1, 0.1)
-    for K in (math.nan, "3", 2.5):
-        with pytest.raises(ValueError, match=r"K is .*; allowed: an int, 0 and above"):
+    for K in (-1, math.nan, "3", 2.5):
+        with pytest.raises(ValueError, match=f"K is {K!r}; allowed: an int, 0 and above"):
             truncation_error(K, 0.1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="tolerance is 0; allowed: above 0"):
         hops_for(0, 0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -43,17 +44,15 @@ def test_scores_softmax_and_hops_of_each_trial(graph: Graph, backend: Backend, t
         attention = edge_softmax(scores, graph, top_k=top_k, backend=backend, validate=False)
         return attention_diffusion(x, attention, graph, K=3, alpha=alpha, backend=backend, validate=False)
 
-    stacked = [part.clone().requires_grad_() for part in (source, target, x, alpha)]
+    stacked = [part.requires_grad_() for part in (source, target, x, alpha)]
     together = torch.vmap(layer)(*stacked)
-    together.square().sum().backward()
+    grads = torch.autograd.grad(together.square().sum(), stacked)
     for trial in range(TRIALS):
-        alone = [part[trial].clone().requires_grad_() for part in (source, target, x, alpha)]
+        alone = [part[trial].detach().requires_grad_() for part in stacked]
         out = layer(*alone)
-        out.square().sum().backward()
         torch.testing.assert_close(together[trial], out)
-        for part, part_alone in zip(stacked, alone, strict=True):
-            assert part.grad is not None
-            torch.testing.assert_close(part.grad[trial], part_alone.grad)
+        expected = torch.autograd.grad(out.square().sum(), alone)
+        torch.testing.assert_close([grad[trial] for grad in grads], list(expected))
 
 
 @pytest.mark.parametrize("backend", FUSED)
@@ -83,18 +82,7 @@ def test_each_trial_has_its_rates_of_each_hop(graph: Graph, backend: Backend, ax
 @pytest.mark.skipif(not BACKENDS, reason="no fused backend runs on this CPU")
 @pytest.mark.parametrize("memory", ["auto", "recompute"])
 def test_trials_that_learn_save_their_states(graph: Graph, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    choose_interval = diffusion.interval
-    every: list[int] = []
-    asked: list[int] = []
-
-    def diffuse(*arguments: Any) -> Any:
-        every.append(arguments[-2])
-        return diffuse_op(*arguments)
-
-    def interval(memory: Memory, K: int, state: int, device: torch.device) -> int:
-        asked.append(state)
-        return choose_interval(memory, K, state, device)
-
+    diffuse, interval = Mock(wraps=diffuse_op), Mock(wraps=diffusion.interval)
     monkeypatch.setattr(diffusion, "diffuse_op", diffuse)
     monkeypatch.setattr(diffusion, "interval", interval)
     x, attention = draw(TRIALS, 7, HEADS, WIDTH).requires_grad_(), torch.rand(30, HEADS)
@@ -103,8 +91,8 @@ def test_trials_that_learn_save_their_states(graph: Graph, memory: Memory, monke
     with torch.no_grad():
         torch.vmap(layer)(x)
     torch.vmap(layer)(x.detach())
-    assert every == [1 if memory == "auto" else 2, 0, 0]
-    assert asked == [x.nbytes]  # of a state of all trials together
+    assert [call.args[-2] for call in diffuse.call_args_list] == [1 if memory == "auto" else 2, 0, 0]
+    assert [call.args[2] for call in interval.call_args_list] == [x.nbytes]  # of a state of all trials together
 
 
 @pytest.mark.parametrize("backend", FUSED)
@@ -115,37 +103,22 @@ def test_node_scores_of_each_trial(backend: Backend, axes: tuple[int | None, int
         draw(*shape).requires_grad_() if axis is None else draw(TRIALS, *shape).movedim(0, axis).requires_grad_()
         for shape, axis in zip(shapes, axes, strict=True)
     ]
-    outs = {}
-    for name in (backend, "reference"):
-        out = torch.vmap(lambda x, vector: head_scores(x, vector, backend=name), in_dims=axes)(*inputs)  # noqa: B023
-        outs[name] = (out, *torch.autograd.grad(out.square().sum(), inputs))
-    torch.testing.assert_close(outs[backend], outs["reference"])
+    outs = [torch.vmap(partial(head_scores, backend=name), in_dims=axes)(*inputs) for name in (backend, "reference")]
+    torch.testing.assert_close(*((out, *torch.autograd.grad(out.square().sum(), inputs)) for out in outs))
 
 
 @pytest.mark.parametrize("backend", FUSED)
-def test_each_trial_leaves_out_edges_at_its_own_rate(graph: Graph, backend: Backend) -> None:
-    scores, seed = torch.zeros(30, HEADS), torch.tensor([5])
+def test_each_trial_leaves_out_edges_at_its_own_rate_and_seed(graph: Graph, backend: Backend) -> None:
+    scores, rates, seeds = torch.zeros(30, HEADS), torch.tensor([0.1, 0.5, 0.9]), torch.tensor([[5], [6], [7]])
 
-    def remaining(rate: Tensor, backend: Backend) -> Tensor:
+    def remaining(rate: Tensor, seed: Tensor, backend: Backend) -> Tensor:
         return edge_softmax(scores, graph, edge_dropout=rate, seed=seed, backend=backend, validate=False) > 0
 
-    rates = torch.tensor([0.1, 0.5, 0.9])
-    together = torch.vmap(lambda rate: remaining(rate, backend))(rates)
-    for trial, rate in enumerate(rates):
-        assert torch.equal(together[trial], remaining(rate, "reference"))
-
-
-@pytest.mark.parametrize("backend", FUSED)
-def test_each_trial_leaves_out_edges_of_its_own(graph: Graph, backend: Backend) -> None:
-    scores, seeds = torch.zeros(30, HEADS), torch.tensor([[5], [6], [7]])
-
-    def remaining(seed: Tensor, backend: Backend) -> Tensor:
-        return edge_softmax(scores, graph, edge_dropout=0.5, seed=seed, backend=backend, validate=False) > 0
-
-    together = torch.vmap(lambda seed: remaining(seed, backend))(seeds)
-    for trial, seed in enumerate(seeds):
-        assert torch.equal(together[trial], remaining(seed, "reference"))
-    assert not torch.equal(together[0], together[1])
+    for axes, rate, seed in (((0, None), rates, seeds[0]), ((None, 0), rates[1], seeds)):
+        together = torch.vmap(partial(remaining, backend=backend), in_dims=axes)(rate, seed)
+        pairs = zip(rate.expand(3), seed.expand(3, 1), strict=True)
+        assert torch.equal(together, torch.stack([remaining(*pair, "reference") for pair in pairs]))
+        assert not torch.equal(together[0], together[1])
 
 
 @pytest.mark.parametrize("backend", ["reference", *FUSED])
@@ -168,8 +141,7 @@ def test_dropout_has_each_trials_rate(backend: Backend, shared: bool) -> None:
     x = torch.ones(4000) if shared else torch.ones(TRIALS, 4000)
 
     def drop(x: Tensor, rate: Tensor) -> Tensor:
-        seed = torch.randint(2**62, (1,))
-        return dropout(x, rate, seed, backend=backend, validate=False)
+        return dropout(x, rate, torch.randint(2**62, (1,)), backend=backend, validate=False)
 
     out = torch.vmap(drop, in_dims=(None if shared else 0, 0), randomness="different")(x, rates)
     assert out.shape == (TRIALS, 4000)
@@ -180,8 +152,7 @@ def test_dropout_has_each_trials_rate(backend: Backend, shared: bool) -> None:
 
 @pytest.mark.parametrize("backend", FUSED)
 def test_dropout_of_a_shared_tensor_sums_its_gradients(backend: Backend) -> None:
-    x, rates = draw(50).requires_grad_(), torch.tensor([0.2, 0.6])
-    seed = torch.tensor([3])
+    x, rates, seed = draw(50).requires_grad_(), torch.tensor([0.2, 0.6]), torch.tensor([3])
     out = torch.vmap(lambda rate: dropout(x, rate, seed, backend=backend, validate=False))(rates)
     (grad,) = torch.autograd.grad(out.sum(), x)
     torch.testing.assert_close(grad * x, out.sum(0))
@@ -192,11 +163,8 @@ def test_trials_draw_different_masks(graph: Graph, backend: Backend) -> None:
     attention = torch.full((TRIALS, 30, HEADS), 0.1)
 
     def diffuse(attention: Tensor) -> Tensor:
-        seed = torch.randint(2**62, (1,))
-        x = torch.ones(7, HEADS, WIDTH)
-        return attention_diffusion(
-            x, attention, graph, K=2, alpha=0.1, dropout=0.5, seed=seed, backend=backend, validate=False
-        )
+        drops: dict[str, Any] = {"dropout": 0.5, "seed": torch.randint(2**62, (1,)), "validate": False}
+        return attention_diffusion(torch.ones(7, HEADS, WIDTH), attention, graph, 2, 0.1, backend=backend, **drops)
 
     out = torch.vmap(diffuse, randomness="different")(attention)
     assert not torch.equal(out[0], out[1]) and not torch.equal(out[1], out[2])
