@@ -11,13 +11,12 @@ from magna.config.layers import AttentionOptions
 from magna.errors import ArgumentError
 from magna.graph import Graph, as_graph
 from magna.nn.init import attention_gain, fill_linear, fill_matrix, fill_vector
-from magna.nn.linear import LazyLinear, Linear
+from magna.nn.linear import LAZY, make_linear
 from magna.nn.norm import make_norm
 from magna.nn.sparse import SparseRows
 from magna.ops import edge_scores, head_scores
 
 HUGE = 1 << 24  # more channels than anyone can mean
-LAZY = -1  # in place of `in_channels`: the width of the first features
 _ONE_SET = "every hop starts where the last one ended, so source and target are one set of nodes"
 
 
@@ -77,8 +76,8 @@ class EdgeAttention(nn.Module):
         head_channels: width of a head's projection.
         heads: number of heads, each with separate parameters.
         num_relations: number of edge types; None for a graph without types.
-        options: the options of the scores, such as `tanh`; each may also come flat, as a keyword.
-        flat: single options.
+        options: the options of the scores, see :class:`magna.config.layers.AttentionOptions`.
+        flat: single options as keywords, such as `tanh=False`.
 
     Shapes: source and target [N, H, head_channels], relation [R, relation_channels] → [E, H], in the caller's order.
 
@@ -109,11 +108,9 @@ class EdgeAttention(nn.Module):
         self.negative_slope: float | Tensor = options.negative_slope
         self.score_scale: float | Tensor = options.score_scale
 
-        width, kind = heads * head_channels, LazyLinear if in_channels == LAZY else Linear
-        self.source = kind(in_channels, width, bias=False, backend=options.backend)
-        self.target = None
-        if options.projection == "separate":
-            self.target = kind(in_channels, width, bias=False, backend=options.backend)
+        width, backend = heads * head_channels, options.backend
+        self.source = make_linear(in_channels, width, backend)
+        self.target = make_linear(in_channels, width, backend) if options.projection == "separate" else None
         self.source_vector = nn.Parameter(torch.empty(heads, head_channels))
         self.target_vector = nn.Parameter(torch.empty(heads, head_channels))
         self.relation_table: nn.Parameter | None = None
@@ -128,7 +125,7 @@ class EdgeAttention(nn.Module):
         if self.options.relation_embedding:
             self.relation_table = nn.Parameter(torch.empty(num_relations, channels))
         self.relation_norm = make_norm(self.options.relation_norm, channels, backend=self.options.backend)
-        self.relation = Linear(channels, width, bias=False, backend=self.options.backend)
+        self.relation = make_linear(channels, width, self.options.backend)
         self.relation_vector = nn.Parameter(torch.empty(self.source_vector.shape))
 
     def reset_parameters(self) -> None:
@@ -154,7 +151,7 @@ class EdgeAttention(nn.Module):
         return self.scores(source if self.target is None else torch.cat([source, target], 1), graph, relation)
 
     def scores(self, ends: Tensor, graph: Graph, relation: Tensor | None = None) -> Tensor:
-        """Scores of the edges from W_h x and W_t x side by side, [N, 2H, head_channels], or [N, H, …] of one matrix."""
+        """Scores of the edges from W_h x and W_t x joined, [N, 2H, head_channels], or from one matrix, [N, H, …]."""
         vectors = self.source_vector, self.target_vector
         if self.target is None:
             source, target = (self._dot(ends, vector) for vector in vectors)

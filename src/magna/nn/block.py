@@ -29,7 +29,7 @@ class MAGNABlock(nn.Module):
         heads: number of attention heads.
         num_relations: number of edge types; None for a graph without types.
         options: all other options, see :class:`magna.config.layers.BlockOptions`.
-        flat: single ones of these options, such as `output_dropout=0.5`.
+        flat: single options as keywords, such as `output_dropout=0.5`.
 
     Shapes: x [N, in_channels], edge_index [2, E], edge_type [E] → [N, out_channels].
 
@@ -94,7 +94,7 @@ class MAGNABlock(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """The second half of a block (Eq. 7); in its place an ablation has ELU."""
+    """The second half of a block (Eq. 7); an ablation replaces it with ELU."""
 
     def __init__(self, channels: int, options: BlockOptions) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class FeedForward(nn.Module):
 
 
 class Zero(nn.Module):
-    """The residual of a block without one: x + (−0.0) is x in every bit, also where x is −0.0."""
+    """The residual of a block without one: x + (−0.0) equals x in every bit, even for x = −0.0."""
 
     def forward(self, _: Tensor) -> float:
         return -0.0

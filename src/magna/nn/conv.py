@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from magna.config.layers import AttentionOptions, ConvOptions, ConvSettings, NamedOptions
 from magna.errors import ArgumentError
 from magna.graph import Graph, durable
-from magna.nn.attention import LAZY, EdgeAttention, check_size, graph_at_door
+from magna.nn.attention import EdgeAttention, check_size, graph_at_door
 from magna.nn.dropout import draw_seed, is_zero
 from magna.nn.hops import Hops
 from magna.nn.init import attention_gain, fill_linear
-from magna.nn.linear import LazyLinear, Linear
+from magna.nn.linear import LAZY, LazyLinear, Linear, make_linear
 from magna.nn.pyg import mask_holder, masked
 from magna.nn.sparse import SparseRows, as_dense
 from magna.ops import attention_diffusion, checks, edge_softmax
@@ -36,19 +36,17 @@ def add_self_loops(graph: Graph) -> Graph:
     """
     if torch.compiler.is_compiling():
         raise ArgumentError("add_self_loops", True, "false under torch.compile, on edges that have their loops")
-    if graph not in _LOOPED:
-        with durable():
-            _LOOPED[graph] = _with_loops(graph)
-    return _LOOPED[graph]
-
-
-def _with_loops(graph: Graph) -> Graph:
-    missing = (~graph.has_self_loop()).nonzero().squeeze(1)
-    edge_index = torch.cat([graph.edge_index, missing.expand(2, -1)], dim=1)
-    if graph.edge_type is None:
-        return Graph.from_edge_index(edge_index, graph.num_nodes, validate=False)
-    types = torch.cat([graph.edge_type, torch.full_like(missing, graph.num_relations)])
-    return Graph.from_edge_index(edge_index, graph.num_nodes, types, graph.num_relations + 1, validate=False)
+    if graph in _LOOPED:
+        return _LOOPED[graph]
+    with durable():
+        missing = (~graph.has_self_loop()).nonzero().squeeze(1)
+        edge_index, types = torch.cat([graph.edge_index, missing.expand(2, -1)], dim=1), graph.edge_type
+        if types is not None:
+            types = torch.cat([types, torch.full_like(missing, graph.num_relations)])
+        relations = None if types is None else graph.num_relations + 1
+        looped = Graph.from_edge_index(edge_index, graph.num_nodes, types, relations, validate=False)
+    _LOOPED[graph] = looped
+    return looped
 
 
 class MAGNAConv(nn.Module):
@@ -57,24 +55,21 @@ class MAGNAConv(nn.Module):
     .. math:: \mathrm{out} = W_o \Vert_m \sum_{k=0}^{K} \theta_k A_m^k H W_v^{(m)}, \quad
               \theta_k = \alpha (1 - \alpha)^k, \quad \theta_K = (1 - \alpha)^K
 
-    A_m is the softmax of the edge scores (:class:`EdgeAttention`) over the in-edges of each node. The graph is taken as
-    it is. With K=1, alpha=0, tanh=False, projection="shared" and out_projection=False the layer is `GATConv`.
+    A_m is the softmax of the edge scores (:class:`EdgeAttention`) over the in-edges of each node. By default
+    no self-loops are added. With K=1, alpha=0, tanh=False, projection="shared" and out_projection=False the layer is
+    `GATConv`.
 
-    Every hop starts where the last one ended, so all nodes are one set: PyG's `HeteroConv` takes the layer for edges
-    between nodes of one type. For several types, use `data.to_homogeneous()` and `num_relations`.
+    Every hop starts where the last one ended, so source and target are one set of nodes. In PyG's `HeteroConv` the
+    layer serves edges between nodes of one type; for several types, use `data.to_homogeneous()` and `num_relations`.
 
     Args:
         in_channels: width of the node features; -1 takes that of the first features.
         out_channels: width of the output, all heads together.
         heads: number of attention heads.
-        K: number of hops; 0 passes the values through.
-        alpha: teleport probability; where it is learnt, its starting value.
-        dropout: dropout on the attention, drawn anew for each hop.
-        add_self_loops: add a loop to each node that has none, as an extra relation where edges are typed.
+        K, alpha, dropout, add_self_loops, bias: see :class:`magna.config.layers.NamedOptions`.
         num_relations: number of edge types; None for a graph without types.
-        bias: add a bias to the output.
         options: all other options, see :class:`magna.config.layers.ConvOptions`.
-        flat: single ones of these options, such as `top_k=8`.
+        flat: single options as keywords, such as `top_k=8`.
 
     Shapes: x [N, in_channels], edge_index [2, E], edge_type [E] → [N, out_channels].
 
@@ -103,7 +98,8 @@ class MAGNAConv(nn.Module):
         super().__init__()
         named = {"K": K, "alpha": alpha, "dropout": dropout, "add_self_loops": add_self_loops, "bias": bias}
         flat |= {name: value for name, value in named.items() if value != getattr(NamedOptions, name)}
-        _check_concat(flat)
+        if "concat" in flat:
+            raise ArgumentError("concat", flat["concat"], "no such option: W_o joins the heads", "out_projection")
         settings = ConvSettings.of(options, flat)
         _check_sizes(in_channels, out_channels, heads, num_relations, settings)
         self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
@@ -111,20 +107,18 @@ class MAGNAConv(nn.Module):
         self.dropout: Rate = settings.dropout
         self.edge_dropout: Rate = settings.edge_dropout
         self.hops = Hops(heads, settings)
-        self._edge_mask: tuple[nn.Module, ...] = ()  # of PyG's explainers; a tuple, as it is no part of the layer
+        self._edge_mask: tuple[nn.Module, ...] = ()  # of PyG's explainers; in a tuple, so that it is no submodule
 
         # Drawn in the order of these parts, then in that of `reset_parameters` (docs/determinism.md).
-        split, separate = settings.head_form == "split", settings.projection == "separate"
-        width, backend = out_channels // heads if split else in_channels, settings.backend
+        split, backend = settings.head_form == "split", settings.backend
+        width = out_channels // heads if split else in_channels
         relations = None if num_relations is None else num_relations + settings.add_self_loops
         scores = settings.part(AttentionOptions)
         self.attention = EdgeAttention(in_channels, width, heads, num_relations=relations, options=scores)
         self.value: Linear | None = None
-        if split and separate:
-            kind = LazyLinear if in_channels == LAZY else Linear
-            self.value = kind(in_channels, out_channels, bias=False, backend=backend)
-        joined = Linear(heads * width, out_channels, bias=False, backend=backend) if settings.out_projection else None
-        self.out: nn.Module = joined or nn.Identity()
+        if split and settings.projection == "separate":
+            self.value = make_linear(in_channels, out_channels, backend)
+        self.out = make_linear(heads * width, out_channels, backend) if settings.out_projection else nn.Identity()
         self.bias = nn.Parameter(torch.empty(out_channels)) if settings.bias else None
         self.reset_parameters()
 
@@ -158,14 +152,13 @@ class MAGNAConv(nn.Module):
 
         Args:
             x: node features.
-            edge_index: int64 [2, E], row 0 the source; a PyG `EdgeIndex`; `adj_t`, a sparse matrix [N, N] whose rows
-                are the targets, of which only the places are read; or a `Graph`, which is sorted already. The same
-                tensor is sorted once, and anew where torch changed it in place.
+            edge_index: int64 [2, E], row 0 the source; or a PyG `EdgeIndex`; or a `Graph`; or `adj_t`, a sparse matrix
+                [N, N] with the targets as rows, whose values are not read. The same tensor is sorted once, and again
+                after a change in place.
             edge_type: int64 [E], with `num_relations`.
-            relation: relation embeddings in place of the layer's, one row more than `num_relations` with
-                `add_self_loops`.
+            relation: relation embeddings in place of the layer's; `add_self_loops` adds a row for the loops.
             edge_mask: bool [E] or [E, H], False where an edge is absent in this call.
-            edge_seed: int64 [1], the seed of edge dropout, for layers that leave out the same edges.
+            edge_seed: int64 [1], the seed of edge dropout; layers with the same seed leave out the same edges.
             size: (N, N), as PyG passes it.
             return_attention_weights: also return (edge_index, attention [E, H]), in the caller's order.
         """
@@ -187,7 +180,7 @@ class MAGNAConv(nn.Module):
         edge_mask: Tensor | None = None,
         size: tuple[int, int] | None = None,
     ) -> tuple[Graph, Tensor | None]:
-        """The graph of the input with the loops that the layer adds, and the mask of its edges."""
+        """The checked graph with the loops that the layer adds, and the mask of its edges."""
         graph = graph_at_door(x, edge_index, edge_type, self.in_channels, self.num_relations, size)
         if self.in_channels == LAZY:
             self._take_width(x)
@@ -202,13 +195,13 @@ class MAGNAConv(nn.Module):
         return looped, edge_mask
 
     def schedule(self, device: torch.device) -> tuple[dict[str, Any], Tensor | None]:
-        """The schedule of the hops, and a seed if anything is dropped."""
+        """The arguments of the hops, and a seed if anything is dropped."""
         hops = self.hops()
         rates = self.dropout, self.edge_dropout, hops.get("feature_dropout", 0.0)
         return hops, draw_seed(device) if self.training and not all(map(is_zero, rates)) else None
 
     def project(self, x: Tensor | SparseRows) -> tuple[Tensor, Tensor, Tensor]:
-        """W_s x, W_t x and W_v x by head, [N, H, D]; the values of the paper's full heads are x itself."""
+        """W_s x, W_t x and W_v x by head, [N, H, D]; in head_form "full" the values are x itself."""
         source, target = self.attention.project(x)
         if self.options.head_form == "full":
             return source, target, as_multiplied(as_dense(x))[:, None].expand(-1, self.heads, -1)
@@ -235,14 +228,12 @@ class MAGNAConv(nn.Module):
     ) -> Tensor:
         """The values after all hops (Eqs. 3 to 5)."""
         dropout, backend = self.dropout if self.training else 0.0, self.options.backend
-        return attention_diffusion(
-            value, attention, graph, **hops, dropout=dropout, seed=seed, backend=backend, validate=False
-        )
+        options: dict[str, Any] = hops | {"dropout": dropout, "seed": seed, "backend": backend, "validate": False}
+        return attention_diffusion(value, attention, graph, **options)
 
     def _take_width(self, x: Tensor | SparseRows) -> None:
-        """Give the matrices of a lazy layer the width of x; those that were loaded have theirs."""
-        layers = [each for each in self.attention.modules() if isinstance(each, LazyLinear)]
-        layers += [self.value] if isinstance(self.value, LazyLinear) else []
+        """Give the matrices of a lazy layer the width of x, unless loaded weights gave them one."""
+        layers = [part for part in (*self.attention.modules(), self.value) if isinstance(part, LazyLinear)]
         new = any(layer.has_uninitialized_params() for layer in layers)
         for layer in layers:
             layer.initialize_parameters(x)
@@ -253,7 +244,7 @@ class MAGNAConv(nn.Module):
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Module]]:
-        """The layer and its parts; for PyG's explainers, which count them as hops, also a holder of masks per hop."""
+        """The layer and its parts; for PyG's explainers also a holder of masks for each hop, as they count these."""
         yield from super().named_modules(memo, prefix, remove_duplicate)
         if not self._edge_mask and (holder := mask_holder()) is not None:
             self._edge_mask = (holder,)
@@ -265,11 +256,6 @@ class MAGNAConv(nn.Module):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"
-
-
-def _check_concat(flat: dict[str, Any]) -> None:
-    if "concat" in flat:
-        raise ArgumentError("concat", flat["concat"], "no such option: W_o joins the heads (Eq. 6)", "out_projection")
 
 
 def _check_sizes(

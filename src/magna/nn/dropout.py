@@ -18,32 +18,31 @@ from magna.typing import Backend
 
 Features = TypeVar("Features", Tensor, SparseRows)
 
-
-_AT_ONCE = ("cuda",)  # kinds of devices where a kernel for one number takes as long as one for many
-_SEEDS = 32  # drawn by one of them
+_AT_ONCE = ("cuda",)  # kinds of devices where drawing one number takes as long as drawing many
+_SEEDS = 32  # drawn by one kernel there
 _LEFT: ContextVar[dict[torch.device, list[Tensor]] | None] = ContextVar("seeds left", default=None)
 
 
 def draw_seed(device: torch.device) -> Tensor:
     """A seed, int64 [1], from torch's generator, so that `torch.manual_seed` governs it.
 
-    It stays a tensor: nothing waits for the GPU, and a replayed CUDA graph draws a new one each time.
+    As a tensor it makes nothing wait for the GPU, and a replayed CUDA graph draws a new one each time.
     """
     left = _LEFT.get() if device.type in _AT_ONCE and may_keep() else None
     if left is None:
         return _draw(1, device)
     seeds = left.setdefault(device, [])
     if not seeds:
-        # Every second number: a kernel is compiled once more for pointers that are no multiples of 16 bytes.
+        # Every second number, as Triton compiles a kernel again for pointers that are no multiples of 16 bytes.
         seeds.extend(torch.split(_draw(2 * _SEEDS, device)[::2], 1))
     return seeds.pop()
 
 
 @contextmanager
 def seeds_at_once() -> Iterator[None]:
-    """Inside, a GPU draws the seeds of `draw_seed` dozens at a time: one kernel instead of one for each.
+    """Let a GPU draw the seeds of `draw_seed` in blocks of 32, with one kernel for each block.
 
-    Seeds that are left at the end are dropped, so that the next draws depend on torch's generator alone.
+    Unused seeds are dropped at the end, so that later draws depend on torch's generator alone.
     """
     before = _LEFT.set({})
     try:
@@ -62,7 +61,7 @@ class Dropout(nn.Module):
     Args:
         p: probability of setting an entry to zero.
         rows: set whole rows to zero instead of single entries.
-        name: what an error calls the rate.
+        name: name of the rate in errors.
 
     Shapes: any, [N, ...] with `rows` → the same.
 

@@ -28,22 +28,20 @@ class MAGNA(Saved):
 
     .. math:: H^{(0)} = X W_{in}, \quad H^{(l+1)} = \mathrm{Block}_l(H^{(l)}), \quad \mathrm{out} = H^{(L)} W_{out}
 
-    A forward hook on `model.blocks[i].conv.attention` gets the scores [E, H] of the edges in block i; `edge_softmax` of
-    them with the graph is the attention.
-
-    `save_pretrained(folder)` writes config.json and model.safetensors, `from_pretrained(folder)` reads them. `config`
-    holds every setting as config.json does: `MAGNA(**model.config)` is a model of the same form.
+    A forward hook on `model.blocks[i].conv.attention` gets the scores [E, H] of the edges in block i; `edge_softmax`
+    turns them into attention. `save_pretrained(folder)` writes config.json and model.safetensors, and
+    `from_pretrained(folder)` reads them. `MAGNA(**model.config)` is a fresh model of the same form.
 
     Args:
-        in_channels: width of the node features (or of the embeddings that are passed as features).
+        in_channels: width of the node features.
         hidden_channels: width of the blocks.
         num_layers: number of blocks.
-        out_channels: width of the output head, the number of classes; None: no head, the hidden states come out.
+        out_channels: number of classes; None: no output head, the model returns hidden states.
         heads: attention heads of each block.
-        num_relations: number of edge types; None for a graph without types. One table of relation embeddings serves
-            all blocks; its width is `hidden_channels` unless `relation_channels` is set.
+        num_relations: number of edge types; None for a graph without types. All blocks share one table of relation
+            embeddings, `hidden_channels` wide unless `relation_channels` is set.
         options: all other options, see :class:`magna.config.layers.EncoderOptions`.
-        flat: single ones of these options, such as `K=3` or `norm="none"`.
+        flat: single options as keywords, such as `K=3` or `norm="none"`.
 
     Shapes: x [N, in_channels], edge_index [2, E], edge_type [E] → [N, out_channels or hidden_channels].
 
@@ -73,13 +71,12 @@ class MAGNA(Saved):
         if out_channels is None and options.classifier_dropout > 0:
             raise ArgumentError("classifier_dropout", options.classifier_dropout, "0 without out_channels")
         sizes |= {"num_layers": num_layers, "out_channels": out_channels, "heads": heads}
-        # With all values, so that config.json is complete whatever the defaults of a later version are.
+        # All values, so that config.json does not depend on the defaults of a later version.
         self.config: dict[str, Any] = sizes | {"num_relations": num_relations} | options.applied()
         self.in_channels, self.hidden_channels, self.out_channels = in_channels, hidden_channels, out_channels
         self.num_relations = num_relations
 
-        # Torch's generator is drawn from in the order of these parts, then in that of `reset_parameters`, which fills
-        # all of them again (docs/determinism.md).
+        # Drawn in the order of these parts, then in that of `reset_parameters` (docs/determinism.md).
         backend, width = options.backend, _input_width(options, in_channels, hidden_channels)
         shared = self._share_relations()
         self.node_dropout = Dropout(options.node_dropout, rows=True, backend=backend)
@@ -99,7 +96,7 @@ class MAGNA(Saved):
         self.reset_parameters()
 
     def _share_relations(self) -> BlockOptions:
-        """Make the one table of relations, as r_k has no layer in Eq. 1, and return the options of the blocks."""
+        """Make the table of relations, shared as r_k in Eq. 1 has no layer, and return the options of the blocks."""
         options, channels = self.options, self.options.relation_channels
         self.relation_table: nn.Parameter | None = None
         if self.num_relations is not None:

@@ -1,4 +1,4 @@
-"""`Hops`: the schedule of the hops, that is the weight of each (Eqs. 3 to 5) and the dropout after it."""
+"""`Hops`: the weight of each hop (Eqs. 3 to 5) and the dropout after it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from magna.ops.checks import Rate
 
 
 class Hops(nn.Module):
-    r"""Arguments of `attention_diffusion` that say how each hop counts.
+    r"""Schedule of the hops, as arguments of `attention_diffusion`.
 
     Fixed weights come as K and alpha, learnt ones as alpha [H] or theta [H, K + 1]:
 
     .. math:: \theta_k = \alpha (1 - \alpha)^k, \quad \theta_K = (1 - \alpha)^K
 
-    A layer reads nothing else of its hops, so another module can stand in this place: one whose weights [H, K + 1] and
-    rates [K, 1] are tensors gives `{"theta": …, "feature_dropout": …}`.
+    A layer reads nothing else of its hops, so another module can take this place, such as one whose weights [H, K + 1]
+    and rates [K, 1] are tensors: `{"theta": …, "feature_dropout": …}`.
 
     >>> Hops(heads=2, options=ConvSettings(K=3, alpha=0.2))()
     {'memory': 'auto', 'feature_dropout': 0.0, 'K': 3, 'alpha': 0.2}

@@ -10,9 +10,11 @@ from magna import ops
 from magna.nn.sparse import SparseRows, sparse_linear
 from magna.typing import Backend
 
+LAZY = -1  # in place of `in_channels`: the width of the first features
+
 
 class Linear(nn.Linear):
-    """`torch.nn.Linear`, with `relu` the ReLU of it; faster on a GPU with many rows.
+    """`torch.nn.Linear`, followed by ReLU with `relu`; faster on a GPU with many rows.
 
     Shapes: [N, in_channels] → [N, out_channels].
     """
@@ -31,6 +33,11 @@ class Linear(nn.Linear):
         return ops.linear(x, self.weight, self.bias, relu=self.relu, backend=self.backend)
 
 
+def make_linear(in_channels: int, out_channels: int, backend: Backend) -> Linear:
+    """A linear layer without bias; lazy if `in_channels` is -1."""
+    return (LazyLinear if in_channels == LAZY else Linear)(in_channels, out_channels, bias=False, backend=backend)
+
+
 class LazyLinear(LazyModuleMixin, Linear):
     """A `Linear` without bias that takes its width from its first input, or from the weights that it loads."""
 
@@ -43,7 +50,7 @@ class LazyLinear(LazyModuleMixin, Linear):
         self.out_features = out_channels
 
     def reset_parameters(self) -> None:
-        """Leave the values to the layer around, which fills them once their shape is known."""
+        """Do nothing: the layer around fills the values once their shape is known."""
 
     def initialize_parameters(self, x: Tensor | SparseRows) -> None:
         if self.has_uninitialized_params():

@@ -1,4 +1,4 @@
-"""Normalisation: layer norm, the authors' one, batch norm, or none."""
+"""Norms: layer norm, the authors' layer norm, batch norm, or none."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class _OnePass(nn.Module):
 
 
 class LayerNorm(_OnePass, nn.LayerNorm):
-    """`torch.nn.LayerNorm` of one axis; under autocast it gives what it gets.
+    """`torch.nn.LayerNorm` over the channels, whose output has the type of its input under autocast, too.
 
-    Autocast would widen its output to float32, which the matrix product that follows rounds again: on a large graph
-    these copies cost more than the norm. Means and deviations are float32 either way.
+    Torch's would be float32, which the next matrix product rounds again; on a large graph these copies cost more than
+    the norm. Means and deviations are float32 either way.
     """
 
     UNBIASED = False
@@ -44,33 +44,12 @@ class LayerNorm(_OnePass, nn.LayerNorm):
         self.backend = backend
 
 
-class UnbiasedLayerNorm(_OnePass):
-    r"""The authors' layer norm: the unbiased standard deviation, with eps added outside the root.
+class _Affine(nn.Module):
+    """Base of the norms with a gain and a shift for each channel."""
 
-    .. math:: y = w \frac{x - \bar x}{\mathrm{std}(x) + \epsilon} + b, \quad
-              \mathrm{std}(x)^2 = \tfrac{1}{C - 1} \textstyle\sum_c (x_c - \bar x)^2
-
-    `torch.nn.LayerNorm` adds eps to the variance. On row-normalised bags of words, whose variance is about 1e-5, its
-    eps of 1e-5 shrinks the result by a tenth to a third; this one does not.
-
-    Args:
-        channels: width of a row, 2 or more.
-        eps: added to the standard deviation.
-        backend: "auto", "reference", "cpu" or "triton".
-
-    Shapes: [..., C] → [..., C].
-
-    >>> UnbiasedLayerNorm(2)(torch.tensor([[0.0, 2.0]])).detach().round(decimals=3).tolist()
-    [[-0.7070000171661377, 0.7070000171661377]]
-    """
-
-    UNBIASED = True
-
-    def __init__(self, channels: int, eps: float = 1e-6, *, backend: Backend = "auto") -> None:
+    def __init__(self, channels: int, eps: float) -> None:
         super().__init__()
-        if channels < 2:
-            raise ArgumentError("channels", channels, "2 or more with norm 'unbiased'")
-        self.eps, self.backend = eps, backend
+        self.eps = eps
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
 
@@ -82,7 +61,35 @@ class UnbiasedLayerNorm(_OnePass):
         return f"{self.weight.numel()}, eps={self.eps}"
 
 
-class BatchNorm(nn.Module):
+class UnbiasedLayerNorm(_OnePass, _Affine):
+    r"""The authors' layer norm: the unbiased standard deviation, with eps added outside the root.
+
+    .. math:: y = w \frac{x - \bar x}{\mathrm{std}(x) + \epsilon} + b, \quad
+              \mathrm{std}(x)^2 = \tfrac{1}{C - 1} \textstyle\sum_c (x_c - \bar x)^2
+
+    `torch.nn.LayerNorm` adds eps to the variance. On row-normalised bags of words, whose variance is about 1e-5, its
+    eps of 1e-5 shrinks the result by a tenth to a third; this one does not.
+
+    Args:
+        channels: width of a row, 2 or more.
+        eps: added to the standard deviation.
+
+    Shapes: [..., C] → [..., C].
+
+    >>> UnbiasedLayerNorm(2)(torch.tensor([[0.0, 2.0]])).detach().round(decimals=3).tolist()
+    [[-0.7070000171661377, 0.7070000171661377]]
+    """
+
+    UNBIASED = True
+
+    def __init__(self, channels: int, eps: float = 1e-6, *, backend: Backend = "auto") -> None:
+        if channels < 2:
+            raise ArgumentError("channels", channels, "2 or more with norm 'unbiased'")
+        super().__init__(channels, eps)
+        self.backend = backend
+
+
+class BatchNorm(_Affine):
     r"""Each channel with mean 0 and variance 1 over all rows, then a learnt gain and shift.
 
     .. math:: y_{ic} = w_c \frac{x_{ic} - \bar x_c}{\sqrt{\mathrm{var}(x_c) + \epsilon}} + b_c
@@ -101,24 +108,14 @@ class BatchNorm(nn.Module):
     """
 
     def __init__(self, channels: int, eps: float = 1e-5) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
-
-    def reset_parameters(self) -> None:
-        nn.init.ones_(self.weight)
-        nn.init.zeros_(self.bias)
+        super().__init__(channels, eps)
 
     def forward(self, x: Tensor) -> Tensor:
-        # Sums over many rows are float32 whatever comes in, and what comes in goes out, as in a layer norm.
+        # Sums over many rows are float32; the output has the input's type, as in a layer norm.
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         centred = wide - wide.mean(0)
         variance = centred.square().mean(0)  # `torch.var` of an outer axis takes a CPU four times as long
         return (centred * (self.weight * (variance + self.eps).rsqrt()) + self.bias).to(x.dtype)
-
-    def extra_repr(self) -> str:
-        return f"{self.weight.numel()}, eps={self.eps}"
 
 
 NormLayer = LayerNorm | UnbiasedLayerNorm | BatchNorm | nn.Identity

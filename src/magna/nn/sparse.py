@@ -1,4 +1,4 @@
-"""Features of few entries, such as the words of documents: only those are dropped and multiplied."""
+"""Mostly-zero features, such as bags of words: dropout and products read the nonzero entries alone."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from magna.graph import Graph
 from magna.ops import attention_diffusion
 from magna.typing import Backend
 
-_FEW = 1 / 20  # of all entries; with more, the product of whole matrices is as quick
+_FEW = 1 / 20  # share of nonzero entries; above it the dense product is as fast
 
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    r"""A matrix [N, C] that is mostly zero; every model of this package takes it for its features.
+    r"""The nonzero entries of a matrix [N, C]; every model of this package takes it as features.
 
-    Dropout leaves zeros as they are, so it draws for the entries alone, and a linear layer multiplies those alone.
+    Dropout draws for these entries alone, and a linear layer multiplies them alone.
 
     >>> rows = SparseRows.of(torch.tensor([[0.0, 2.0, 0.0]]))
     >>> sparse_linear(rows, torch.tensor([[1.0, 3.0, 5.0]])).tolist()
@@ -27,7 +27,7 @@ class SparseRows:
     """
 
     values: Tensor  # [E], row by row
-    graph: Graph  # an edge from the column to the row of each entry; as many nodes as there are rows or columns
+    graph: Graph  # an edge from the column to the row of each entry, on max(N, C) nodes
     shape: torch.Size  # N, C
 
     @staticmethod
@@ -78,7 +78,7 @@ def as_dense(x: Tensor | SparseRows) -> Tensor:
 
 
 class Dense(nn.Module):
-    """Features as a dense matrix, in the place of an input projection."""
+    """Features as a dense matrix, for a model without input projection."""
 
     def forward(self, x: Tensor | SparseRows) -> Tensor:
         return as_dense(x)
@@ -89,7 +89,7 @@ def has_few_entries(x: Tensor) -> bool:
 
 
 def sparse_linear(x: SparseRows, weight: Tensor, bias: Tensor | None = None, *, backend: Backend = "auto") -> Tensor:
-    """X W' + b: one hop from the columns to the rows that have them.
+    """X W' + b, as one hop from the columns to the rows.
 
     Shapes: x [N, C], weight [out, C], bias [out] → [N, out].
     """
