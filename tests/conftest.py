@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +17,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from magna.ops.backend.registry import KERNELS, MODULES, kernels, why_not
-from tests.support.running import device_of, interpreted
+from tests.support.running import Program, device_of, interpreted
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +68,24 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
             for name in KERNELS:
                 monkeypatch.setattr(kernels(backend), name, counted(backend, name))
     return counter
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Program:
+    """The program: it runs with some arguments, must exit with `status`, and returns its stdout and stderr."""
+
+    def run(*arguments: str, status: int = 0) -> tuple[str, str]:
+        from magna import cli  # most tests need no command line
+
+        monkeypatch.setattr(sys, "argv", ["magna", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        assert (end.value.code or 0) == status, err
+        return out, err
+
+    return run
 
 
 @pytest.fixture

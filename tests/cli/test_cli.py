@@ -5,19 +5,21 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
 import typer
-from tests.support.running import run_magna, sign
+from tests.support.running import Program, sign
 
 from magna import __version__
 from magna.cli import command as commands
@@ -26,21 +28,8 @@ from magna.cli.predict import show_nodes
 from magna.training import run_folder as run
 from magna.training.checkpoint import load_checkpoint
 
-FAST = [
-    *(
-        "--set",
-        "model.hidden_channels=16",
-        "--set",
-        "model.num_layers=1",
-        "--set",
-        "model.heads=4",
-        "--set",
-        "model.K=2",
-    ),
-    *("--device", "cpu"),
-]
-
-
+SMALL = ("model.hidden_channels=16", "model.num_layers=1", "model.heads=4", "model.K=2")
+FAST = [*(word for setting in SMALL for word in ("--set", setting)), "--device", "cpu"]
 LONG = "n" * 300
 CORES = os.cpu_count() or 1
 
@@ -56,11 +45,8 @@ def test_help_does_not_load_torch() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_describes_its_model(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    small = ("train.epochs=1", "model.hidden_channels=16", "model.heads=4", "model.K=2", "model.skip_channels=8")
-    settings = [word for each in small for word in ("--set", each)]
-    assert run_magna(monkeypatch, "train", "families", "--device", "cpu", *settings) == 0
-    said = capsys.readouterr().err
+def test_a_run_describes_its_model(program: Program) -> None:
+    said = program("train", "families", *FAST, "--set", "train.epochs=1", "--set", "model.skip_channels=8")[1]
     assert "× 16 magna, heads=4, K=2," in said and ", skip_channels=8 · cpu" in said
 
 
@@ -77,9 +63,8 @@ def test_the_example_of_every_command_is_a_valid_call(name: str) -> None:
     assert COMMANDS[name].make_context(name, arguments).params
 
 
-def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_magna(monkeypatch, "--version") == 0
-    assert capsys.readouterr().out == f"magna {__version__}\n"
+def test_version(program: Program) -> None:
+    assert program("--version")[0] == f"magna {__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -116,92 +101,74 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
         (["data", "audit", LONG], "File name too long; try a shorter one"),
         (["data", "list", "--data-dir", LONG], "File name too long; try a shorter one"),
         (["reproduce", "table1", "--out", LONG], "a folder that can be made (File name too long)"),
+        (
+            ["reproduce", "table9"],
+            "table is 'table9'; did you mean 'table1'? allowed: 'table1', 'ablations'",
+        ),
+        (["data", "audit", "nowhere"], "allowed: 'digits', 'cora'"),
+        (["data", "audit", "families", "--set", "data.undirected=false"], "families is a knowledge graph"),
+        (["data", "audit", "ogbn-arxiv", "--data-dir", "empty"], "data.features=stand-in"),
+        (["train", "--set", "data.split=public2"], "allowed: 'public', 'random'"),
         (["train", "families", "--together"], "--together is True; allowed: False for link prediction"),
     ],
 )
-def test_wrong_input_is_one_line_and_status_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
-) -> None:
-    assert run_magna(monkeypatch, *arguments) == 2
-    out, err = capsys.readouterr()
+def test_wrong_input_is_one_line_and_status_2(program: Program, arguments: list[str], words: str) -> None:
+    out, err = program(*arguments, status=2)
     *progress, line = err.splitlines()
     assert line.startswith("magna: ") and words in line
     assert all(text.startswith("recipe ") or ": 1,797 nodes" in text for text in progress)
     assert out == ""
 
 
-def test_a_failed_run_is_status_1_and_v_shows_where(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_run_is_status_1_and_v_shows_where(program: Program) -> None:
     arguments = ["train", *FAST, "--set", "train.lr=1e30", "--set", "train.clip=0"]
-    assert run_magna(monkeypatch, *arguments) == 1
-    assert "Traceback" not in capsys.readouterr().err
-    assert run_magna(monkeypatch, *arguments, "-v") == 1
-    err = capsys.readouterr().err
+    assert "Traceback" not in program(*arguments, status=1)[1]
+    err = program(*arguments, "-v", status=1)[1]
     assert "Traceback" in err and "smaller train.lr" in err.splitlines()[-1]
 
 
-def test_train_and_evaluate_print_one_json_object(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_magna(monkeypatch, "train", *FAST, "--set", "train.epochs=3", "--json") == 0
-    out, err = capsys.readouterr()
+def test_train_and_evaluate_print_one_json_object(program: Program) -> None:
+    out, err = program("train", *FAST, "--set", "train.epochs=3", "--json")
     result = json.loads(out)
     assert result["recipe"] == "digits" and result["runs"][0]["run_dir"] == "runs/digits"
     assert "epoch 3/3" in err
-    assert run_magna(monkeypatch, "evaluate", "runs/digits", "--split", "valid", "--json") == 0
-    again = json.loads(capsys.readouterr().out)
+    again = json.loads(program("evaluate", "runs/digits", "--split", "valid", "--json")[0])
     assert list(again) == ["task", "dataset", "split", "metrics", "notes"]
     assert again["metrics"] == result["runs"][0]["valid"]
 
     # A second run gets a folder of its own; a folder that is named twice is refused.
-    assert run_magna(monkeypatch, "train", *FAST, "--set", "train.epochs=1") == 0
-    assert "run folder: runs/digits-2" in capsys.readouterr().out
-    assert run_magna(monkeypatch, "train", *FAST, "--run-dir", "runs/digits") == 2
+    assert "run folder: runs/digits-2" in program("train", *FAST, "--set", "train.epochs=1")[0]
+    program("train", *FAST, "--run-dir", "runs/digits", status=2)
 
 
-def test_runs_of_several_seeds_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_of_several_seeds_go_on(program: Program) -> None:
     settings = [*FAST, "--set", "train.epochs=1", "--set", "train.seed=9"]
-    assert run_magna(monkeypatch, "train", *settings, "--seeds", "2", "--run-dir", "many", "--json") == 0
-    result = json.loads(capsys.readouterr().out)
+    result = json.loads(program("train", *settings, "--seeds", "2", "--run-dir", "many", "--json")[0])
     again = ["train", "--resume", "--run-dir", "many", "--device", "cpu"]
-    assert run_magna(monkeypatch, *again) == 2
-    assert "several seeds" in capsys.readouterr().err
-    assert run_magna(monkeypatch, *again, "--seeds", "2", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == result
+    assert "several seeds" in program(*again, status=2)[1]
+    assert json.loads(program(*again, "--seeds", "2", "--json")[0]) == result
 
 
-def test_commands_to_copy_are_quoted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_to_copy_are_quoted(program: Program) -> None:
     folder = "my  runs; $1"
-    assert run_magna(monkeypatch, "train", *FAST, "--set", "train.epochs=1", "--run-dir", folder) == 0
-    out = capsys.readouterr().out
+    out = program("train", *FAST, "--set", "train.epochs=1", "--run-dir", folder)[0]
     assert f"magna predict '{folder}'\n" in out and f"magna evaluate '{folder}'\n" in out
-    assert run_magna(monkeypatch, "train", folder) == 2
-    assert f"try resuming the run in '{Path(folder).resolve()}'\n" in capsys.readouterr().err
+    assert f"try resuming the run in '{Path(folder).resolve()}'\n" in program("train", folder, status=2)[1]
     (Path(folder) / "summary.json").unlink()
-    assert run_magna(monkeypatch, "predict", folder) == 2
-    assert "its run has not ended; try" in capsys.readouterr().err
-    assert run_magna(monkeypatch, "data", "list", "--data-dir", "my data") == 0
-    assert "magna data get cora --data-dir 'my data')" in capsys.readouterr().out
+    assert "its run has not ended; try" in program("predict", folder, status=2)[1]
+    assert "magna data get cora --data-dir 'my data')" in program("data", "list", "--data-dir", "my data")[0]
 
 
-def test_predict_prints_a_table_or_everything(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert run_magna(monkeypatch, "train", *FAST, "--set", "train.epochs=2", "--run-dir", "run") == 0
-    capsys.readouterr()
+def test_predict_prints_a_table_or_everything(program: Program, tmp_path: Path) -> None:
+    program("train", *FAST, "--set", "train.epochs=2", "--run-dir", "run")
     ask = ["predict", "run", "--device", "cpu"]
-    assert run_magna(monkeypatch, *ask) == 0
-    assert "the first 20 of 1,797 nodes" in capsys.readouterr().out
+    assert "the first 20 of 1,797 nodes" in program(*ask)[0]
     (tmp_path / "ids.txt").write_text("17\n")
-    assert run_magna(monkeypatch, *ask, "--node", "3", "--nodes", "ids.txt", "--json") == 0
-    result = json.loads(capsys.readouterr().out)
+    result = json.loads(program(*ask, "--node", "3", "--nodes", "ids.txt", "--json")[0])
     assert [row["id"] for row in result["nodes"]] == ["3", "17"]
-    assert run_magna(monkeypatch, *ask, "--out", "all.csv") == 0
-    assert "1,797 nodes in all.csv" in capsys.readouterr().out
+    assert "1,797 nodes in all.csv" in program(*ask, "--out", "all.csv")[0]
     assert len((tmp_path / "all.csv").read_text().splitlines()) == 1798
-    assert run_magna(monkeypatch, *ask, "--node", "1798") == 2
-    assert "allowed: 0 to 1796" in capsys.readouterr().err
+    assert "allowed: 0 to 1796" in program(*ask, "--node", "1798", status=2)[1]
 
 
 def test_names_are_printed_letter_by_letter(capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,78 +179,62 @@ def test_names_are_printed_letter_by_letter(capsys: pytest.CaptureFixture[str]) 
     assert all(name in out for name in ("[/b]", "[red]", ":cat: 25.0 %"))
 
 
-def test_a_result_that_cannot_be_printed_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    def show(result: dict[str, Any]) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.raises(typer.Exit) as end:
-        finish(dict, verbose=False, as_json=False, show=show)
-    assert end.value.exit_code == 1 and capsys.readouterr().err == "magna: No space left on device\n"
-
-
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit):
-        finish(lambda: {"text": (tmp_path / "gone").read_text()}, verbose=False, as_json=True, show=print)
-    assert capsys.readouterr().err == f"magna: {tmp_path / 'gone'}: No such file or directory\n"
-
-
-def test_what_is_not_permitted_is_wrong_input(capsys: pytest.CaptureFixture[str]) -> None:
-    def work() -> dict[str, object]:
-        raise PermissionError(errno.EACCES, "Permission denied", "kept/train.tsv")
-
-    with pytest.raises(typer.Exit) as end:
-        finish(work, verbose=False, as_json=True, show=print)
-    assert end.value.exit_code == 2
-    words = "try a file or folder that you may read and write"
-    assert capsys.readouterr().err == f"magna: kept/train.tsv: Permission denied; {words}\n"
+LITTLE_MEMORY = "memory is not enough (.*); magna plan says what a run needs and what would make it smaller"
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"), torch.OutOfMemoryError("CUDA")]
+    ("error", "status", "line"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), 1, "No space left on device"),
+        (OSError(errno.ENOENT, "No such file or directory", "gone"), 1, "gone: No such file or directory"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "kept/train.tsv"),
+            2,
+            "kept/train.tsv: Permission denied; try a file or folder that you may read and write",
+        ),
+        (MemoryError(), 1, LITTLE_MEMORY),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 1, LITTLE_MEMORY),
+        (torch.OutOfMemoryError("CUDA"), 1, LITTLE_MEMORY),
+    ],
 )
-def test_missing_memory_says_what_helps(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
-    def work() -> dict[str, object]:
+@pytest.mark.parametrize("shows", [False, True], ids=["work", "show"])
+def test_an_error_is_one_line(
+    error: Exception, status: int, line: str, shows: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> NoReturn:
         raise error
 
-    with pytest.raises(typer.Exit) as ended:
-        finish(work, verbose=False, as_json=True, show=print)
-    said = capsys.readouterr().err
-    assert ended.value.exit_code == 1 and said.count("\n") == 1
-    assert said.startswith("magna: memory is not enough") and "magna plan" in said
+    run = partial(finish, dict, show=fails) if shows else partial(finish, fails, show=print)
+    with pytest.raises(typer.Exit) as end:
+        run(verbose=False, as_json=not shows)
+    assert end.value.exit_code == status and re.fullmatch(f"magna: {line}\n", capsys.readouterr().err)
 
 
 @pytest.mark.slow
-def test_plan_says_memory_and_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_magna(monkeypatch, "plan", *FAST, "--seeds", "2") == 0
-    out, err = capsys.readouterr()
+def test_plan_says_memory_and_time(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, err = program("plan", *FAST, "--seeds", "2")
     assert "timing a few steps, which --no-measure leaves out" in err
     assert "peak memory" in out and ", fits into" in out and "evaluations, " in out and "for each of 2 seeds" in out
     assert "measured: the median of" in out
-    assert run_magna(monkeypatch, "plan", *FAST, "--no-measure", "--json") == 0
-    out, err = capsys.readouterr()
+    out, err = program("plan", *FAST, "--no-measure", "--json")
     result = json.loads(out)
     assert result["time"]["seconds"] is None and result["memory"]["fits"] and not err
     assert list(Path().iterdir()) == []  # nothing is left behind
     monkeypatch.setattr("magna.training.plan.MOST_SECONDS", 0.0)
     monkeypatch.setattr("magna.training.plan._SLOW_STEP", 0.0)
-    assert run_magna(monkeypatch, "plan", *FAST) == 0
-    out = capsys.readouterr().out
+    out = program("plan", *FAST)[0]
     assert "evaluations, counted like a step" in out and "measured: one step and no evaluation" in out
-    assert run_magna(monkeypatch, "plan", *FAST, "--no-measure") == 0
-    assert "time: not measured" in capsys.readouterr().out
+    assert "time: not measured" in program("plan", *FAST, "--no-measure")[0]
 
 
-def test_seeds_together_from_the_command_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_seeds_together_from_the_command_line(program: Program) -> None:
     settings = [*FAST, "--set", "train.epochs=10", "--seeds", "3", "--run-dir", "many"]
-    assert run_magna(monkeypatch, "train", *settings, "--together") == 0
-    out, err = capsys.readouterr()
+    out, err = program("train", *settings, "--together")
     assert "mean of 3 seeds" in out and "3 seeds together · epoch 10/10" in err
 
 
-def test_a_run_of_another_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_magna(monkeypatch, "train", *FAST, "--set", "train.epochs=1", "--run-dir", "run") == 0
+def test_a_run_of_another_version(program: Program) -> None:
+    program("train", *FAST, "--set", "train.epochs=1", "--run-dir", "run")
     environment = Path("run/environment.json")
     environment.write_text(json.dumps(json.loads(environment.read_text()) | {"format": 99}))
     config = Path("run/config.toml")
@@ -291,20 +242,17 @@ def test_a_run_of_another_version(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     sign(Path("run"), "environment.json", "config.toml")
     resume = ["train", "--resume", "--run-dir", "run"]
     for command in (["evaluate", "run"], ["predict", "run"], resume):
-        capsys.readouterr()
-        assert run_magna(monkeypatch, *command, "--device", "cpu") == 2
-        line = capsys.readouterr().err.splitlines()[-1]
+        line = program(*command, "--device", "cpu", status=2)[1].splitlines()[-1]
         assert "run format 99" in line and "try the version that wrote it" in line
 
 
-def test_data_list_and_get(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_magna(monkeypatch, "data", "list", "--data-dir", "empty", "--json") == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["datasets"]}
+def test_data_list_and_get(program: Program) -> None:
+    listed = json.loads(program("data", "list", "--data-dir", "empty", "--json")[0])
+    rows = {row["name"]: row for row in listed["datasets"]}
+    assert "stand-in features" in rows["ogbn-arxiv"]["size"]
     assert rows["digits"]["here"] and not rows["cora"]["here"]
-    assert run_magna(monkeypatch, "data", "list", "--data-dir", "empty") == 0
-    assert "github.com/kimiyoung/planetoid" in capsys.readouterr().out
-    assert run_magna(monkeypatch, "data", "get", "digits") == 0
-    assert "comes with the installation" in capsys.readouterr().out
+    assert "github.com/kimiyoung/planetoid" in program("data", "list", "--data-dir", "empty")[0]
+    assert "comes with the installation" in program("data", "get", "digits")[0]
 
 
 # Checkpoints come every few seconds; here they come at every epoch. Jobs in a shell's background ignore SIGINT.
@@ -362,9 +310,9 @@ def _start(code: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
-def _goes_on_bit_for_bit(monkeypatch: pytest.MonkeyPatch, whole: Path) -> None:
+def _goes_on_bit_for_bit(program: Program, whole: Path) -> None:
     assert not Path("run/summary.json").exists()
-    assert run_magna(monkeypatch, "train", "--resume", "--run-dir", "run", "--device", "cpu") == 0
+    program("train", "--resume", "--run-dir", "run", "--device", "cpu")
     for name in ("metrics.jsonl", "model/model.safetensors"):
         assert (Path("run") / name).read_bytes() == (whole / name).read_bytes()
 
@@ -373,16 +321,16 @@ def _goes_on_bit_for_bit(monkeypatch: pytest.MonkeyPatch, whole: Path) -> None:
 @pytest.mark.parametrize(
     "code", [AFTER_THE_TENTH_ROW.format("SIGKILL"), INSIDE_A_CHECKPOINT, KILLED_AT_THE_END], ids=["row", "save", "end"]
 )
-def test_a_killed_run_goes_on_bit_for_bit(monkeypatch: pytest.MonkeyPatch, never_stopped: Path, code: str) -> None:
+def test_a_killed_run_goes_on_bit_for_bit(program: Program, never_stopped: Path, code: str) -> None:
     process = _start(code)
     process.communicate(timeout=600)
     assert process.returncode == -signal.SIGKILL
-    _goes_on_bit_for_bit(monkeypatch, never_stopped)
+    _goes_on_bit_for_bit(program, never_stopped)
     assert not list(Path("run").rglob(".*"))
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_one_line_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch, never_stopped: Path) -> None:
+def test_a_full_disk_is_one_line_and_nothing_is_lost(program: Program, never_stopped: Path) -> None:
     process = _start(FULL_DISK)
     _, err = process.communicate(timeout=600)
     assert process.returncode == 1
@@ -390,7 +338,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(monkeypatch: pytest.MonkeyP
     assert "Traceback" not in err and not list(Path("run").rglob(".*"))
     state = load_checkpoint(run.RunFolder.open("run").checkpoint)
     assert state is not None and state[1]["epoch"] == 3
-    _goes_on_bit_for_bit(monkeypatch, never_stopped)
+    _goes_on_bit_for_bit(program, never_stopped)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.support.running import run_magna
+from tests.support.running import Program
 
 from magna.config.path_kind import kind_of
 from magna.config.schema import load_recipe
@@ -46,29 +46,24 @@ def test_a_table_of_nodes_says_what_a_folder_is(clubs: Path) -> None:
 
 
 def test_your_own_graph_is_trained_and_scored_again(
-    clubs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    clubs: Path, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run_magna(monkeypatch, "train", "clubs", *FAST, "--json") == 0
-    result = json.loads(capsys.readouterr().out)
+    result = json.loads(program("train", "clubs", *FAST, "--json")[0])
     assert (result["dataset"], result["recipe"]) == ("clubs", "clubs")
     assert result["runs"][0]["test"]["accuracy"] >= 0.5
     # From another folder too: the run knows where its data is.
     monkeypatch.chdir(clubs.parent / "runs")
-    assert run_magna(monkeypatch, "evaluate", "clubs", "--json", "--device", "cpu") == 0
-    assert json.loads(capsys.readouterr().out)["metrics"] == result["runs"][0]["test"]
+    again = json.loads(program("evaluate", "clubs", "--json", "--device", "cpu")[0])
+    assert again["metrics"] == result["runs"][0]["test"]
 
 
-def test_a_public_name_comes_before_a_folder_of_your_own(
-    clubs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_public_name_comes_before_a_folder_of_your_own(clubs: Path, program: Program) -> None:
     triples = clubs.with_name("digits")
     triples.mkdir()
     for split in ("train", "valid", "test"):
         (triples / f"{split}.tsv").write_text("a\tr\tb\n")
-    assert run_magna(monkeypatch, "data", "audit", "digits", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["size"]["nodes"] == 1797
-    assert run_magna(monkeypatch, "data", "audit", "./digits", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["size"]["entities"] == 2
+    assert json.loads(program("data", "audit", "digits", "--json")[0])["size"]["nodes"] == 1797
+    assert json.loads(program("data", "audit", "./digits", "--json")[0])["size"]["entities"] == 2
     # Where other data is given, it is given by its path.
     config = NodeDataOptions(name="digits")
     assert from_anywhere(config) == config and from_anywhere(config, "digits").name == str(triples)
@@ -81,103 +76,70 @@ def test_a_public_name_comes_before_a_folder_of_your_own(
     "setting",
     ["model.K=3", "data.name=cora", "data.split, train.epochs=3", "data.control=none", "data.self_loops=false"],
 )
-def test_an_audit_takes_settings_of_the_data_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], setting: str
-) -> None:
-    assert run_magna(monkeypatch, "data", "audit", "digits", "--set", setting) == 2
-    assert "allowed: the settings for reading a graph, data.split, " in capsys.readouterr().err
+def test_an_audit_takes_settings_of_the_data_alone(program: Program, setting: str) -> None:
+    said = program("data", "audit", "digits", "--set", setting, status=2)[1]
+    assert "allowed: the settings for reading a graph, data.split, " in said
 
 
-def test_a_split_that_is_drawn_is_said(
-    clubs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_split_that_is_drawn_is_said(clubs: Path, program: Program) -> None:
     lines = (clubs / "nodes.csv").read_text().splitlines()
     (clubs / "nodes.csv").write_text("".join(f"{line.rsplit(',', 1)[0]}\n" for line in lines))
-    assert run_magna(monkeypatch, "train", "clubs", *FAST, "--set", "train.epochs=1", "--set", "data.split_seed=4") == 0
-    assert "note: no split given: 60/20/20 drawn at random, seed 4" in capsys.readouterr().err
+    said = program("train", "clubs", *FAST, "--set", "train.epochs=1", "--set", "data.split_seed=4")[1]
+    assert "note: no split given: 60/20/20 drawn at random, seed 4" in said
 
 
-def test_baselines_do_not_take_typed_edges(
-    clubs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = [
-        *FAST,
-        "--set",
-        "model.name=gat",
-        "--set",
-        "model.input_dropout=0",
-        "--set",
-        "model.dropout=0",
-    ]
-    assert run_magna(monkeypatch, "train", "clubs", *settings) == 2
-    assert "clubs has typed edges" in capsys.readouterr().err
+def test_baselines_do_not_take_typed_edges(clubs: Path, program: Program) -> None:
+    settings = [*FAST, *("--set", "model.name=gat", "--set", "model.input_dropout=0", "--set", "model.dropout=0")]
+    assert "clubs has typed edges" in program("train", "clubs", *settings, status=2)[1]
     assert not (clubs.parent / "runs").exists()
 
 
-def test_audit_prints_a_page_or_one_json_object(
-    clubs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_magna(monkeypatch, "data", "audit", "clubs", "--json") == 0
-    report = json.loads(capsys.readouterr().out)
+def test_audit_prints_a_page_or_one_json_object(clubs: Path, program: Program) -> None:
+    report = json.loads(program("data", "audit", "clubs", "--json")[0])
     assert report["size"]["nodes"] == 24 and report["size"]["relations"] == 4
     assert [row["class"] for row in report["classes"]] == ["chess", "rowing"]
     assert report["splits"] == {"train": 6, "valid": 6, "test": 6}
-    assert run_magna(monkeypatch, "data", "audit", "clubs", "--set", "data.undirected=false") == 0
-    out = capsys.readouterr().out
+    out = program("data", "audit", "clubs", "--set", "data.undirected=false")[0]
     assert out.startswith("clubs\n") and "directed, 2 edge types" in out and "suggested K" in out
 
 
-def test_a_knowledge_graph_is_audited_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_knowledge_graph_is_audited_too(tmp_path: Path, program: Program) -> None:
     for split, text in {"train": "007\tr\t7\n007\tr\t7\n", "valid": "7\tr\t007\n", "test": "8\tr\t7\n"}.items():
         (tmp_path / f"{split}.tsv").write_text(text)
-    assert run_magna(monkeypatch, "data", "audit", str(tmp_path), "--json") == 0
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(program("data", "audit", str(tmp_path), "--json")[0])
     assert report["size"]["entities"] == 3 and report["duplicates"]["train"] == 1
     assert report["leakage"]["reverse_rule"]["valid"] == {"mrr": 1.0, "answered": 1.0}
-    assert run_magna(monkeypatch, "data", "audit", str(tmp_path)) == 0
-    out = capsys.readouterr().out
+    out = program("data", "audit", str(tmp_path))[0]
     assert out.startswith(tmp_path.name) and "test triples with an entity that training never sees: 1" in out
     (tmp_path / "test.tsv").write_text("8\tr\t7\n8\tr\n")
-    assert run_magna(monkeypatch, "data", "audit", str(tmp_path)) == 2
-    out, err = capsys.readouterr()
+    out, err = program("data", "audit", str(tmp_path), status=2)
     assert out == "" and "test.tsv, line 2: it has 2 columns" in err and len(err.splitlines()) == 1
 
 
-def test_an_audit_shows_no_control_characters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_audit_shows_no_control_characters(tmp_path: Path, program: Program) -> None:
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.tsv").write_text("a\x1b[2J\tr\x1b[31m\tb\n")
-    assert run_magna(monkeypatch, "data", "audit", str(tmp_path)) == 0
-    out = capsys.readouterr().out
+    out = program("data", "audit", str(tmp_path))[0]
     assert "\x1b" not in out and "a\\x1b[2J (1)" in out and "r\\x1b[31m" in out
 
 
-def test_a_missing_train_file_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_train_file_is_named(tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kin").mkdir()
     for split in ("valid", "test"):
         (tmp_path / "kin" / f"{split}.tsv").write_text("a\tr\tb\n")
     for command in (["train"], ["data", "audit"]):
-        assert run_magna(monkeypatch, *command, "kin") == 2
-        assert "kin: it has no train file; allowed: one of train.txt, " in capsys.readouterr().err.splitlines()[-1]
+        said = program(*command, "kin", status=2)[1].splitlines()[-1]
+        assert "kin: it has no train file; allowed: one of train.txt, " in said
     # Beside a saved graph a file of another split says nothing.
     (tmp_path / "kin" / "data.pt").touch()
     assert load_recipe("kin").task.name == "node_classification"
 
 
-def test_families_need_no_download(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_families_need_no_download(tmp_path: Path, program: Program) -> None:
     empty = ["--data-dir", str(tmp_path)]
-    assert run_magna(monkeypatch, "data", "get", "families", *empty) == 0
-    assert "comes with the installation" in capsys.readouterr().out
-    assert run_magna(monkeypatch, "data", "audit", "families", *empty) == 0
-    assert "nothing suspicious was found" in capsys.readouterr().out
+    assert "comes with the installation" in program("data", "get", "families", *empty)[0]
+    assert "nothing suspicious was found" in program("data", "audit", "families", *empty)[0]
 
 
 @pytest.mark.parametrize(
@@ -195,46 +157,17 @@ def test_families_need_no_download(
 )
 @pytest.mark.parametrize("command", [["train"], ["data", "audit"]], ids=" ".join)
 def test_wrong_data_is_one_line_and_status_2(
-    clubs: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    command: list[str],
-    file: str,
-    text: str | None,
-    words: str,
+    clubs: Path, program: Program, command: list[str], file: str, text: str | None, words: str
 ) -> None:
     if text is None:
         (clubs / file).unlink()
     else:
         (clubs / file).write_text(text)
-    assert run_magna(monkeypatch, *command, "clubs") == 2
-    out, err = capsys.readouterr()
+    out, err = program(*command, "clubs", status=2)
     *progress, line = err.splitlines()
     assert line.startswith("magna: ") and words in line and out == ""
     assert all(text.startswith("recipe ") for text in progress)
     assert not (clubs.parent / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["train", "clubs", "--set", "data.split=public2"], "allowed: 'public', 'random'"),
-        (["data", "audit", "nowhere"], "allowed: 'digits', 'cora'"),
-        (["data", "audit", "families", "--set", "data.undirected=false"], "families is a knowledge graph"),
-        (["data", "audit", "ogbn-arxiv", "--data-dir", "empty"], "data.features=stand-in"),
-    ],
-)
-def test_wrong_names_are_one_line_and_status_2(
-    clubs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
-) -> None:
-    assert run_magna(monkeypatch, *arguments) == 2
-    assert words in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_the_list_tells_about_stand_ins(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_magna(monkeypatch, "data", "list", "--json") == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["datasets"]}
-    assert "stand-in features" in rows["ogbn-arxiv"]["size"]
 
 
 def test_data_whose_name_no_run_folder_can_hold_is_refused(tmp_path: Path) -> None:

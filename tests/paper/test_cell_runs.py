@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.running import run_magna
 
 from magna.config.schema import Config, load_recipe
 from magna.errors import Diverged
@@ -156,18 +155,17 @@ def test_a_run_that_ended_unrecorded_is_recorded(tmp_path: Path, monkeypatch: py
     assert summary is not None and _record(tmp_path)["runs"][0]["seconds"] == round(summary["seconds"], 3)
 
 
-def test_a_run_of_a_recipe_that_has_changed_starts_anew(tmp_path: Path, table: Config) -> None:
+@pytest.mark.parametrize(
+    ("setting", "lost"),
+    [("train.epochs=1", ()), (f"train.epochs={EPOCHS}", ("config.toml", "summary.json"))],
+    ids=["of another recipe", "incomplete"],
+)
+def test_a_run_that_cannot_be_resumed_starts_anew(
+    tmp_path: Path, table: Config, setting: str, lost: tuple[str, ...]
+) -> None:
     folder = tmp_path / "runs" / "table3-families-magna-tuned-seed-0"
-    train.train(table.with_values(["train.epochs=1"]), run_dir=folder, device="cpu")
-    _reproduce(tmp_path)
-    assert _record(tmp_path)["runs"][0]["epochs"] == EPOCHS
-    assert not folder.exists()
-
-
-def test_what_a_stop_has_left_of_a_run_is_no_run(tmp_path: Path, table: Config) -> None:
-    folder = tmp_path / "runs" / "table3-families-magna-tuned-seed-0"
-    train.train(table, run_dir=folder, device="cpu")
-    for name in ("config.toml", "summary.json"):
+    train.train(table.with_values([setting]), run_dir=folder, device="cpu")
+    for name in lost:
         (folder / name).unlink()
     _reproduce(tmp_path)
     assert _record(tmp_path)["runs"][0]["epochs"] == EPOCHS
@@ -186,13 +184,3 @@ def test_a_figure_that_diverges_does_not_stop_the_others(tmp_path: Path, monkeyp
     assert result["diverged"] == ["table3/families/magna-tuned.json"]
     assert (result["trained"], result["files"]) == (1, ["table3/families/no-propagation.json"])
     assert "families, MAGNA, tuned: the loss is nan after epoch 2; try a smaller train.lr" in lines
-
-
-def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    command = ["reproduce", "table3", "--quick", "--seeds", "1", "--dataset", "families", "--device", "cpu"]
-    status, shown = run_magna(monkeypatch, *command), capsys.readouterr()
-    assert status == 0, shown.err
-    assert "2 files of 1 seed in runs/quick" in shown.out
-    assert "families, MAGNA, tuned, seed 0: training" in shown.err
-    assert list((tmp_path / "runs" / "reproduce-quick").iterdir()) == []

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from magna.config.schema import Config
 from magna.paper import cells as cell_files
-from magna.paper.cells import PROGRESS_SECONDS, CellStore, Job
+from magna.paper.cells import CellStore
 from magna.paper.experiments import Cell, cells
 
 MACHINE: dict[str, Any] = {"device": "cpu"}
@@ -61,13 +60,3 @@ def test_the_commit_of_another_repository_is_not_ours(monkeypatch: pytest.Monkey
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     monkeypatch.setattr(cell_files, "__file__", str(tmp_path / "cells.py"))
     assert cell_files._commit() is None
-
-
-def test_progress_is_said_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now, lines = 0.0, list[str]()
-    monkeypatch.setattr("magna.paper.cells.time.monotonic", lambda: now)
-    say = Job(CellStore(tmp_path), 1, None, torch.device("cpu"), lines.append).say_seldom()
-    for second in range(3 * PROGRESS_SECONDS):
-        now = float(second)
-        say(str(second))
-    assert lines == [str(PROGRESS_SECONDS + 1), str(2 * PROGRESS_SECONDS + 2)]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.running import run_magna
+from tests.support.running import Program
 
 from magna.config.schema import SEARCH_SEEDS, Config, load_recipe
 from magna.nn.ensemble import make_model
@@ -165,24 +165,6 @@ def test_what_is_done_is_not_trained_again(trained: list[list[Config]], tmp_path
     assert [config.model.diffusion for batch in trained for config in batch] == [False, False]
 
 
-def test_a_stop_between_two_batches_keeps_what_is_done(
-    trained: list[list[Config]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = vars(reproduce)["train_trials"]
-
-    def stopped(configs: Sequence[Config], task: Any, **options: Any) -> None:
-        if len(trained) == 1:
-            raise KeyboardInterrupt
-        whole(configs, task, **options)
-
-    monkeypatch.setattr(reproduce, "train_trials", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        reproduce.reproduce("random-splits", out=tmp_path, seeds=1, datasets=["cora"], device="cpu")
-    assert len(list(tmp_path.rglob("*.json"))) == 10
-    monkeypatch.setattr(reproduce, "train_trials", whole)
-    assert reproduce.reproduce("random-splits", out=tmp_path, seeds=1, datasets=["cora"], device="cpu")["trained"] == 20
-
-
 def test_a_stop_inside_a_cell_keeps_the_seeds_that_are_done(
     trained: list[list[Config]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,7 +257,7 @@ def test_a_figure_with_a_seed_that_diverged_has_no_file(
 
 @pytest.mark.usefixtures("trained")
 def test_figures_of_other_settings_are_none_of_the_table(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alpha, fails = 0.1, False
 
@@ -288,10 +270,8 @@ def test_figures_of_other_settings_are_none_of_the_table(
         on_results({index: replace(_result(config), history=history) for index, config in enumerate(configs)})
 
     def accuracies() -> tuple[list[str], str]:
-        assert run_magna(monkeypatch, *arguments, "--json") == 0
-        result = json.loads(capsys.readouterr().out)
-        assert run_magna(monkeypatch, *arguments) == 0
-        return [row[1] for row in result["rows"][:2]], capsys.readouterr().out.splitlines()[-1]
+        result = json.loads(program(*arguments, "--json")[0])
+        return [row[1] for row in result["rows"][:2]], program(*arguments)[0].splitlines()[-1]
 
     monkeypatch.setattr(reproduce, "train_trials", train_trials)
     monkeypatch.setitem(EXPERIMENTS, "table1", Experiment(two, seeds=3))
@@ -385,23 +365,11 @@ def test_finished_figures_are_collected(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("trained")
-def test_the_command_prints_the_table(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_command_prints_the_table(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = ("reproduce", "ablations", "--quick", "--seeds", "3", "--dataset", "cora", "--device", "cpu")
-    assert run_magna(monkeypatch, *arguments) == 0
-    shown = capsys.readouterr()
-    assert "85.4\u00a0±\u00a00.6" in shown.out and "5 files of 3 seeds in runs/quick" in shown.out
-    assert shown.err.startswith("ablations: 5 figures of 3 seeds each, 0 of them done before")
-    assert run_magna(monkeypatch, *arguments, "--json") == 0
-    result = json.loads(capsys.readouterr().out)
+    out, err = program(*arguments)
+    assert "85.4\u00a0±\u00a00.6" in out and "5 files of 3 seeds in runs/quick" in out
+    assert err.startswith("ablations: 5 figures of 3 seeds each, 0 of them done before")
+    result = json.loads(program(*arguments, "--json")[0])
     assert result["trained"] == 0 and result["rows"][0][:3] == ["Cora", "MAGNA", "80.1 ± 0.1"]
-
-
-def test_a_wrong_name_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_magna(monkeypatch, "reproduce", "table9", "--device", "cpu") == 2
-    assert capsys.readouterr().err == (
-        "magna: table is 'table9'; did you mean 'table1'? allowed: 'table1', 'ablations', 'switches', 'random-splits', "
-        "'table3'\n"
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import io
 import json
 import math
 import threading
@@ -20,7 +21,7 @@ pytest.importorskip("optuna", reason="Optuna is not installed (the extra search)
 import torch
 from rich.console import Console
 from tests.support.graphs import ring_triples
-from tests.support.running import node_task, run_magna
+from tests.support.running import Program, node_task
 
 from magna.config.schema import Config, load_recipe
 from magna.search import pruning, runs, sweep
@@ -28,7 +29,7 @@ from magna.search.pruning import continues
 from magna.search.report import show_search
 from magna.search.study import Study
 from magna.search.sweep import Plan, without
-from magna.tasks import LinkPrediction, NodeClassification
+from magna.tasks import LinkPrediction, NodeClassification, make_task
 from magna.training.loop import Epoch
 from magna.training.trial_result import OnReport, OnResults, TrialResult
 
@@ -88,6 +89,7 @@ class Trainer:
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     trainer = Trainer()
     monkeypatch.setattr(runs, "train_trials", trainer)
+    monkeypatch.setattr(sweep, "make_task", lambda *_: Toy())
     return trainer
 
 
@@ -108,18 +110,26 @@ class Toy:
 COMPARABLE = sweep._comparable(BASE, Plan(1), Toy())  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "make_task", lambda *_: Toy())
-
-
 def _sweep(folder: Path, config: Config = BASE, storage: str | None = None, **settings: Any) -> dict[str, Any]:
     settings = {"trials": 4, "confirm": 0, "prune": False} | settings
     say = settings.pop("say", print)
     return sweep.sweep(config, Plan(**settings), out=folder / "out", storage=storage, device="cpu", say=say)
 
 
-def test_it_goes_on_to_the_number_of_trials(tmp_path: Path, trainer: Trainer, task: None) -> None:
+def _trials(folder: Path) -> list[dict[str, Any]]:
+    """The rows of `trials.json`."""
+    rows: list[dict[str, Any]] = json.loads((folder / "out" / "trials.json").read_text())["trials"]
+    return rows
+
+
+def _shown(result: dict[str, Any], width: int = 200) -> str:
+    """The printed table of a search."""
+    text = io.StringIO()
+    show_search(result, Console(file=text, width=width))
+    return text.getvalue()
+
+
+def test_it_goes_on_to_the_number_of_trials(tmp_path: Path, trainer: Trainer) -> None:
     _sweep(tmp_path, trials=3, batch=2)
     assert len(trainer.configs) == 3
     assert {config.train.seed for config in trainer.configs} == {1000}
@@ -131,7 +141,7 @@ def test_it_goes_on_to_the_number_of_trials(tmp_path: Path, trainer: Trainer, ta
     assert len(trainer.configs) == 7
 
 
-def test_its_files_hold_everything(tmp_path: Path, trainer: Trainer, task: None) -> None:
+def test_its_files_hold_everything(tmp_path: Path, trainer: Trainer) -> None:
     result = _sweep(tmp_path, trials=9, prune=True, confirm=2, confirm_seeds=3)
     out = tmp_path / "out"
     best = load_recipe(str(out / "best.toml"))
@@ -151,7 +161,7 @@ def test_its_files_hold_everything(tmp_path: Path, trainer: Trainer, task: None)
 
 
 @pytest.mark.parametrize("name", ["trials.csv", "best.toml"])
-def test_files_of_others_are_kept(tmp_path: Path, trainer: Trainer, task: None, name: str) -> None:
+def test_files_of_others_are_kept(tmp_path: Path, trainer: Trainer, name: str) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).write_text("mine")
     with pytest.raises(ValueError, match=f"it has {name} but no study .*try another out"):
@@ -159,7 +169,7 @@ def test_files_of_others_are_kept(tmp_path: Path, trainer: Trainer, task: None, 
     assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["mine"]
 
 
-def test_what_another_recipe_has_found_is_kept(tmp_path: Path, trainer: Trainer, task: None) -> None:
+def test_what_another_recipe_has_found_is_kept(tmp_path: Path, trainer: Trainer) -> None:
     _sweep(tmp_path)
     files = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.name != "study.db"}
     words = r"holds the results of a search of toy, and this is one of other; .* another out"
@@ -169,7 +179,7 @@ def test_what_another_recipe_has_found_is_kept(tmp_path: Path, trainer: Trainer,
     assert _sweep(tmp_path, trials=5)["states"]["complete"] == 5
 
 
-def test_validation_that_comes_too_late_to_stop_a_trial_is_said(tmp_path: Path, trainer: Trainer, task: None) -> None:
+def test_validation_that_comes_too_late_to_stop_a_trial_is_said(tmp_path: Path, trainer: Trainer) -> None:
     said: list[str] = []
     seldom = BASE.with_values(["train.eval_every=5"])
     _sweep(tmp_path / "one", config=seldom, prune=True, say=said.append)
@@ -183,9 +193,9 @@ def test_validation_that_comes_too_late_to_stop_a_trial_is_said(tmp_path: Path, 
     assert not [line for line in said if "note" in line]
 
 
-def test_the_worse_half_stops_at_the_rungs(tmp_path: Path, trainer: Trainer, task: None) -> None:
+def test_the_worse_half_stops_at_the_rungs(tmp_path: Path, trainer: Trainer) -> None:
     result = _sweep(tmp_path, trials=32, batch=32, prune=True)
-    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    rows = _trials(tmp_path)
     rows.sort(key=lambda row: row["params"]["model.alpha"])
     # Of 32 the worse 16 stop after 2 of 16 epochs, of the other 16 the worse 8 after 4, and 4 after 8.
     assert [row["epochs"] for row in rows] == [2] * 16 + [4] * 8 + [8] * 4 + [16] * 4
@@ -194,16 +204,14 @@ def test_the_worse_half_stops_at_the_rungs(tmp_path: Path, trainer: Trainer, tas
     assert result["best"]["number"] == rows[-1]["number"]
 
 
-def test_a_study_of_other_data_is_refused(
-    tmp_path: Path, trainer: Trainer, task: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_of_other_data_is_refused(tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _sweep(tmp_path, trials=2)["notes"] == ["a line was listed twice"]
     monkeypatch.setattr(Toy, "schema", {"fingerprint": "second"})
     with pytest.raises(ValueError, match=r"was started with another content of its data; try .* another out"):
         _sweep(tmp_path, trials=3)
 
 
-def test_a_trial_that_diverges_is_no_result(tmp_path: Path, trainer: Trainer, task: None) -> None:
+def test_a_trial_that_diverges_is_no_result(tmp_path: Path, trainer: Trainer) -> None:
     trainer.diverges_above = 0.5
     result = sweep.sweep(BASE, Plan(trials=8, confirm=0, prune=False), out=tmp_path / "some", device="cpu")
     assert 0 < result["best"]["value"] <= 0.25 + 1e-9
@@ -217,7 +225,7 @@ def test_tied_trials_continue_and_few_are_not_compared() -> None:
     assert not continues(0.1, [0.5] * 20)
 
 
-def test_several_seeds_count_by_their_mean(tmp_path: Path, trainer: Trainer, task: None) -> None:
+def test_several_seeds_count_by_their_mean(tmp_path: Path, trainer: Trainer) -> None:
     trainer.noise = {1000: 0.3, 1001: -0.1}
     result = _sweep(tmp_path, seeds_per_trial=2, prune=True, trials=10)
     assert [config.train.seed for config in trainer.configs] == [1000, 1001] * 10
@@ -225,7 +233,7 @@ def test_several_seeds_count_by_their_mean(tmp_path: Path, trainer: Trainer, tas
         assert row["value"] == pytest.approx(row["params"]["model.alpha"] / 2 + 0.1)
 
 
-def test_the_choice_is_confirmed_with_further_seeds(tmp_path: Path, trainer: Trainer, task: None) -> None:
+def test_the_choice_is_confirmed_with_further_seeds(tmp_path: Path, trainer: Trainer) -> None:
     result = _sweep(tmp_path, trials=6, batch=4, confirm=3, confirm_seeds=2)
     again = trainer.configs[6:]
     assert [config.train.seed for config in again] == [1001, 1002] * 3
@@ -241,7 +249,7 @@ def test_the_choice_is_confirmed_with_further_seeds(tmp_path: Path, trainer: Tra
 
 
 def test_what_others_have_confirmed_meanwhile_is_not_trained_again(
-    tmp_path: Path, trainer: Trainer, task: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("random.sample", lambda parts, count: parts[::-1])  # begins with the last
     _sweep(tmp_path, trials=6)
@@ -259,22 +267,17 @@ def test_what_others_have_confirmed_meanwhile_is_not_trained_again(
     assert result["confirmed"] == 3 and result["best"]["number"] == best[1].number
 
 
-def test_names_of_settings_are_whole_in_a_narrow_terminal(
-    tmp_path: Path, trainer: Trainer, task: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_of_settings_are_whole_in_a_narrow_terminal(tmp_path: Path, trainer: Trainer) -> None:
     result = _sweep(tmp_path, trials=6, batch=6)
     row = {"params": {"model.dropout": 0.123456789, "train.weight_decay": 1.23456e-06}}
-    show_search(result | {"top": [one | row for one in result["top"]]}, Console(width=80))
-    out = capsys.readouterr().out
+    out = _shown(result | {"top": [one | row for one in result["top"]]}, width=80)
     assert "…" not in out and "train.weight_decay" in out
 
 
-def test_what_does_not_fit_in_memory_is_refused(
-    tmp_path: Path, trainer: Trainer, task: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_does_not_fit_in_memory_is_refused(tmp_path: Path, trainer: Trainer) -> None:
     trainer.most_alpha = 0.6
     result = _sweep(tmp_path, trials=12, batch=12, seeds_per_trial=2)
-    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    rows = _trials(tmp_path)
     count = result["states"]["too_large"]
     assert 0 < count == sum(row["params"]["model.alpha"] > 0.6 for row in rows) < 12
     for row in rows:
@@ -282,8 +285,7 @@ def test_what_does_not_fit_in_memory_is_refused(
         assert (row["state"], row["refused"]) == (("too_large", "out of memory") if large else ("complete", None))
         assert large or row["value"] == pytest.approx(row["params"]["model.alpha"] / 2)
     assert _sweep(tmp_path, trials=12, seeds_per_trial=2) == result
-    show_search(result, Console(width=200))
-    out = capsys.readouterr().out
+    out = _shown(result)
     assert f"{count} of 12 trials did not fit in memory: out of memory" in out and "built" not in out
     story = load_recipe(str(tmp_path / "out" / "best.toml")).source.settings
     assert f"not counting {count} that did not fit in memory" in story and "built" not in story
@@ -294,25 +296,20 @@ def test_what_does_not_fit_in_memory_is_refused(
     assert said[-1] == f"trial {result['best']['number']} is not confirmed: out of memory"
 
 
-def test_stopped_by_hand_the_settings_are_kept(
-    tmp_path: Path, trainer: Trainer, task: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stopped_by_hand_the_settings_are_kept(tmp_path: Path, trainer: Trainer) -> None:
     trainer.fails = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         _sweep(tmp_path)
     trainer.fails = None
     result = _sweep(tmp_path)
     assert result["states"] == {"complete": 4, "pruned": 0, "refused": 0, "too_large": 0, "fail": 4}
-    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    rows = _trials(tmp_path)
     assert [row["params"] for row in rows[:4]] == [row["params"] for row in rows[4:]]
-    show_search(result, Console(width=200))
-    assert "4 more were interrupted and do not count" in capsys.readouterr().out
+    assert "4 more were interrupted and do not count" in _shown(result)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("no more")])
-def test_trials_that_are_done_outlast_a_stop(
-    tmp_path: Path, trainer: Trainer, task: None, error: BaseException
-) -> None:
+def test_trials_that_are_done_outlast_a_stop(tmp_path: Path, trainer: Trainer, error: BaseException) -> None:
     """Of four trials with two seeds each, two and a half are done: the others are begun again."""
     trainer.fails, trainer.fails_after = error, 5
     with pytest.raises(type(error)):
@@ -321,7 +318,7 @@ def test_trials_that_are_done_outlast_a_stop(
     result = _sweep(tmp_path, seeds_per_trial=2)
     assert result["states"] == {"complete": 4, "pruned": 0, "refused": 0, "too_large": 0, "fail": 2}
     assert len(trainer.configs) == 4, "two trials"
-    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    rows = _trials(tmp_path)
     assert len({row["params"]["model.alpha"] for row in rows if row["state"] == "complete"}) == 4, "none of them twice"
     # So do those that were trained again with further seeds.
     trainer.fails, trainer.fails_after = error, 5
@@ -341,14 +338,6 @@ def test_a_trial_that_was_given_up_is_no_peer(tmp_path: Path) -> None:
     assert study.values_at(10) == [0.5]
 
 
-def test_an_error_is_passed_on_and_leaves_no_running_trial(tmp_path: Path, trainer: Trainer, task: None) -> None:
-    trainer.fails = ValueError("heads is 3")
-    with pytest.raises(ValueError, match="heads is 3"):
-        _sweep(tmp_path)
-    trainer.fails = None
-    assert _sweep(tmp_path)["states"] == {"complete": 4, "pruned": 0, "refused": 0, "too_large": 0, "fail": 4}
-
-
 # Each value is allowed, but not every two of them.
 CLASHING = Config.from_dict(
     BASE.to_dict()
@@ -359,14 +348,12 @@ CLASHING = Config.from_dict(
 )
 
 
-def test_settings_that_do_not_go_together_are_refused_and_the_search_goes_on(
-    tmp_path: Path, trainer: Trainer, task: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_that_do_not_go_together_are_refused_and_the_search_goes_on(tmp_path: Path, trainer: Trainer) -> None:
     result = _sweep(tmp_path, CLASHING, trials=12, batch=5)
     states = result["states"]
     assert states["refused"] > 0 and states["complete"] == 12 - states["refused"] == len(trainer.configs)
     assert states["fail"] == 0 and "eval_every is 300; allowed: at most patience, 100" in result["refused"]["refused"]
-    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    rows = _trials(tmp_path)
     for row in rows:
         clash = (row["params"]["train.eval_every"], row["params"]["train.patience"]) == (300, 100)
         assert (row["state"], row["refused"]) == (
@@ -375,15 +362,13 @@ def test_settings_that_do_not_go_together_are_refused_and_the_search_goes_on(
     # They are counted and not tried again.
     assert _sweep(tmp_path, CLASHING, trials=12) == result
     assert len(trainer.configs) == states["complete"]
-    show_search(result, Console(width=200))
-    said = f"{states['refused']} of 12 trials could not be built: train.eval_every is 300"
-    assert said in capsys.readouterr().out
+    assert f"{states['refused']} of 12 trials could not be built: train.eval_every is 300" in _shown(result)
     best = load_recipe(str(tmp_path / "out" / "best.toml"))
     assert f"not counting {states['refused']} that could not be built" in best.source.settings
     assert best.search == CLASHING.search
 
 
-def test_where_no_settings_give_a_model_the_error_says_why(tmp_path: Path, trainer: Trainer, task: None) -> None:
+def test_where_no_settings_give_a_model_the_error_says_why(tmp_path: Path, trainer: Trainer) -> None:
     clashing = replace(CLASHING, search={"train.eval_every": [300], "train.patience": [100]})
     for trials in (3, 4):
         with pytest.raises(ValueError, match=f"^{trials} of {trials} trials could not be built: train.eval_every is"):
@@ -401,7 +386,7 @@ def test_a_model_that_cannot_be_built_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_keeps_the_files_of_the_last_call(
-    tmp_path: Path, trainer: Trainer, task: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _sweep(tmp_path, trials=2)
     files = {name: (tmp_path / "out" / name).read_bytes() for name in ("best.toml", "trials.csv", "trials.json")}
@@ -418,7 +403,7 @@ def test_a_full_disk_keeps_the_files_of_the_last_call(
 
 
 def test_it_waits_for_the_trials_of_another_process(
-    tmp_path: Path, trainer: Trainer, task: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep, "WAIT_SECONDS", 0.05)
     url = f"sqlite:///{tmp_path / 'shared.db'}"
@@ -482,34 +467,29 @@ def test_a_batch_that_patience_has_ended_says_nothing_more(tmp_path: Path, monke
 
 
 @pytest.mark.slow
-def test_the_command(
-    tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command(tmp_path: Path, trainer: Trainer, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "make_task", make_task)
     monkeypatch.chdir(tmp_path)
     arguments = ["digits", "--trials", "3", "--confirm", "0", "--set", "train.lr=0.01", "--device", "cpu"]
-    assert run_magna(monkeypatch, "sweep", *arguments, "--json") == 0
-    result = json.loads(capsys.readouterr().out)
+    result = json.loads(program("sweep", *arguments, "--json")[0])
     assert result["out"] == "sweeps/digits" and set(result["best"]["params"]) == {
         "model.input_dropout",
         "train.weight_decay",
     }
     assert all(config.train.lr == 0.01 for config in trainer.configs)
-    assert run_magna(monkeypatch, "sweep", *arguments) == 0
-    out, err = capsys.readouterr()
+    out, err = program("sweep", *arguments)
     assert "the best of 3 trials" in out and "magna train sweeps/digits/best.toml" in out
     assert "3 of 3 trials are done" in err
-    assert run_magna(monkeypatch, "sweep", *arguments, "--out", "my sweep") == 0
-    assert "magna train 'my sweep/best.toml'\n" in capsys.readouterr().out
+    assert "magna train 'my sweep/best.toml'\n" in program("sweep", *arguments, "--out", "my sweep")[0]
     # What means something else in a URL is a letter of a folder's name; an empty URL is not the one of the folder.
     for folder in ("a?b=c", "{a}", "a%20b"):
-        assert run_magna(monkeypatch, "sweep", *arguments, "--out", folder) == 0
+        program("sweep", *arguments, "--out", folder)
         assert (tmp_path / folder / "study.db").is_file()
-    assert run_magna(monkeypatch, "sweep", *arguments, "--storage", "") == 2
-    assert "cannot be opened" in capsys.readouterr().err
+    assert "cannot be opened" in program("sweep", *arguments, "--storage", "", status=2)[1]
     # Another space: refused, and the study is still there.
-    assert run_magna(monkeypatch, "sweep", *arguments[:5], "--device", "cpu") == 2
-    assert "another search.train.lr; try the settings it was started with, or another --out" in capsys.readouterr().err
-    assert run_magna(monkeypatch, "sweep", *arguments) == 0
+    said = program("sweep", *arguments[:5], "--device", "cpu", status=2)[1]
+    assert "another search.train.lr; try the settings it was started with, or another --out" in said
+    program("sweep", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -532,17 +512,12 @@ def test_the_command(
     ],
 )
 def test_wrong_input_is_one_line_and_status_2(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    words: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Program, arguments: list[str], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "plain.toml").write_text("[train]\nepochs = 2\n")
     (tmp_path / "typo.toml").write_text('[search]\n"model.k" = [1, 2]\n')
-    assert run_magna(monkeypatch, "sweep", *arguments) == 2
-    out, err = capsys.readouterr()
+    out, err = program("sweep", *arguments, status=2)
     line = err.splitlines()[-1]
     assert line.startswith("magna: ") and words in line
     assert out == "" and "Traceback" not in err
@@ -561,15 +536,12 @@ def ring(tmp_path: Path) -> Config:
     )
 
 
-def test_link_predictors_are_searched_one_after_the_other(
-    tmp_path: Path, ring: Config, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_link_predictors_are_searched_one_after_the_other(tmp_path: Path, ring: Config) -> None:
     config = replace(ring, search={"task.label_smoothing": [0.0, 0.2], "model.K": [1, 2]})
     said: list[str] = []
     result = _sweep(tmp_path, config, trials=3, confirm=1, confirm_seeds=2, say=said.append)
     assert f"best MRR {max(row['value'] for row in result['top']):.3f} (trial" in said[-2]
-    show_search(result, Console(width=200))
-    table = capsys.readouterr().out
+    table = _shown(result)
     assert "valid, MRR" in table and f" {result['best']['value']:.3f} " in table
     assert result["task"] == "link_prediction" and result["states"]["complete"] == 3
     assert 0 < result["best"]["value"] <= 1 and result["best"]["confirmed"] is not None
@@ -587,7 +559,7 @@ def test_link_predictors_that_do_not_fit_in_memory_are_refused(
 
     monkeypatch.setattr("magna.training.sequential.fit", fit)
     result = _sweep(tmp_path, replace(ring, search={"model.K": [1, 2], "model.alpha": [0.1, 0.2]}), trials=6)
-    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    rows = _trials(tmp_path)
     assert [row["state"] == "too_large" for row in rows] == [row["params"]["model.K"] == 2 for row in rows]
     assert result["refused"]["too_large"] == "CUDA out of memory. Tried to allocate 9.00 GiB"
     assert result["states"]["complete"] > 0
@@ -625,7 +597,7 @@ def test_link_predictors_are_stopped_early_by_validation_mrr(
     monkeypatch.setattr(LinkPrediction, "evaluate", evaluate)
     config = replace(ring, search={"task.label_smoothing": {"low": 0.0, "high": 0.9}})
     _sweep(tmp_path, config.with_values(["train.epochs=8"]), trials=48, prune=True)
-    rows = json.loads((tmp_path / "out" / "trials.json").read_text())["trials"]
+    rows = _trials(tmp_path)
     mrrs = [row["params"]["task.label_smoothing"] for row in rows]
     assert [row["value"] for row in rows] == mrrs
     ends = [row["epochs"] for row in rows]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from magna.config.schema import Config
@@ -42,11 +41,4 @@ def sign(run: Path, *names: str) -> None:
     sums.write_text("\n".join(lines) + "\n")
 
 
-def run_magna(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """The exit status of the program with these arguments."""
-    from magna import cli  # most tests need no command line
-
-    monkeypatch.setattr(sys, "argv", ["magna", *arguments])
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    return int(left.value.code or 0)
+Program = Callable[..., tuple[str, str]]  # arguments and `status` → output on stdout and stderr

@@ -9,7 +9,7 @@ import pytest
 
 from magna.training import progress as progressing
 from magna.training.loop import Epoch
-from magna.training.progress import TrainingProgress
+from magna.training.progress import TrainingProgress, seldom
 
 
 def _epoch(number: int, run: int = 0, runs: int = 1) -> Epoch:
@@ -78,3 +78,13 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     # The first seed has moved up as text, the bar is the second's.
     assert "seed 0 · 3 epochs · loss 0.500 · valid 25.0 % · best 75.0 %" in shown
     assert capsys.readouterr().out == ""
+
+
+def test_lines_about_the_same_training_are_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, lines = 0.0, list[str]()
+    monkeypatch.setattr("magna.training.progress.time.monotonic", lambda: now)
+    say = seldom(lines.append, 10)
+    for second in range(30):
+        now = float(second)
+        say(str(second))
+    assert lines == ["11", "22"]

@@ -10,9 +10,10 @@ from typing import Any
 
 from magna.config.schema import REPORT_SEEDS, Config
 from magna.errors import Diverged
-from magna.paper.cells import Job
+from magna.paper.cells import PROGRESS_SECONDS, Job
 from magna.paper.experiments import Cell
 from magna.training.loop import Epoch
+from magna.training.progress import seldom
 from magna.training.run_folder import RunFolder
 from magna.training.train import train
 from magna.use.links import evaluate_links
@@ -51,7 +52,7 @@ def _train_cell(cell: Cell, job: Job, run_dir: Path) -> None:
 
 def _train_seed(config: Config, folder: Path, job: Job) -> dict[str, Any]:
     """Train or resume one run, and rank the test triples on both sides."""
-    run, say = RunFolder(folder), job.say_seldom()
+    run, say = RunFolder(folder), seldom(job.say, PROGRESS_SECONDS)
     if folder.exists() and not (run.exists() and RunFolder.open(folder).config == config):
         with run.alone():
             shutil.rmtree(folder)  # of another recipe, or incomplete

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import subprocess
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -24,6 +23,7 @@ from magna.training.run_folder import environment
 
 PROGRESS_SECONDS = 10  # at least, between two lines about the same training
 
+Say = Callable[[str], None]
 Records = Mapping[tuple[str, str], Sequence[Record]]  # (row, data set) → its records, one a random split
 
 
@@ -122,47 +122,16 @@ class CellStore:
             yield from map(_read_file, sorted((self.out / table).rglob("*.json")))
 
 
-@dataclass(frozen=True)
 class Job:
-    """Options that all cells of one command share.
+    """Options that all cells of one command share, with the machine, the commit and the date of its start."""
 
-    Args:
-        store: where the cells are.
-        seeds: report seeds of each cell.
-        data_dir: folder of the data sets.
-        device: where the cells are trained.
-        say: called with a line of progress.
-    """
-
-    store: CellStore
-    seeds: int
-    data_dir: str | Path | None
-    device: torch.device
-    say: Callable[[str], None]
-    machine: Mapping[str, Any] = field(default_factory=dict)
-    origin: dict[str, Any] = field(default_factory=dict)
-
-    @staticmethod
-    def start(
-        store: CellStore, seeds: int, data_dir: str | Path | None, device: torch.device, say: Callable[[str], None]
-    ) -> Job:
-        """A job with the machine and the commit of this moment."""
-        machine = environment(device)
+    def __init__(
+        self, store: CellStore, seeds: int, data_dir: str | Path | None, device: torch.device, say: Say
+    ) -> None:
+        self.store, self.seeds, self.data_dir, self.device, self.say = store, seeds, data_dir, device, say
+        self.machine = environment(device)
         date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M")
-        origin = {"device": machine["device"], "commit": _commit(), "date": date}
-        return Job(store, seeds, data_dir, device, say, machine, origin)
-
-    def say_seldom(self) -> Callable[[str], None]:
-        """`say` with at most one line in `PROGRESS_SECONDS`."""
-        last = time.monotonic()
-
-        def say(line: str) -> None:
-            nonlocal last
-            if time.monotonic() - last > PROGRESS_SECONDS:
-                last = time.monotonic()
-                self.say(line)
-
-        return say
+        self.origin = {"device": self.machine["device"], "commit": _commit(), "date": date}
 
 
 def _read_file(path: Path) -> Record:

@@ -124,9 +124,7 @@ def base(dataset: str, table: str = "table1") -> Cell:
 
 
 def table1_cells(dataset: str) -> Iterator[Cell]:
-    for row, text in TABLE_1_RECIPES.items():
-        recipe, *changes = text.format(dataset).split()
-        yield Cell("table1", dataset, row, load_recipe(recipe).with_values(changes), tuple(changes))
+    return _of_recipes("table1", TABLE_1_RECIPES, dataset)
 
 
 def ablations_cells(dataset: str) -> Iterator[Cell]:
@@ -137,9 +135,7 @@ def ablations_cells(dataset: str) -> Iterator[Cell]:
 
 def table3_cells(dataset: str) -> Iterator[Cell]:
     """The recipes of a knowledge graph, and the tuned one under each control."""
-    for row, recipe in TABLE_3_RECIPES.items():
-        if recipe.format(dataset) in recipe_names():
-            yield Cell("table3", dataset, row, load_recipe(recipe.format(dataset)))
+    yield from _of_recipes("table3", TABLE_3_RECIPES, dataset)
     yield from ablated(base(dataset, "table3"), "table3", CONTROLS)
 
 
@@ -154,11 +150,18 @@ def switches_cells(dataset: str) -> Iterator[Cell]:
 
 
 def random_splits_cells(dataset: str) -> Iterator[Cell]:
-    for row, recipe in SPLIT_RECIPES.items():
-        config = load_recipe(recipe.format(dataset))
+    for cell in _of_recipes("random-splits", SPLIT_RECIPES, dataset):
         for split in range(NUM_SPLITS):
-            on_split = config.with_values(["data.split=random", f"data.split_seed={split}"])
-            yield Cell("random-splits", dataset, row, on_split, ("data.split=random",), split=split)
+            on_split = cell.config.with_values(["data.split=random", f"data.split_seed={split}"])
+            yield replace(cell, config=on_split, changes=("data.split=random",), split=split)
+
+
+def _of_recipes(table: str, recipes: Mapping[str, str], dataset: str) -> Iterator[Cell]:
+    """A cell for each recipe that the data set has."""
+    for row, text in recipes.items():
+        recipe, *changes = text.format(dataset).split()
+        if recipe in recipe_names():
+            yield Cell(table, dataset, row, load_recipe(recipe).with_values(changes), tuple(changes))
 
 
 def ablated(start: Cell, table: str, parts: Mapping[str, tuple[str, ...]]) -> Iterator[Cell]:

@@ -2,94 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from itertools import product
+from typing import Any, NamedTuple
 
 CITATION_GRAPHS = ("cora", "citeseer", "pubmed")
 KNOWLEDGE_GRAPHS = {"wn18rr": "WN18RR", "fb15k-237": "FB15k-237"}  # name → spelling in tables
 LINK_METRICS = {"mr": "MR", "mrr": "MRR", "hits@1": "H@1", "hits@3": "H@3", "hits@10": "H@10"}
 
 
-class PublishedAccuracy(NamedTuple):
-    """Mean accuracy in percent and its standard deviation."""
-
-    mean: float
-    std: float | None = None
-
-    def __str__(self) -> str:
-        return f"{self.mean:.1f}" if self.std is None else f"{self.mean:.1f} ± {self.std:.1f}"
-
-
-class AccuracyRow(NamedTuple):
-    """One row of a published table of accuracies."""
+class PublishedRow(NamedTuple):
+    """One row of a published table; figures as they were printed."""
 
     model: str
     source: str
-    figures: Mapping[str, PublishedAccuracy]
+    figures: Mapping[Any, str]  # data set, or (data set, metric) → figure
 
 
-def _accuracies(model: str, source: str, *figures: float | tuple[float, float]) -> AccuracyRow:
-    pairs = (figure if isinstance(figure, tuple) else (figure,) for figure in figures)
-    return AccuracyRow(
-        model, source, dict(zip(CITATION_GRAPHS, (PublishedAccuracy(*pair) for pair in pairs), strict=True))
-    )
+def mean_of(figure: str) -> float:
+    """The mean of a published figure.
+
+    >>> mean_of("85.4 ± 0.6")
+    85.4
+    """
+    return float(figure.partition(" ")[0])
+
+
+def _accuracies(model: str, source: str, *figures: str) -> PublishedRow:
+    return PublishedRow(model, source, dict(zip(CITATION_GRAPHS, figures, strict=True)))
+
+
+def _by_model(rows: Iterable[PublishedRow]) -> dict[str, PublishedRow]:
+    return {row.model: row for row in rows}
 
 
 _TABLE_1 = "MAGNA paper, Table 1"
 _RANDOM_SPLITS = "MAGNA paper, appendix, random splits"
 
-MAGNA_PAPER = _accuracies("MAGNA, the paper", _TABLE_1, (85.4, 0.6), (73.7, 0.5), (81.4, 0.2))
+MAGNA_PAPER = _accuracies("MAGNA, the paper", _TABLE_1, "85.4 ± 0.6", "73.7 ± 0.5", "81.4 ± 0.2")
 
 # Public split.
 PAPER_TABLE_1 = (
-    _accuracies("GCN", _TABLE_1, 81.5, 70.3, 79.0),
-    _accuracies("GAT", _TABLE_1, (83.0, 0.7), (72.5, 0.7), (79.0, 0.3)),
-    _accuracies("APPNP", _TABLE_1, (84.3, 0.2), (71.1, 0.4), (79.7, 0.3)),
-    _accuracies("Diff-GCN", _TABLE_1, (83.6, 0.2), (73.4, 0.3), (79.6, 0.4)),
-    _accuracies("DAGNN", "Liu et al. 2020, 100 runs", (84.4, 0.5), (73.3, 0.6), (80.5, 0.5)),
-    _accuracies("GCNII", "Chen et al. 2020", 85.5, 73.4, 80.3),
-    _accuracies("GRAND", "Feng et al. 2020, 100 runs", (85.4, 0.4), (75.4, 0.4), (82.7, 0.6)),
+    _accuracies("GCN", _TABLE_1, "81.5", "70.3", "79.0"),
+    _accuracies("GAT", _TABLE_1, "83.0 ± 0.7", "72.5 ± 0.7", "79.0 ± 0.3"),
+    _accuracies("APPNP", _TABLE_1, "84.3 ± 0.2", "71.1 ± 0.4", "79.7 ± 0.3"),
+    _accuracies("Diff-GCN", _TABLE_1, "83.6 ± 0.2", "73.4 ± 0.3", "79.6 ± 0.4"),
+    _accuracies("DAGNN", "Liu et al. 2020, 100 runs", "84.4 ± 0.5", "73.3 ± 0.6", "80.5 ± 0.5"),
+    _accuracies("GCNII", "Chen et al. 2020", "85.5", "73.4", "80.3"),
+    _accuracies("GRAND", "Feng et al. 2020, 100 runs", "85.4 ± 0.4", "75.4 ± 0.4", "82.7 ± 0.6"),
     MAGNA_PAPER,
 )
 
-PAPER_ABLATIONS = {
-    row.model: row
-    for row in (
-        _accuracies("No LayerNorm", _TABLE_1, (83.8, 0.6), (71.1, 0.5), (79.8, 0.2)),
-        _accuracies("No Diffusion", _TABLE_1, (83.0, 0.4), (71.6, 0.4), (79.3, 0.3)),
-        _accuracies("No Feed-Forward", _TABLE_1, (84.9, 0.4), (72.2, 0.3), (80.9, 0.3)),
-        _accuracies("No (LayerNorm + Feed-Forward)", _TABLE_1, (84.3, 0.6), (72.6, 0.4), (79.6, 0.4)),
+PAPER_ABLATIONS = _by_model(
+    (
+        _accuracies("No LayerNorm", _TABLE_1, "83.8 ± 0.6", "71.1 ± 0.5", "79.8 ± 0.2"),
+        _accuracies("No Diffusion", _TABLE_1, "83.0 ± 0.4", "71.6 ± 0.4", "79.3 ± 0.3"),
+        _accuracies("No Feed-Forward", _TABLE_1, "84.9 ± 0.4", "72.2 ± 0.3", "80.9 ± 0.3"),
+        _accuracies("No (LayerNorm + Feed-Forward)", _TABLE_1, "84.3 ± 0.6", "72.6 ± 0.4", "79.6 ± 0.4"),
     )
-}
+)
 
 # Ten random splits; the deviation is over them.
-PAPER_SPLITS = {
-    row.model: row
-    for row in (
-        _accuracies("MAGNA", _RANDOM_SPLITS, (83.6, 1.2), (72.1, 1.2), (80.3, 2.4)),
-        _accuracies("GAT", _RANDOM_SPLITS, (82.2, 1.4), (71.0, 1.2), (78.3, 3.0)),
-        _accuracies("Diff-GCN", _RANDOM_SPLITS, (83.6, 1.8), (71.7, 1.1), (79.6, 2.5)),
+PAPER_SPLITS = _by_model(
+    (
+        _accuracies("MAGNA", _RANDOM_SPLITS, "83.6 ± 1.2", "72.1 ± 1.2", "80.3 ± 2.4"),
+        _accuracies("GAT", _RANDOM_SPLITS, "82.2 ± 1.4", "71.0 ± 1.2", "78.3 ± 3.0"),
+        _accuracies("Diff-GCN", _RANDOM_SPLITS, "83.6 ± 1.8", "71.7 ± 1.1", "79.6 ± 2.5"),
     )
-}
+)
 
 
-class LinkRow(NamedTuple):
-    """One row of a published table of link prediction; figures as they were printed."""
-
-    model: str
-    source: str
-    figures: Mapping[tuple[str, str], str]  # (data set, metric) → figure
-
-
-def _links(model: str, source: str, *figures: str) -> LinkRow:
+def _links(model: str, source: str, *texts: str) -> PublishedRow:
     """Make a row from one text for each data set: MR, MRR, H@1, H@3 and H@10 with blanks between them."""
-    by_place = {
-        (dataset, metric): figure
-        for dataset, text in zip(KNOWLEDGE_GRAPHS, figures, strict=True)
-        for metric, figure in zip(LINK_METRICS, text.split(), strict=True)
-        if figure != "-"
-    }
-    return LinkRow(model, source, by_place)
+    figures = zip(product(KNOWLEDGE_GRAPHS, LINK_METRICS), " ".join(texts).split(), strict=True)
+    return PublishedRow(model, source, {place: figure for place, figure in figures if figure != "-"})
 
 
 _TABLE_3 = "MAGNA paper, Table 3"

@@ -6,7 +6,7 @@ import csv
 import io
 import textwrap
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -27,6 +27,9 @@ _PLACE = ("dataset", "row", "split")
 _COLUMNS: dict[str, type] = {"seed": int, "epochs": int, "best_epoch": int, "seconds": float, "parameters": int}
 _ORIGIN = ("device", "commit", "date")
 _REPEAT = "the same command"
+
+Place = tuple[str, str, int | None]  # data set, row and split
+Runs = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -56,16 +59,14 @@ class Record:
     split: int | None = None
 
     @property
-    def place(self) -> tuple[str, str, int | None]:
-        """Data set, row and split."""
+    def place(self) -> Place:
         return self.dataset, self.row, self.split
 
     @property
     def trained_settings(self) -> tuple[str, ...]:
         """Settings of the recipe with its changes, other than the defaults."""
-        return settings_of(
-            Config().with_values(self.settings, drop_idle=True).with_values(self.changes, drop_idle=True)
-        )
+        recipe = Config().with_values(self.settings, drop_idle=True)
+        return settings_of(recipe.with_values(self.changes, drop_idle=True))
 
     def is_current(self, config: Config) -> bool:
         """True if the cell, trained today from `config`, would be trained the same way."""
@@ -93,7 +94,7 @@ def settings_of(config: Config) -> tuple[str, ...]:
     return tuple(f"{key}={_text(value)}" for key, value in changed.items() if key not in _PER_RUN)
 
 
-def read_records(results: Path, table: str) -> dict[tuple[str, str, int | None], Record]:
+def read_records(results: Path, table: str) -> dict[Place, Record]:
     """Committed cells of a table by data set, row and split."""
     folder = results / table
     if not (folder / CELLS).is_file():
@@ -148,16 +149,11 @@ def _numbered(named: dict[str, Any], name: str, content: Any) -> str:
     raise AssertionError
 
 
-def _cell_line(cell: dict[str, Any], splits: Sequence[int]) -> str:
-    optional = {"changes": cell["changes"], "splits": list(splits)}
-    return toml({key: value for key, value in (cell | optional).items() if value != []})
+def _cell_line(cell: dict[str, Any], splits: list[int]) -> str:
+    return toml({key: value for key, value in (cell | {"splits": splits}).items() if value != []})
 
 
-def _cell_records(
-    cell: Mapping[str, Any],
-    content: Mapping[str, Any],
-    runs: Mapping[tuple[str, str, int | None], list[dict[str, Any]]],
-) -> Iterable[Record]:
+def _cell_records(cell: Mapping[str, Any], content: Mapping[str, Any], runs: Mapping[Place, Runs]) -> Iterator[Record]:
     for split in cell.get("splits", [None]):
         yield Record(
             dataset=cell["dataset"],
@@ -172,8 +168,8 @@ def _cell_records(
         )
 
 
-def _read_runs(path: Path) -> dict[tuple[str, str, int | None], list[dict[str, Any]]]:
-    runs: dict[tuple[str, str, int | None], list[dict[str, Any]]] = {}
+def _read_runs(path: Path) -> dict[Place, Runs]:
+    runs: dict[Place, Runs] = {}
     with path.open(newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):
             run: dict[str, Any] = {key: kind(line[key]) for key, kind in _COLUMNS.items() if line.get(key)}
@@ -191,7 +187,8 @@ def _runs_text(records: Iterable[Record]) -> str:
     lines = []
     for record in records:
         for run in record.runs:
-            scores = {f"{part}.{metric}": value for part, table in run.items() for metric, value in _metrics(table)}
+            parts = {part: table for part, table in run.items() if isinstance(table, Mapping)}
+            scores = {f"{part}.{metric}": value for part, table in parts.items() for metric, value in table.items()}
             line = dict(zip(_PLACE, record.place, strict=True)) | {key: run.get(key) for key in (*_COLUMNS, *_ORIGIN)}
             lines.append(line | scores)
     columns = list(dict.fromkeys(key for line in lines for key in line))
@@ -201,7 +198,3 @@ def _runs_text(records: Iterable[Record]) -> str:
     writer.writeheader()
     writer.writerows(lines)
     return text.getvalue()
-
-
-def _metrics(table: Any) -> Iterable[tuple[str, float]]:
-    return table.items() if isinstance(table, Mapping) else ()

@@ -12,15 +12,16 @@ from typing import Any, cast
 import torch
 
 from magna.config.atomic_files import make_folder
-from magna.config.schema import REPORT_SEEDS, Config
+from magna.config.schema import REPORT_SEEDS
 from magna.errors import ArgumentError, Diverged
 from magna.paper import experiments
 from magna.paper.cell_runs import train_cells
-from magna.paper.cells import CellStore, Job
+from magna.paper.cells import PROGRESS_SECONDS, CellStore, Job
 from magna.paper.experiments import EXPERIMENTS, Cell, cells
 from magna.paper.records import RUNS
 from magna.paper.tables import make_table
 from magna.tasks import NodeClassification, make_task
+from magna.training.progress import seldom
 from magna.training.run_folder import pick_device
 from magna.training.trial_result import TrialResult
 from magna.training.trials import structure, train_trials
@@ -70,7 +71,7 @@ def reproduce(
     if not 1 <= count <= len(REPORT_SEEDS):
         raise ArgumentError("seeds", count, f"1 to {len(REPORT_SEEDS)}")
     store = CellStore(make_folder(out, "out"), None if results is None else Path(results))
-    job = Job.start(store, count, data_dir, torch.device(pick_device(device)), say)
+    job = Job(store, count, data_dir, torch.device(pick_device(device)), say)
     missing = [cell for cell in chosen if len(store.runs(cell)) < count]
     figures = f"{len(chosen)} figure{'s' * (len(chosen) != 1)} of {count} seed{'s' * (count != 1)} each"
     say(f"{name}: {figures}, {len(chosen) - len(missing)} of them done before")
@@ -121,27 +122,21 @@ def _train_groups(missing: Sequence[Cell], job: Job) -> list[str]:
     groups: dict[Hashable, list[Cell]] = {}
     for cell in missing:
         groups.setdefault(structure(cell.config), []).append(cell)
-    task, done, diverged = None, 0, list[str]()
+    done, diverged = 0, list[str]()
+    task: NodeClassification | None = None
+    data = None
     for members in groups.values():
         rows = list(dict.fromkeys(cell.row for cell in members))
         title = f"{rows[0]} and {len(rows) - 1} more" if len(rows) > 1 else rows[0]
         job.say(f"{members[0].dataset}, {title}: training")
-        task = _task(members[0].config, job, task)
+        last, data = data, replace(members[0].config.data, split_seed=0)
+        if task is None or data != last:  # data that differ only in the split are read once
+            task = cast(NodeClassification, make_task(members[0].config, job.data_dir, job.device))
         started = time.perf_counter()
-        diverged += _train(members, task[1], job)
+        diverged += _train(members, task, job)
         done += len(members)
         job.say(f"{done} of {len(missing)}: {members[0].dataset}, {title} ({time.perf_counter() - started:.0f} s)")
     return diverged
-
-
-def _task(
-    config: Config, job: Job, last: tuple[Hashable, NodeClassification] | None
-) -> tuple[Hashable, NodeClassification]:
-    """The data of a config and its task; the last task if its data differ only in the split."""
-    data = replace(config.data, split_seed=0)
-    if last is not None and last[0] == data:
-        return last
-    return data, cast(NodeClassification, make_task(config, job.data_dir, job.device))
 
 
 def _train(members: Sequence[Cell], task: NodeClassification, job: Job) -> list[str]:
@@ -150,7 +145,7 @@ def _train(members: Sequence[Cell], task: NodeClassification, job: Job) -> list[
     Runs are written when they leave their batch, so that a stop loses only the running ones. A cell with a diverged
     seed is not written.
     """
-    say = job.say_seldom()
+    say = seldom(job.say, PROGRESS_SECONDS)
     runs_of = {cell.path: job.store.runs(cell) for cell in members}
     missing = [
         (cell, seed)

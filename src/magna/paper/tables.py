@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 
 from magna.paper import published
 from magna.paper.cells import Records
@@ -14,7 +15,7 @@ from magna.paper.experiments import (
     TABLE_1_RECIPES,
     TABLE_3_RECIPES,
 )
-from magna.paper.published import CITATION_GRAPHS, KNOWLEDGE_GRAPHS, LINK_METRICS, LinkRow
+from magna.paper.published import CITATION_GRAPHS, KNOWLEDGE_GRAPHS, LINK_METRICS, mean_of
 from magna.paper.records import PROTOCOL, Record
 from magna.paper.render import EMPTY, TextTable, difference_text, short, signed, spread_text
 from magna.tasks.metrics import Spread, paired_test, spread
@@ -48,7 +49,7 @@ def table1(read: Read) -> TextTable:
         figures = [spread_text(_accuracy(ours, row, dataset)) for dataset in CITATION_GRAPHS]
         rows.append([f"{row} (ours)", *figures, _origin(records)])
     for theirs in published.PAPER_TABLE_1:
-        rows.append([theirs.model, *(str(theirs.figures[dataset]) for dataset in CITATION_GRAPHS), theirs.source])
+        rows.append([theirs.model, *theirs.figures.values(), theirs.source])
     return TextTable(["accuracy, %", *map(str.capitalize, CITATION_GRAPHS), "source"], rows)
 
 
@@ -58,10 +59,10 @@ def ablations(read: Read) -> TextTable:
     rows = []
     for dataset in CITATION_GRAPHS:
         whole, theirs = _accuracy(base, TUNED, dataset), published.MAGNA_PAPER.figures[dataset]
-        rows.append([dataset.capitalize(), "MAGNA", spread_text(whole), "", str(theirs), ""])
+        rows.append([dataset.capitalize(), "MAGNA", spread_text(whole), "", theirs, ""])
         for row in ABLATED_PARTS:
             part, their_part = _accuracy(ours, row, dataset), published.PAPER_ABLATIONS[row].figures[dataset]
-            paper = [str(their_part), signed(their_part.mean - theirs.mean)]
+            paper = [their_part, signed(mean_of(their_part) - mean_of(theirs))]
             rows.append([dataset.capitalize(), row, spread_text(part), difference_text(part, whole), *paper])
     return TextTable(["data", "model", "accuracy, %", "difference", "paper", "difference"], rows)
 
@@ -95,7 +96,7 @@ def random_splits(read: Read) -> TextTable:
             means, theirs = _by_split(ours, row, dataset), published.PAPER_SPLITS[row].figures[dataset]
             figure = spread_text(spread(list(means.values())) if means else None)
             tests = ["", "", ""] if row == first else _paired(_by_split(ours, first, dataset), means)
-            rows.append([dataset.capitalize(), row, figure, *tests, str(theirs)])
+            rows.append([dataset.capitalize(), row, figure, *tests, theirs])
     header = ["data", "model", "accuracy, %", "MAGNA is better by", "t-test, p", "Wilcoxon, p", "paper"]
     return TextTable(header, rows)
 
@@ -114,7 +115,7 @@ def table3(read: Read) -> TextTable:
                 figures = [_rank(records, metric, part, dispersed=metric in ("mr", "mrr")) for metric in LINK_METRICS]
                 rows.append([name, f"{title} (ours)", *figures, _origin(records)])
         for theirs in (*published.PAPER_TABLE_3, *published.LINKS_ELSEWHERE):
-            figures = [_published(theirs, dataset, metric) for metric in LINK_METRICS]
+            figures = [theirs.figures.get((dataset, metric), EMPTY) for metric in LINK_METRICS]
             if set(figures) != {EMPTY}:
                 rows.append([name, theirs.model, *figures, theirs.source])
     return TextTable(["data", "model", *LINK_METRICS.values(), "source"], rows)
@@ -144,28 +145,19 @@ def links(read: Read) -> TextTable:
         by_graph = {dataset: ours.get((row, dataset), []) for dataset in KNOWLEDGE_GRAPHS}
         records = [record for graph in by_graph.values() for record in graph]
         for title, part in _parts(row, records):
-            figures = [
-                _rank(graph, metric, part, dispersed=metric == "mrr")
-                for graph in by_graph.values()
-                for metric in metrics
-            ]
+            cells = product(by_graph.values(), metrics)
+            figures = [_rank(graph, metric, part, dispersed=metric == "mrr") for graph, metric in cells]
             rows.append([f"{title} (ours)", *figures, _origin(records)])
     for theirs in (published.DISTMULT_PAPER, *published.LINKS_ELSEWHERE, published.MAGNA_LINKS_PAPER):
-        figures = [_published(theirs, dataset, metric) for dataset in KNOWLEDGE_GRAPHS for metric in metrics]
-        rows.append([theirs.model, *figures, theirs.source])
+        places = product(KNOWLEDGE_GRAPHS, metrics)
+        rows.append([theirs.model, *(theirs.figures.get(place, EMPTY) for place in places), theirs.source])
     heads = [f"{name} {LINK_METRICS[metric]}" for name in KNOWLEDGE_GRAPHS.values() for metric in metrics]
     return TextTable(["filtered ranks", *heads, "source"], rows)
 
 
-_TABLES: dict[str, Callable[[Read], TextTable]] = {
-    "training": training,
-    "table1": table1,
-    "ablations": ablations,
-    "switches": switches,
-    "random-splits": random_splits,
-    "table3": table3,
-    "controls": controls,
-    "links": links,
+_TABLES = {
+    table.__name__.replace("_", "-"): table
+    for table in (training, table1, ablations, switches, random_splits, table3, controls, links)
 }
 
 
@@ -195,10 +187,6 @@ def _parts(row: str, records: Sequence[Record]) -> Iterator[tuple[str, str]]:
 
 def _rank(records: Sequence[Record], metric: str, part: str = "test", *, dispersed: bool = True) -> str:
     return short(spread_text(_metric(records, metric, part), 0 if metric == "mr" else 3, dispersed=dispersed))
-
-
-def _published(row: LinkRow, dataset: str, metric: str) -> str:
-    return row.figures.get((dataset, metric), EMPTY)
 
 
 def _recorded_graphs(records: Records) -> list[str]:

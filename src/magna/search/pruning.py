@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from magna.config.tables import TrainOptions
 from magna.search.study import Study
 from magna.tasks.metrics import headline
+from magna.training.progress import seldom
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -45,7 +45,9 @@ class Watch:
     metric: str
     stopped: set[int] = field(default_factory=set)  # places in the batch
     seen: dict[int, dict[int, float]] = field(default_factory=dict)  # run → epoch → score
-    last_said: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.say = seldom(self.say, SAY_SECONDS)
 
     @property
     def every(self) -> int:
@@ -63,8 +65,7 @@ class Watch:
             peers = self.study.values_at(epoch)
             self.stopped |= {place for place, mean in means.items() if not continues(mean, peers)}
         # Patience may have ended every run.
-        if scores and time.monotonic() - self.last_said >= SAY_SECONDS:
-            self.last_said = time.monotonic()
+        if scores:
             self.say(f"epoch {epoch} · {len(running)} running · best {headline({self.metric: max(scores)})}")
         return [run for run in which if run // self.runs_per_trial in self.stopped]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -110,3 +111,16 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def seldom(say: Callable[[str], None], seconds: float) -> Callable[[str], None]:
+    """`say` with at most one line in so many seconds."""
+    last = time.monotonic()
+
+    def say_seldom(line: str) -> None:
+        nonlocal last
+        if time.monotonic() - last > seconds:
+            last = time.monotonic()
+            say(line)
+
+    return say_seldom
