@@ -94,7 +94,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
 
 
 class Toy:
-    dataset, METRIC = "toy", "accuracy"
+    dataset, METRIC, SHARES_BATCH = "toy", "accuracy", True
     schema = {"fingerprint": "first"}  # noqa: RUF012
 
     def notes(self, config: Config) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from magna.cli.options import DataDir, Device, NewGraph, OnDevice, RunPath, Spli
 def _show(result: Result) -> None:
     show_notes(result)
     metrics, title = result["metrics"], f"{result['dataset']}, {result['split']} split"
-    if result["task"] == "node_classification":
+    if "head" not in result:
         typer.echo(f"{title}: accuracy {100 * metrics['accuracy']:.1f} %, loss {metrics['loss']:.4f}")
         return
     from magna.paper.render import TextTable

@@ -10,7 +10,10 @@ import typer
 
 from magna.cli.command import Result, command
 from magna.cli.options import Assignments, DataDir, Device, OnDevice, Recipe, printable
+from magna.config.registry import LINK_TASK, NODE_TASK
 from magna.config.schema import Config, load_recipe
+
+_QUERY = {NODE_TASK: "", LINK_TASK: " --head NAME --relation NAME"}
 
 
 def _show(result: Result) -> None:
@@ -26,14 +29,10 @@ def _show(result: Result) -> None:
         )
     mean, std = result["mean"]["test"], result["std"]["test"]
     if len(runs) > 1 and mean is not None:
-        if "accuracy" in mean:
-            typer.echo(f"mean of {len(runs)} seeds: test {100 * mean['accuracy']:.1f} ± {100 * std['accuracy']:.1f} %")
-        else:
-            typer.echo(f"mean of {len(runs)} seeds: test MRR {mean['mrr']:.3f} ± {std['mrr']:.3f}")
+        typer.echo(f"mean of {len(runs)} seeds: test {headline(mean, std)}")
     typer.echo(f"run folder: {runs[0]['run_dir'] if len(runs) == 1 else Path(runs[0]['run_dir']).parent}")
-    query = "" if result["task"] == "node_classification" else " --head NAME --relation NAME"
     folder = shlex.quote(runs[0]["run_dir"])
-    typer.echo(f"its answers: magna predict {folder}{query}")
+    typer.echo(f"its answers: magna predict {folder}{_QUERY[result['task']]}")
     typer.echo(f"its score again: magna evaluate {folder}")
 
 

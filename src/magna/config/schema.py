@@ -18,7 +18,6 @@ from magna.config.tables import (
     TASKS,
     ExpectedOptions,
     LinkDataOptions,
-    LinkTask,
     NodeDataOptions,
     NodeTask,
     SourceOptions,
@@ -52,7 +51,7 @@ class Config:
     source: SourceOptions = field(default_factory=SourceOptions)
     data: Any = _OF_TASK  # NodeDataOptions or LinkDataOptions
     model: Any = _OF_TASK  # a ModelSettings
-    task: NodeTask | LinkTask = field(default_factory=NodeTask)
+    task: Any = field(default_factory=NodeTask)  # NodeTask or LinkTask
     train: TrainOptions = field(default_factory=TrainOptions)
     search: Mapping[str, Any] = field(default_factory=dict)  # key → a list of values or a `Range` that is tried
     expected: ExpectedOptions = field(default_factory=ExpectedOptions)

@@ -49,12 +49,24 @@ class LinkDataOptions(Options):
     )
 
 
+class TaskOptions(Options):
+    """Base of the settings in `[task]`, with what commands ask of a task before its data is read."""
+
+    name: ClassVar[str]
+    DATA: ClassVar[type[Options]]
+    METRIC: ClassVar[str]  # that models are judged by
+    SHARES_BATCH: ClassVar[bool]  # trials can train in one batch
+
+    @classmethod
+    def title(cls) -> str:
+        return cls.name.replace("_", " ")
+
+
 @dataclass(frozen=True, kw_only=True)
-class NodeTask(Options):
+class NodeTask(TaskOptions):
     """Node classification: weight and form of the consistency loss (GRAND)."""
 
-    name: ClassVar[str] = NODE_TASK
-    DATA: ClassVar[type[Options]] = NodeDataOptions
+    name, DATA, METRIC, SHARES_BATCH = NODE_TASK, NodeDataOptions, "accuracy", True
 
     consistency: float = option(
         0.0, "Weight of the distance between stochastic passes (GRAND); 0: one pass.", low=0, per_trial=True
@@ -87,11 +99,10 @@ class NodeTask(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkTask(Options):
+class LinkTask(TaskOptions):
     """Link prediction: batches of queries (head, relation) and their loss."""
 
-    name: ClassVar[str] = LINK_TASK
-    DATA: ClassVar[type[Options]] = LinkDataOptions
+    name, DATA, METRIC, SHARES_BATCH = LINK_TASK, LinkDataOptions, "mrr", False
 
     batch_size: int = option(
         1024, "Queries a step; with mask_answers at most a tenth of all queries.", low=1, high=HUGE
@@ -114,7 +125,7 @@ class LinkTask(Options):
     skip_n3: float = option(0.0, "n3 of the shallow embeddings.", low=0, model_needs=_SKIP)
 
 
-TASKS: dict[str, type[NodeTask | LinkTask]] = {NODE_TASK: NodeTask, LINK_TASK: LinkTask}
+TASKS: dict[str, type[TaskOptions]] = {kind.name: kind for kind in (NodeTask, LinkTask)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,7 +65,7 @@ def reproduce(
     """
     chosen = _cells(name, quick, datasets, rows)
     experiment = EXPERIMENTS[name]
-    if run_dir is not None and all(cell.config.task.name == "node_classification" for cell in chosen):
+    if run_dir is not None and all(cell.config.task.SHARES_BATCH for cell in chosen):
         raise ArgumentError("run_dir", str(run_dir), f"with table3 alone, as {name} keeps no run")
     count = seeds if seeds is not None else QUICK_SEEDS if quick else experiment.seeds
     if not 1 <= count <= len(REPORT_SEEDS):
@@ -75,8 +75,8 @@ def reproduce(
     missing = [cell for cell in chosen if len(store.runs(cell)) < count]
     figures = f"{len(chosen)} figure{'s' * (len(chosen) != 1)} of {count} seed{'s' * (count != 1)} each"
     say(f"{name}: {figures}, {len(chosen) - len(missing)} of them done before")
-    diverged = _train_groups([cell for cell in missing if cell.config.task.name == "node_classification"], job)
-    links = [cell for cell in missing if cell.config.task.name == "link_prediction"]
+    diverged = _train_groups([cell for cell in missing if cell.config.task.SHARES_BATCH], job)
+    links = [cell for cell in missing if not cell.config.task.SHARES_BATCH]
     diverged += train_cells(links, job, Path(run_dir or ("runs/reproduce-quick" if quick else "runs/reproduce")))
     every = {cell.path: cell for cell in _cells(name, quick, (*experiment.datasets, *experiment.also))}
     expected = {path: cell.config for path, cell in every.items()}

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from magna.config.atomic_files import write_whole
 from magna.config.schema import Config
 from magna.config.spaces import split_key
-from magna.config.tables import ExpectedOptions, SourceOptions
+from magna.config.tables import TASKS, ExpectedOptions, SourceOptions
 from magna.search.study import Refusal, Study, refusal_of
+from magna.tasks.metrics import METRIC_FORMS
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -59,7 +60,7 @@ def best_recipe(config: Config, result: Mapping[str, Any]) -> Config:
     """The recipe with the settings that the search chose, and an account of the choice."""
     best, states = result["best"], result["states"]
     untrained = " and ".join(f"{states[kind]} that {text}" for kind, text in _REFUSALS.items() if states[kind])
-    metric = "MRR" if config.task.name == "link_prediction" else "accuracy"
+    metric = METRIC_FORMS[config.task.METRIC].words
     account = (
         f"magna sweep {config.recipe}, {datetime.date.today().isoformat()}, on {result['device']}: "
         f"{states['complete'] + states['pruned']} trials ({states['pruned']} stopped early"
@@ -118,11 +119,11 @@ def show_search(result: Mapping[str, Any], console: Console) -> None:
     for row in top:
         table.add_column(str(row["number"]), justify="right")
     table.add_column("weight", justify="right")
-    metric, scale, digits = ("MRR", 1, 3) if result["task"] == "link_prediction" else ("%", 100, 1)
+    form = METRIC_FORMS[TASKS[result["task"]].METRIC]
     for name, key in (("valid", "value"), ("valid, further seeds", "confirmed")):
         if any(row[key] is not None for row in top):
-            cells = ("" if row[key] is None else f"{scale * row[key]:.{digits}f}" for row in top)
-            table.add_row(f"{name}, {metric}", *cells, "")
+            cells = ("" if row[key] is None else form.number(row[key]) for row in top)
+            table.add_row(f"{name}, {form.unit}", *cells, "")
     for key in top[0]["params"]:
         weight = result["importances"].get(key)
         name, *tied = split_key(key)

@@ -22,7 +22,7 @@ from magna.search.pruning import Watch, note_on_validation
 from magna.search.report import FILES, judge, name_seeds, recipe_of, trial_rows, write_files
 from magna.search.runs import fault_of, train_runs, with_seeds
 from magna.search.study import GRACE_SECONDS, Sampler, Study, file_url, safe
-from magna.tasks import LinkPrediction, Task, make_task
+from magna.tasks import Task, make_task
 from magna.tasks.metrics import headline
 from magna.training.run_folder import pick_device
 from magna.training.trial_result import TrialResult
@@ -120,8 +120,8 @@ def sweep(
     say(f"{task.dataset} on {where.type}: {len(study.finished())} of {plan.trials} trials are done · {safe(url)}")
     if plan.prune and (note := note_on_validation(config.train)):
         say(f"note: {note}")
-    # Trials of link prediction share no batch: the next one may learn from the last.
-    batch = 1 if isinstance(task, LinkPrediction) else plan.batch or BATCH[plan.sampler][where.type]
+    # Where trials share no batch, the next one may learn from the last.
+    batch = plan.batch or BATCH[plan.sampler][where.type] if config.task.SHARES_BATCH else 1
     search = _Search(config, plan, task, study, batch, say)
     _run_trials(search)
     _confirm(search)
@@ -164,8 +164,8 @@ def without(config: Config, fixed: Collection[str]) -> Config:
 def _check(config: Config, plan: Plan) -> None:
     if not config.search:
         raise ArgumentError("recipe", config.recipe, "a recipe with a [search] table; this one has nothing to search")
-    if config.task.name == "link_prediction" and plan.batch not in (None, 1):
-        raise ArgumentError("batch", plan.batch, "1 for link prediction, whose trials train in turn")
+    if not config.task.SHARES_BATCH and plan.batch not in (None, 1):
+        raise ArgumentError("batch", plan.batch, f"1 for {config.task.title()}, whose trials train in turn")
 
 
 def _folder(config: Config, out: str | Path, storage: str | None) -> Path:

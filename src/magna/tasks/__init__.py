@@ -11,12 +11,11 @@ from magna.config.schema import Config
 from magna.config.tables import NodeDataOptions
 from magna.data import load_knowledge_graph, load_node_data
 from magna.ops.backend.registry import why_not
+from magna.tasks.base import Task
 from magna.tasks.links import LinkPrediction
 from magna.tasks.nodes import NodeClassification
 
 __all__ = ["LinkPrediction", "NodeClassification", "Task", "make_task"]
-
-Task = NodeClassification | LinkPrediction
 
 
 def make_task(

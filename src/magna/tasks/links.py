@@ -41,7 +41,7 @@ class LinkPrediction:
     ['hits@1', 'hits@10', 'hits@3', 'mr', 'mrr', 'mrr_optimistic', 'mrr_pessimistic']
     """
 
-    METRIC = "mrr"
+    METRIC, SHARES_BATCH = LinkTask.METRIC, LinkTask.SHARES_BATCH
 
     def __init__(
         self,
@@ -79,7 +79,6 @@ class LinkPrediction:
 
     def notes(self, config: Config) -> tuple[str, ...]:
         """Notes on the data, and on a batch size that it does not allow."""
-        assert isinstance(config.task, LinkTask)
         queries, wanted = len(self.graph.queries), config.task.batch_size
         size = batch_size(self.graph, config.task, config.model)
         if size == min(wanted, queries):

@@ -29,13 +29,30 @@ def correct(scores: Tensor, target: Tensor) -> Tensor:
     return (scores.argmax(-1) == target) & ~scores.isnan().any(-1)
 
 
-def headline(metrics: Mapping[str, float]) -> str:
-    """The metric that a task is judged by.
+class MetricForm(NamedTuple):
+    """A metric in sentences and tables."""
 
-    >>> headline({"accuracy": 0.815, "loss": 0.7}), headline({"mr": 12.0, "mrr": 0.3456})
-    ('81.5 %', 'MRR 0.346')
+    words: str
+    unit: str
+    scale: int
+    digits: int
+
+    def number(self, value: float) -> str:
+        return f"{self.scale * value:.{self.digits}f}"
+
+
+METRIC_FORMS = {"accuracy": MetricForm("accuracy", "%", 100, 1), "mrr": MetricForm("MRR", "MRR", 1, 3)}
+
+
+def headline(metrics: Mapping[str, float], std: Mapping[str, float] | None = None) -> str:
+    """The metric that a task is judged by, with its deviation.
+
+    >>> headline({"accuracy": 0.815, "loss": 0.7}, {"accuracy": 0.01}), headline({"mr": 12.0, "mrr": 0.3456})
+    ('81.5 ± 1.0 %', 'MRR 0.346')
     """
-    return f"{100 * metrics['accuracy']:.1f} %" if "accuracy" in metrics else f"MRR {metrics['mrr']:.3f}"
+    name, form = next((name, form) for name, form in METRIC_FORMS.items() if name in metrics)
+    number = " ± ".join(form.number(each[name]) for each in (metrics, std) if each is not None)
+    return f"{number} %" if form.unit == "%" else f"{form.unit} {number}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from magna.config.layers import AttentionOptions
 from magna.config.registry import ModelSettings
 from magna.config.schema import Config
-from magna.config.tables import NodeDataOptions, NodeTask
+from magna.config.tables import NodeTask
 from magna.data import NodeData, prepare, with_random_split
 from magna.errors import ArgumentError, DataError
 from magna.nn.ensemble import make_model
@@ -33,11 +33,10 @@ class NodeClassification:
     ['accuracy', 'loss']
     """
 
-    METRIC = "accuracy"
+    METRIC, SHARES_BATCH = NodeTask.METRIC, NodeTask.SHARES_BATCH
 
     def __init__(self, data: NodeData, config: Config, device: torch.device):
         _check(data)
-        assert isinstance(config.data, NodeDataOptions) and isinstance(config.task, NodeTask)
         self.data_config = config.data
         self._fingerprints = {
             "fingerprint": data.fingerprint(),
@@ -138,6 +137,10 @@ class NodeClassification:
         """Accuracy and loss on `train`, `valid` or `test`."""
         model.eval()
         return {name: float(value) for name, value in self.measure(model, self.nodes(split)).items()}
+
+    def report(self, model: nn.Module, split: str) -> dict[str, Any]:
+        """The metrics on a split, for a finished run."""
+        return {"metrics": self.evaluate(model, split)}
 
     def nodes(self, split: str, seed: int | None = None) -> Tensor:
         """Nodes of `train`, `valid` or `test`; with a seed, of that random split of the same graph."""

@@ -103,7 +103,7 @@ class Training:
     def __init__(self, config: Config, task: Task, network: Saved) -> None:
         self.config, self.task, self.network, self.device = config, task, network, task.device
         self.members: list[Any] = members_of(network)
-        self.objective: Any = task.objective(config.task, network)  # type: ignore[arg-type]
+        self.objective = task.objective(config.task, network)
         groups = parameter_groups(network)
         # Each group is clipped alone, as it has its own loss.
         self.schedule = Schedule([_with_rate(config.train, group["shallow"]) for group in groups], self.device)

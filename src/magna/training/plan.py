@@ -16,7 +16,8 @@ from torch import Tensor
 from magna.config.schema import Config, make_config
 from magna.graph.torch_internals import FakeTensorMode
 from magna.ops.cpu.memory_pool import machine_memory
-from magna.tasks import NodeClassification, Task, make_task
+from magna.tasks import Task, make_task
+from magna.tasks.base import Objective, can_share_batch
 from magna.training.capture import matmul_precision, own_stream, step_precision
 from magna.training.loop import fit
 from magna.training.memory_ledger import MemoryLedger
@@ -84,7 +85,7 @@ def plan(
     where = pick_device(device)
     task = make_task(config, data_dir, where)
     memory = forecast(task, config, where)
-    share = isinstance(task, NodeClassification) and shares_batch(seeds, where, together)
+    share = can_share_batch(task) and shares_batch(seeds, where, together)
     pace = Pace()
     if measure and memory.fits:
         say(f"peak memory {memory.peak / 1e9:.2f} GB (forecast); timing a few steps, which --no-measure leaves out")
@@ -143,9 +144,8 @@ def _pace_in_turn(config: Config, task: Task, seeds: int) -> Pace:
     return Pace(steps.counted, steps.typical, evaluations.typical if evaluations.counted else None, seeds)
 
 
-def _pace_together(config: Config, task: Task, seeds: int) -> Pace:
+def _pace_together(config: Config, task: Any, seeds: int) -> Pace:
     """Of seeds that share a batch, in as many batches as memory asks for; from one validation to the next."""
-    assert isinstance(task, NodeClassification)
     rounds, sizes, every = _Laps(task.device), [], min(config.train.eval_every, config.train.epochs)
 
     def on_report(number: int, running: list[int], _best: list[float]) -> Collection[int]:
@@ -194,7 +194,7 @@ def forecast(task: Task, config: Config, device: torch.device) -> StepMemory:
     return StepMemory(parameters, sum(ledger.saved.values()), round(peak), total)
 
 
-def _objective(task: Any, config: Config) -> Any:
+def _objective(task: Task, config: Config) -> Objective:
     with torch.device("meta"):  # takes no memory, draws no number
         model: Any = task.make_model(config.model)
     return task.objective(config.task, model)

@@ -11,7 +11,7 @@ import torch
 
 from magna.config.schema import Config
 from magna.errors import Diverged
-from magna.tasks import LinkPrediction
+from magna.tasks import Task
 from magna.training.capture import matmul_precision, own_stream
 from magna.training.loop import Epoch, fit
 from magna.training.trial_result import OnReport, OnResults, TrialResult
@@ -24,7 +24,7 @@ class _Stopped(Exception):
 
 def train_in_turn(
     configs: Sequence[Config],
-    task: LinkPrediction,
+    task: Task,
     *,
     report_every: int = 25,
     on_report: OnReport | None = None,
@@ -60,9 +60,7 @@ def train_in_turn(
     return results
 
 
-def _train(
-    index: int, config: Config, task: LinkPrediction, report_every: int, on_report: OnReport | None
-) -> TrialResult:
+def _train(index: int, config: Config, task: Task, report_every: int, on_report: OnReport | None) -> TrialResult:
     epochs: list[Epoch] = []
 
     def on_epoch(epoch: Epoch) -> None:

@@ -14,7 +14,8 @@ import torch
 from magna.config.schema import Config, make_config
 from magna.data import from_anywhere
 from magna.errors import ArgumentError, DataError, Diverged
-from magna.tasks import NodeClassification, Task, make_task
+from magna.tasks import Task, make_task
+from magna.tasks.base import BatchTask, can_share_batch
 from magna.training.capture import matmul_precision, own_stream
 from magna.training.loop import Epoch, Progress, fit
 from magna.training.run_folder import RunFolder, pick_device
@@ -76,8 +77,8 @@ def train(
     run_dir = Path(run_dir) if run_dir is not None else default_folder(config or make_config(), resume)
     opened = _opened(run_dir, seeds, resume)
     config = _settings(config, opened, run_dir)
-    if together and config.task.name == "link_prediction":
-        raise ArgumentError("together", together, "False for link prediction, whose seeds train in turn")
+    if together and not config.task.SHARES_BATCH:
+        raise ArgumentError("together", together, f"False for {config.task.title()}, whose seeds train in turn")
     if tensorboard:
         Board(run_dir)  # refuses a missing package before the data is read
     where = pick_device(device)
@@ -88,7 +89,7 @@ def train(
             job.run.check_schema(task.schema)
     on_start(config, task, where)
     session = _Session(jobs, task, test, tensorboard, on_epoch)
-    if shares_batch(seeds, where, together) and isinstance(task, NodeClassification):
+    if can_share_batch(task) and shares_batch(seeds, where, together):
         session.train_together(task)
     session.train_in_turn()
     return session.result()
@@ -190,7 +191,7 @@ class _Session:
             progress = fit(job.config, self.task, network, on_epoch, job.run)
             return self._finish(job, network, progress)
 
-    def train_together(self, task: NodeClassification) -> None:
+    def train_together(self, task: BatchTask) -> None:
         """Train the seeds that have not begun in one batch; each leaves what a run alone leaves."""
         new = {index: job for index, job in enumerate(self.jobs) if job.is_new}
         if not new:
@@ -215,7 +216,7 @@ class _Session:
                 with matmul_precision(job.config.train.precision):
                     self.ended[index] = self._finish(job, network, progress, together=len(new))
 
-    def _train_batch(self, task: NodeClassification, jobs: Sequence[_Job]) -> list[TrialResult]:
+    def _train_batch(self, task: BatchTask, jobs: Sequence[_Job]) -> list[TrialResult]:
         def on_report(number: int, running: list[int], best: list[float]) -> Collection[int]:
             if running:
                 label, of = f"{len(jobs)} seeds together", jobs[0].config.train.epochs

@@ -14,7 +14,7 @@ from torch.func import functional_call, stack_module_state
 from magna.config.schema import Config
 from magna.config.tables import NodeTask
 from magna.nn.ensemble import averaged, members_of
-from magna.tasks import NodeClassification
+from magna.tasks.base import BatchTask
 from magna.tasks.nodes import scored
 from magna.training.capture import batch_size_for, captured, step_precision
 from magna.training.schedule import BestEpochs, Schedule
@@ -32,7 +32,7 @@ class Batch:
     An ensemble is as many of them as it has members, under one number.
     """
 
-    def __init__(self, configs: list[Config], numbers: list[int], task: NodeClassification) -> None:
+    def __init__(self, configs: list[Config], numbers: list[int], task: BatchTask) -> None:
         self.task, self.device = task, task.device
         self.since, self.seconds = time.perf_counter(), 0.0  # of a trial, up to `since`
         models: list[nn.Module] = []
@@ -103,9 +103,8 @@ class Batch:
 
         def loss(row: Tensor, buffers: dict[str, Tensor], settings: dict[str, Tensor], nodes: Tensor) -> Tensor:
             common = self.configs[0].task
-            assert isinstance(common, NodeTask)
             if common.consistency > 0:
-                common = SimpleNamespace(**vars(common) | settings)  # type: ignore[assignment]
+                common = SimpleNamespace(**vars(common) | settings)
             return self.task.loss(self._scorer(row, buffers), nodes, self.state["epoch"], common)
 
         with step_precision(self.train_config.precision, self.device):

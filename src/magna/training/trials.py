@@ -17,9 +17,8 @@ import torch
 
 from magna.config.options import Options
 from magna.config.schema import Config
-from magna.config.tables import LinkTask, NodeTask
 from magna.ops.cpu.memory_pool import machine_memory
-from magna.tasks import NodeClassification
+from magna.tasks.base import BatchTask
 from magna.training.capture import batch_size_for, matmul_precision, own_stream
 from magna.training.trial_batch import FILLER, Batch
 from magna.training.trial_result import OnReport, OnResults, TrialResult
@@ -39,13 +38,13 @@ def structure(config: Config) -> Hashable:
     # With free weights K is the length of a parameter.
     fixed = ("K",) if getattr(config.model, "hop_weights", None) == "theta" else ()
     # No consistency is another loss than a small one: it needs one pass.
-    compared = isinstance(config.task, NodeTask) and config.task.consistency > 0
+    compared = getattr(config.task, "consistency", 0) > 0
     return compared, *(_shared(part, fixed) for part in (config.data, config.model, config.task, config.train))
 
 
 def train_trials(
     configs: Sequence[Config],
-    task: NodeClassification,
+    task: BatchTask,
     *,
     read_test: bool = False,
     keep_weights: bool = False,
@@ -122,7 +121,7 @@ def shortage(error: torch.OutOfMemoryError) -> str:
 def _train_part(
     configs: Sequence[Config],
     part: list[int],
-    task: NodeClassification,
+    task: BatchTask,
     read_test: bool,
     keep_weights: bool,
     report_every: int,
@@ -137,7 +136,7 @@ def _train_part(
         batch.run(report_every, on_report, on_results, read_test, keep_weights)
 
 
-def _check_data(config: Config, task: NodeClassification) -> None:
+def _check_data(config: Config, task: BatchTask) -> None:
     """Refuse a config of other data than the task's: it would train on the task's all the same."""
     own = task.data_config
     if config.data not in (own, replace(own, split="random", split_seed=config.data.split_seed)):
@@ -150,7 +149,7 @@ def _shared(options: Options, fixed: Collection[str]) -> Hashable:
     return type(options), *((name, getattr(options, name)) for name in options.options() if name not in free)
 
 
-def _batch_size(config: Config, task: NodeClassification) -> int:
+def _batch_size(config: Config, task: BatchTask) -> int:
     """How many trials fit: their states, activations and moments into two thirds of the memory that is free.
 
     Those that are no faster side by side stay alone.
@@ -169,9 +168,8 @@ def _state_width(model: Any) -> int:
     return width
 
 
-def _bytes_per_trial(model: Any, settings: NodeTask | LinkTask, task: NodeClassification) -> int:
+def _bytes_per_trial(model: Any, settings: Any, task: BatchTask) -> int:
     """A generous estimate of what one trial keeps between forward and backward, and of its weights."""
-    assert isinstance(settings, NodeTask)
     width, layers = model.hidden_channels, model.num_layers
     states = _state_width(model)
     ffn = 3 * getattr(model, "ffn_multiplier", 4) if getattr(model, "feed_forward", True) else 0

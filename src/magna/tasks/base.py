@@ -1,0 +1,95 @@
+"""A task as training, search and predictions see it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeGuard
+
+from torch import Tensor, device
+
+from magna.config.registry import ModelSettings
+from magna.config.schema import Config
+
+
+class Objective(Protocol):
+    """The loss of a model, batch by batch."""
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of an epoch."""
+
+    def batches(self, epoch: int = 0, seed: int = 0) -> tuple[Tensor, ...]:
+        """The batches of an epoch."""
+
+    def loss(self, model: Any, batch: Tensor, epoch: int | Tensor = 0) -> Tensor:
+        """The loss of a batch."""
+
+
+class Task(Protocol):
+    """Data on a device, with what is predicted on it, the loss of a model, and its metrics."""
+
+    METRIC: str  # that models are judged by
+    SHARES_BATCH: bool  # trials can train in one batch: it is a `BatchTask`
+    dataset: str
+    device: device
+    num_nodes: int
+    num_edges: int
+
+    @property
+    def size(self) -> str:
+        """Size of the data in words."""
+
+    @property
+    def data_bytes(self) -> int:
+        """Size of the data on the device."""
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """Names in the data and fingerprints of it, for the run folder."""
+
+    def notes(self, config: Config) -> tuple[str, ...]:
+        """Notes on the data and on settings, for the user."""
+
+    def make_model(self, settings: ModelSettings) -> Any:
+        """A fresh model of the right size for the data."""
+
+    def objective(self, settings: Any, model: Any) -> Objective:
+        """The training of a model; settings that it cannot serve are refused."""
+
+    def evaluate(self, model: Any, split: str) -> dict[str, float]:
+        """Metrics on a split."""
+
+    def report(self, model: Any, split: str) -> dict[str, Any]:
+        """The metrics on a split and their parts, for a finished run."""
+
+    def score(self, metrics: dict[str, float]) -> tuple[float, float]:
+        """The values that selection compares, larger is better."""
+
+    def calibrate(self, model: Any) -> dict[str, float]:
+        """Values that are fitted on validation after training."""
+
+
+class BatchTask(Task, Protocol):
+    """A task whose trials can train in one batch, under `torch.vmap`."""
+
+    data_config: Any
+    in_channels: int
+
+    def nodes(self, split: str, seed: int | None = None) -> Tensor:
+        """The nodes of a split; with a seed, of that random split."""
+
+    def labels(self, nodes: Tensor) -> Tensor:
+        """The classes of some nodes."""
+
+    def scores(self, model: Any) -> Tensor:
+        """The scores of the classes for all nodes."""
+
+    def measure(self, model: Any, nodes: Tensor) -> dict[str, Tensor]:
+        """Metrics on some nodes."""
+
+    def loss(self, model: Any, nodes: Tensor, epoch: int | Tensor = 0, settings: Any = None) -> Tensor:
+        """The loss of some training nodes."""
+
+
+def can_share_batch(task: Task) -> TypeGuard[BatchTask]:
+    """True for a task whose trials can train in one batch."""
+    return task.SHARES_BATCH
