@@ -10,7 +10,6 @@ from magna.config.schema import Config, load_recipe, recipe_names
 from magna.config.tables import NodeTask
 from magna.config.toml import Range
 from magna.nn.ensemble import make_model
-from magna.paper.experiments import same_training
 
 # Features and classes.
 SIZES = {"digits": (64, 10), "cora": (1433, 7), "citeseer": (3703, 6), "pubmed": (500, 3), "ogbn-arxiv": (128, 40)}
@@ -42,13 +41,6 @@ def test_every_corner_of_the_space_is_a_model(name: str) -> None:
             for key, space in config.search.items()
         }
         _model(config.with_settings(corner, drop_idle=True))
-
-
-@pytest.mark.parametrize("name", ["cora", "citeseer", "pubmed"])
-def test_an_ensemble_is_the_tuned_recipe_several_times(name: str) -> None:
-    ensemble = load_recipe(f"{name}-ensemble")
-    assert ensemble.model.members > 1
-    assert same_training(ensemble.with_values(["model.members=1"]), load_recipe(name))
 
 
 @pytest.mark.parametrize(("name", "millions"), [("cora", 16.97), ("citeseer", 25.19), ("pubmed", 16.01)])

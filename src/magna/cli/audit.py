@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from magna.cli.options import plain_console
 from magna.config.path_kind import SPLITS
+from magna.config.registry import LINK_TASK
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +20,7 @@ def show_audit(report: dict[str, Any], console: Console | None = None) -> None:
     """Print an audit of a graph or of a knowledge graph."""
     from rich.table import Table
 
-    triples = report.get("task") == "link_prediction"
+    triples = report.get("task") == LINK_TASK
     console = console or plain_console()
     console.print(report["dataset"], style="bold")
     facts = Table.grid(padding=(0, 2))

@@ -12,6 +12,7 @@ from magna.cli.audit import show_audit
 from magna.cli.command import Result, app, command
 from magna.cli.options import Assignments, DataDir
 from magna.config.path_kind import kind_of
+from magna.config.registry import LINK_TASK
 from magna.config.schema import Config
 from magna.config.spaces import split_key
 from magna.config.tables import NodeDataOptions
@@ -79,7 +80,7 @@ def data_audit(
     if name not in DATASETS and not Path(name).exists():
         raise ArgumentError("data", name, list(DATASETS), "the path of your own data")
     # A public name comes before a folder of that name, as in a recipe.
-    triples = DATASETS[name].task == "link_prediction" if name in DATASETS else kind_of(name) == "triples"
+    triples = DATASETS[name].task == LINK_TASK if name in DATASETS else kind_of(name) == "triples"
     if triples:
         if assignments:
             raise ArgumentError("--set", assignments[0], f"nothing, because {name} is a knowledge graph")

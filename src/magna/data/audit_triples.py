@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from magna.config.registry import LINK_TASK
 from magna.data.audit import SPLIT_PAIRS
 from magna.data.knowledge_graph import Answers, KnowledgeGraph
 from magna.data.triples import SPLITS, Triples, codes
@@ -38,7 +39,7 @@ def audit_triples(graph: KnowledgeGraph) -> dict[str, Any]:
     inverses = [(one, other) for one, other in mirrored if one != other]
     report: dict[str, Any] = {
         "dataset": triples.name,
-        "task": "link_prediction",
+        "task": LINK_TASK,
         "notes": list(triples.notes),
         "size": {
             "entities": triples.num_entities,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from magna.config.path_kind import kind_of
+from magna.config.registry import LINK_TASK, NODE_TASK
 from magna.config.tables import LinkDataOptions, NodeDataOptions
 from magna.data.knowledge_graph import KnowledgeGraph
 from magna.data.node_data import NodeData, Schema
@@ -75,12 +76,12 @@ def load_knowledge_graph(name_or_folder: str | Path, data_dir: DataDir = None) -
     16
     """
     name = str(name_or_folder)
-    if name in _names("link_prediction"):
+    if name in _names(LINK_TASK):
         loaded = DATASETS[name].load(data_dir, NodeDataOptions(name=name))
         assert isinstance(loaded, Triples)
         return KnowledgeGraph.from_triples(loaded)
     if not Path(name).is_dir():
-        _refuse(name, "link_prediction", "a folder with train, valid and test as TSV")
+        _refuse(name, LINK_TASK, "a folder with train, valid and test as TSV")
     return KnowledgeGraph.from_triples(load_triples(name, data_dir))
 
 
@@ -114,9 +115,9 @@ def _read(config: NodeDataOptions, data_dir: DataDir) -> NodeData:
     features = dataset.features if dataset else ("published",)
     if config.features not in features:
         raise ArgumentError("data.features", config.features, f"{', '.join(features)} for {name}")
-    if dataset is None or dataset.task != "node_classification":
+    if dataset is None or dataset.task != NODE_TASK:
         if not Path(name).exists():
-            _refuse(name, "node_classification", "the path of a folder with nodes.csv and edges.csv, or of a .pt file")
+            _refuse(name, NODE_TASK, "the path of a folder with nodes.csv and edges.csv, or of a .pt file")
         graph = load_user_graph(name)
         return graph.with_both_directions() if config.undirected else graph
     if not (config.undirected or dataset.directed):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from magna.config.registry import LINK_TASK, NODE_TASK
 from magna.config.tables import NodeDataOptions
 from magna.data import arxiv, planetoid, triples
 from magna.data.digits import load_digits
@@ -26,7 +27,7 @@ class Dataset:
     """A data set by name; `load` reads it from a data folder, as the settings of the data say."""
 
     name: str
-    task: Literal["node_classification", "link_prediction"]
+    task: str
     size: str
     source: str
     licence: str
@@ -47,18 +48,18 @@ class Dataset:
 
 def _planetoid(name: str, size: str) -> Dataset:
     files = tuple(file for path, file in planetoid.FILES.items() if path.startswith(f"{name}/"))
-    return Dataset(name, "node_classification", size, *_PLANETOID, lambda at, _: load_planetoid(name, at), files)
+    return Dataset(name, NODE_TASK, size, *_PLANETOID, lambda at, _: load_planetoid(name, at), files)
 
 
 def _conve(name: str, size: str, licence: str) -> Dataset:
     files = tuple(file for path, file in triples.FILES.items() if path.startswith(f"{name}/"))
-    return Dataset(name, "link_prediction", size, _CONVE, licence, lambda at, _: load_triples(name, at), files)
+    return Dataset(name, LINK_TASK, size, _CONVE, licence, lambda at, _: load_triples(name, at), files)
 
 
 _ROWS = (
     Dataset(
         "digits",
-        "node_classification",
+        NODE_TASK,
         "1,797 nodes, 64 features, 10 classes",
         "embedded: scikit-learn's digits as a k-NN graph",
         "BSD-3-Clause (scikit-learn), CC BY 4.0 (UCI)",
@@ -69,7 +70,7 @@ _ROWS = (
     _planetoid("pubmed", "19,717 nodes, 44,324 edges, 500 features, 3 classes"),
     Dataset(
         "ogbn-arxiv",
-        "node_classification",
+        NODE_TASK,
         "169,343 nodes, 1,166,243 arcs, 40 classes; stand-in features (OGB's own need its files, ogbn_arxiv/)",
         "github.com/DEEP-PolyU/NetBenchmark, github.com/mims-harvard/GNNGuard, github.com/XiaoxinHe/TAPE",
         "ODC-BY",
@@ -80,7 +81,7 @@ _ROWS = (
     ),
     Dataset(
         "families",
-        "link_prediction",
+        LINK_TASK,
         "1,560 entities, 16 relations, 26,702 triples",
         "embedded: generated relatives, whose kinship follows from births and marriages",
         "MIT",
