@@ -18,7 +18,6 @@ from tests.support.measuring import peak_bytes
 
 CHANNELS, RELATION_CHANNELS, ENTITIES, BATCH = 12, 5, 7, 4
 NAMES = decoder_names()
-GUESSING = [name for name in NAMES if find_decoder(name).GUESSES]
 
 
 def _decoder(name: str, relation_channels: int = RELATION_CHANNELS, **options: Any) -> Decoder:
@@ -100,17 +99,10 @@ def test_scores_are_the_formula(name: str, relation_channels: int) -> None:
     scores = _scores(decoder, head, relation, states)
     expected = [_formula(decoder, h, r, t) for h, r in zip(head, relation, strict=True) for t in states]
     torch.testing.assert_close(scores, torch.stack(expected).view(BATCH, ENTITIES))
-
-
-@pytest.mark.parametrize("relation_channels", [RELATION_CHANNELS, CHANNELS])
-@pytest.mark.parametrize("name", GUESSING)
-def test_all_relations_of_a_pair_have_the_scores_of_the_formula(name: str, relation_channels: int) -> None:
-    decoder = _decoder(name, relation_channels).eval()
-    head, relations, states = _inputs(relation_channels)
-    tail = states[:BATCH]
-    scores = decoder.relation_scores(head, tail, decoder.relation(relations))
-    expected = [_formula(decoder, h, r, t) for h, t in zip(head, tail, strict=True) for r in relations]
-    torch.testing.assert_close(scores, torch.stack(expected).view(BATCH, len(relations)))
+    if decoder.GUESSES:
+        scores = decoder.relation_scores(head, states[:BATCH], decoder.relation(relation))
+        expected = [_formula(decoder, h, r, t) for h, t in zip(head, states[:BATCH], strict=True) for r in relation]
+        torch.testing.assert_close(scores, torch.stack(expected).view(BATCH, BATCH))
 
 
 @pytest.mark.parametrize("block", [1, 2 * BATCH * CHANNELS, 2**24])
@@ -158,15 +150,6 @@ def test_dropout_falls_on_head_and_relation_in_training(name: str) -> None:
     assert not torch.equal(decoder.query(head, relation), decoder.query(head, relation))
     decoder.eval()
     assert torch.equal(decoder.query(head, relation), decoder.query(head, relation))
-
-
-def test_complex_distinguishes_a_triple_from_its_mirror_image_and_distmult_does_not() -> None:
-    head, relation, states = _inputs()
-    for name, differs in (("complex", True), ("distmult", False)):
-        decoder = _decoder(name).eval()
-        forward = _scores(decoder, head[:1], relation[:1], states[:1])
-        backward = _scores(decoder, states[:1], relation[:1], head[:1])
-        assert torch.allclose(forward, backward) != differs
 
 
 def test_the_magnitude_of_complex_numbers_is_their_modulus() -> None:

@@ -22,6 +22,7 @@ from tests.support.running import SUMMARY
 SMALL = {
     "magna": model_settings(hidden_channels=8, heads=2, K=2),
     "gat": model_settings(name="gat", hidden_channels=8, heads=2, out_heads=2),
+    "appnp": model_settings(name="appnp", hidden_channels=8, K=3),
     "diff-gcn": model_settings(name="diff-gcn", hidden_channels=8, top_k=3),
 }
 

@@ -40,12 +40,10 @@ class Decoder(nn.Module):
 
     Args:
         channels: width of the states.
-        relation_channels: width of a relation's row.
+        relation_channels: width of a relation's row, whose standard deviation at the start is `relation_std`.
         num_entities: number of candidates.
-        relation_std: standard deviation of a relation's row at the start.
-        dropout: dropout on the state of the head and on the relation.
+        dropout: on the state of the head and on the relation.
         entity_bias: learn a number for each candidate that is added to its scores.
-        init: starting values, "glorot" or "official".
 
     Shapes: head [B, channels], relation [B, C_r] → query [B, channels], with relation_channels of TuckER and channels
     of the others for C_r.
@@ -69,8 +67,7 @@ class Decoder(nn.Module):
         backend: Backend = "auto",
     ) -> None:
         super().__init__()
-        self.channels, self.relation_channels = channels, relation_channels
-        self.relation_std = relation_std
+        self.channels, self.relation_channels, self.relation_std = channels, relation_channels, relation_std
         self.init: Init = init
         self.dropout = Dropout(dropout, name="decoder_dropout", backend=backend)
         differs = relation_channels != channels
@@ -211,18 +208,8 @@ class ConvE(Decoder):
     LEAST_BATCH = 2  # one query alone has no variance
     GUESSES = False
 
-    def __init__(
-        self,
-        channels: int,
-        relation_channels: int,
-        num_entities: int,
-        *,
-        dropout: float = 0.0,
-        backend: Backend = "auto",
-        **options: Any,
-    ) -> None:
-        options |= {"dropout": dropout, "backend": backend, "entity_bias": True}
-        super().__init__(channels, relation_channels, num_entities, **options)
+    def __init__(self, channels: int, relation_channels: int, num_entities: int, **options: Any) -> None:
+        super().__init__(channels, relation_channels, num_entities, **options | {"entity_bias": True})
         self.height = max(side for side in range(1, math.isqrt(channels) + 1) if channels % side == 0)
         height, width = 2 * self.height - self.SIDE + 1, channels // self.height - self.SIDE + 1
         if height < 1 or width < 1:
@@ -232,7 +219,7 @@ class ConvE(Decoder):
         self.out = nn.Linear(self.FILTERS * height * width, channels)
         self.image_norm, self.map_norm = nn.BatchNorm2d(1), nn.BatchNorm2d(self.FILTERS)
         self.out_norm = nn.BatchNorm1d(channels)
-        self.map_dropout = Dropout(dropout, rows=True, name="decoder_dropout", backend=backend)
+        self.map_dropout = Dropout(options.get("dropout", 0.0), rows=True, backend=self.dropout.backend)
 
     @classmethod
     def start_std(cls, channels: int) -> float:  # noqa: ARG003 (others depend on it)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 import torch
 from torch import Tensor
 from torch_geometric.nn import APPNP as Propagation
@@ -37,14 +34,3 @@ def test_edges_are_dropped_anew_at_each_hop() -> None:
         mean = torch.stack([ours.train()(X, DATA.edge_index) for _ in range(200)]).mean(0)
     # The mean of independent draws is that of no draw; one draw for all hops would give another mean.
     assert float((mean - expected).norm() / expected.norm()) < 0.05
-
-
-def test_it_is_saved_and_loaded(tmp_path: Path) -> None:
-    ours = model().eval()
-    ours.save_pretrained(tmp_path)
-    assert torch.equal(APPNP.from_pretrained(tmp_path)(X, DATA.edge_index), ours(X, DATA.edge_index))
-
-
-def test_an_option_of_another_model_is_refused() -> None:
-    with pytest.raises(ValueError, match="option is 'heads'"):
-        model(heads=2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -112,18 +110,3 @@ def test_each_dropout_is_drawn_in_training_alone(place: str) -> None:
     assert torch.equal(model.eval()(x, edge_index), model(x, edge_index))
     model.train()
     assert not torch.equal(model(x, edge_index), model(x, edge_index))
-
-
-def test_it_is_saved_and_loaded_like_magna(tmp_path: Path) -> None:
-    edge_index, x = edges(), torch.randn(30, 5)
-    model = DiffGCN(5, 8, 2, 3, alpha=0.2, top_k=4).eval()
-    model.save_pretrained(tmp_path)
-    again = DiffGCN.from_pretrained(tmp_path).eval()
-    assert torch.equal(again(x, edge_index), model(x, edge_index))
-
-
-def test_wrong_settings_are_one_clear_error() -> None:
-    with pytest.raises(ValueError, match="top_k is 0; allowed: 1 to"):
-        DiffGCN(5, 8, 2, 3, top_k=0)
-    with pytest.raises(ValueError, match=r"alpha is 0\.0; allowed: above 0"):
-        DiffGCN(5, 8, 2, 3, alpha=0.0, top_k=4)

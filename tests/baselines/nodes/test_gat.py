@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -63,10 +61,6 @@ def test_each_dropout_is_drawn_in_training_alone(place: str) -> None:
     torch.testing.assert_close(model.eval()(x, edge_index), plain(x, edge_index))
     model.train()
     assert not torch.equal(model(x, edge_index), model(x, edge_index))
-    torch.manual_seed(1)
-    first = model(x, edge_index)
-    torch.manual_seed(1)
-    torch.testing.assert_close(model(x, edge_index), first)
 
 
 def test_gradients_reach_every_parameter() -> None:
@@ -74,16 +68,6 @@ def test_gradients_reach_every_parameter() -> None:
     model = GAT(5, 8, 3, 3, heads=2, out_heads=2)
     model(x, edge_index).square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
-
-
-def test_it_is_saved_and_loaded_like_magna(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    x, edge_index = graph()
-    model = GAT(5, 8, 2, 3, heads=2, out_heads=4, dropout=0.3).eval()
-    model.save_pretrained(tmp_path)
-    again = GAT.from_pretrained(tmp_path).eval()
-    assert torch.equal(again(x, edge_index), model(x, edge_index))
-    assert again.layers[0].dropout == 0.3
-    assert capsys.readouterr().out == ""
 
 
 def test_a_wrong_size_is_one_clear_error() -> None:

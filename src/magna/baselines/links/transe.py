@@ -33,10 +33,7 @@ class TransE(LinkModel):
     The inverse of a relation has the opposite translation, so that a triple has one score from both ends. All
     embeddings start uniformly within (margin + 2) / channels, as in the code of Sun et al. (2019).
 
-    Args:
-        num_entities: number of entities N.
-        num_relations: number of relations R.
-        options: every option of :class:`TransEOptions`.
+    It takes every option of :class:`TransEOptions`.
 
     >>> model = TransE(5, 2, channels=8)
     >>> head, relation = torch.tensor([0]), torch.tensor([1])

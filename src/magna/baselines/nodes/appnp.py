@@ -45,10 +45,7 @@ class APPNP(Saved):
 
     In training the entries of Â are dropped anew at each hop. The graph is taken as it is; APPNP wants self-loops.
 
-    Args:
-        in_channels: width of the node features.
-        out_channels: number of classes.
-        options: every option of :class:`APPNPOptions`.
+    It takes every option of :class:`APPNPOptions`.
 
     Shapes: x [N, in_channels], edge_index [2, E] → [N, out_channels].
 

@@ -47,12 +47,7 @@ class DiffGCN(Saved):
 
     S is computed once for each graph, in seconds for some thousand nodes; the graph is taken as undirected.
 
-    Args:
-        in_channels: width of the node features.
-        hidden_channels: width of a hidden layer.
-        num_layers: number of layers, the output layer included.
-        out_channels: number of classes.
-        options: the other options of :class:`DiffGCNOptions`.
+    It takes every option of :class:`DiffGCNOptions`.
 
     Shapes: x [N, in_channels], edge_index [2, E] → [N, out_channels].
 

@@ -51,12 +51,7 @@ class GAT(Saved):
 
     Each layer is :class:`MAGNAConv` with one hop and no teleport. The graph is taken as it is; GAT wants self-loops.
 
-    Args:
-        in_channels: width of the node features.
-        hidden_channels: width of a hidden layer, all heads together.
-        num_layers: number of layers, the output layer included.
-        out_channels: number of classes.
-        options: the other options of :class:`GATOptions`.
+    It takes every option of :class:`GATOptions`.
 
     Shapes: x [N, in_channels], edge_index [2, E] → [N, out_channels].
 
