@@ -94,7 +94,7 @@ def _folder_and_config(
         return run_dir, config
     from magna.training.train import default_folder
 
-    return default_folder(config, resume), config
+    return default_folder(config.recipe, resume), config
 
 
 def _describe(config: Config, task: Any, device: Any) -> str:

@@ -11,7 +11,7 @@ PathKind = Literal["graph", "triples", "run"]
 SPLITS = ("train", "valid", "test")
 TABLE_SUFFIXES = (".csv", ".parquet")
 TRIPLE_SUFFIXES = (".txt", ".tsv", ".txt.gz", ".tsv.gz")
-PYG_FILE = "data.pt"
+PYG_FILE, TENSORS_FILE = "data.pt", "data.safetensors"  # a saved PyG `Data`, and one that came in memory
 
 
 def kind_of(path: str | Path) -> PathKind | None:
@@ -28,7 +28,7 @@ def kind_of(path: str | Path) -> PathKind | None:
     splits = ("train",) if _has(path, [PYG_FILE]) else SPLITS
     if _has(path, [f"{split}{suffix}" for split in splits for suffix in TRIPLE_SUFFIXES]):
         return "triples"
-    if _has(path, [PYG_FILE, *(f"edges{suffix}" for suffix in TABLE_SUFFIXES)]):
+    if _has(path, [PYG_FILE, TENSORS_FILE, *(f"edges{suffix}" for suffix in TABLE_SUFFIXES)]):
         return "graph"
     return "run" if _has(path, ["config.toml"]) else None
 

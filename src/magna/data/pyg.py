@@ -8,9 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 from torch import Tensor
 
+from magna.config.atomic_files import write_whole
+from magna.config.path_kind import TENSORS_FILE
 from magna.data.node_data import UNLABELLED, NodeData, Schema, check_finite
 from magna.errors import DataError, MissingExtra
 
@@ -69,9 +72,30 @@ def from_pyg(data: Any, name: str = "data") -> NodeData:
     )
 
 
+def save_pyg(data: Any, folder: Path) -> None:
+    """Write a PyG `Data` as tensors into a folder that `load_user_graph` reads; other data there are not replaced."""
+    graph = from_pyg(data)
+    tensors = {"edge_index": graph.edge_index, "y": graph.y, "num_nodes": torch.tensor(graph.num_nodes)}
+    tensors |= {name: part for name in ("x", "edge_type") if (part := getattr(graph, name)) is not None}
+    if graph.train.numel():
+        nothing = torch.zeros(graph.num_nodes, dtype=torch.bool)
+        tensors |= {mask: nothing.index_fill(0, graph.split(split), True) for split, mask in _MASKS.items()}
+    path, content = folder / TENSORS_FILE, safetensors.torch.save({n: t.cpu().contiguous() for n, t in tensors.items()})
+    if path.is_file() and path.read_bytes() != content:
+        raise DataError(folder, "it holds other data", hint="another run_dir")
+    write_whole(path, content)
+
+
+class _Tensors(dict[str, Tensor]):
+    """The tensors of a file, with the attributes of a PyG `Data`."""
+
+    def __getattr__(self, name: str) -> Tensor | None:
+        return self.get(name)
+
+
 def load_pyg(path: Path, name: str, like: Schema | None) -> NodeData:
     """Read a saved PyG `Data`, for a model of this schema."""
-    stored = _stored_pyg(path)
+    stored = _Tensors(safetensors.torch.load_file(path)) if path.name == TENSORS_FILE else _stored_pyg(path)
     try:
         data = from_pyg(stored, name)
     except ValueError:

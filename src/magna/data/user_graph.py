@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magna.config.path_kind import PYG_FILE
+from magna.config.path_kind import PYG_FILE, TENSORS_FILE
 from magna.data.node_data import UNLABELLED, NodeData, Schema
 from magna.data.pyg import load_pyg
 from magna.data.tables import Table, find_table, read_table
@@ -30,8 +30,9 @@ def load_user_graph(path: str | Path, like: Schema | None = None) -> NodeData:
     path = Path(path)
     if path.suffix == ".pt" and not path.is_dir():
         return load_pyg(path, path.stem, like)
-    if (path / PYG_FILE).is_file():
-        return load_pyg(path / PYG_FILE, path.name, like)
+    for name in (PYG_FILE, TENSORS_FILE):
+        if (path / name).is_file():
+            return load_pyg(path / name, path.name, like)
     if not path.is_dir():
         fault = "it is not a folder" if path.exists() else "it does not exist"
         raise DataError(path, fault, allowed="a folder with nodes.csv and edges.csv, or triples, or a .pt file")

@@ -55,11 +55,11 @@ class NodeClassification:
         self._nodes = {name: data.split(name).to(device) for name in ("train", "valid", "test")}
         self._random: dict[int, dict[str, Tensor]] = {}
 
-    def make_model(self, settings: ModelSettings) -> Any:
-        """A fresh model of the right width for this data."""
-        sizes = {"in_channels": self.in_channels, "out_channels": self.num_classes}
+    def make_model(self, settings: ModelSettings, **parts: Any) -> Any:
+        """A fresh model of the right width for this data; `parts` are further arguments of its class."""
+        sizes: dict[str, Any] = parts | {"in_channels": self.in_channels, "out_channels": self.num_classes}
         if self.data.num_relations is not None:
-            if not isinstance(settings, AttentionOptions):
+            if not isinstance(settings, AttentionOptions) and not parts:
                 allowed = f"magna: {self.dataset} has typed edges, and {settings.name} takes none"
                 raise ArgumentError("model.name", settings.name, allowed)
             sizes["num_relations"] = self.data.num_relations

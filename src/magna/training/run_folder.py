@@ -159,20 +159,20 @@ class RunFolder:
         """Names of features, classes and relations, and fingerprints of the data; None where the run began without."""
         return json.loads(self._read("schema.json")) if "schema.json" in self._sums() else None
 
-    def load_model(self) -> Saved:
-        """The model with its best weights."""
+    def load_model(self, **parts: Any) -> Saved:
+        """The model with its best weights; `parts` are arguments that its files do not hold, as a user's `module`."""
         if self.summary is None:
             raise DataError(self.path, "its run has not ended", hint="resume=True")
         for name in _MODEL:
             self._read(name)
-        return model_class(self.config.model).from_pretrained(self.path / "model")
+        return model_class(self.config.model).from_pretrained(self.path / "model", **parts)
 
-    def is_done(self) -> bool:
+    def is_done(self, **parts: Any) -> bool:
         """True if the run has ended; a model that is missing or damaged is made again from the checkpoint."""
         if self.summary is None:
             return False
         try:
-            self.load_model()
+            self.load_model(**parts)
         except DataError:
             if not self.checkpoint.is_file():
                 raise

@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from magna.config.registry import model_settings
 from magna.config.schema import Config, make_config
 from magna.data import from_anywhere
 from magna.errors import ArgumentError, DataError, Diverged
+from magna.nn.custom import CUSTOM
 from magna.tasks import Task, make_task
 from magna.tasks.base import BatchTask, can_share_batch
 from magna.training.capture import matmul_precision, own_stream
+from magna.training.in_memory import is_pyg_data, module_of_seed, store_data
 from magna.training.loop import Epoch, Progress, fit
 from magna.training.run_folder import RunFolder, pick_device
 from magna.training.schedule import check_loss
@@ -31,11 +35,12 @@ _REPORTED = ("seed", "run_dir", "seconds", "epochs", "valid", "test")
 
 
 def train(
-    what: Config | str | Path | None = None,
+    what: Any = None,
     /,
     *,
     recipe: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    model: nn.Module | None = None,
     seeds: int = 1,
     run_dir: str | Path | None = None,
     data_dir: str | Path | None = None,
@@ -52,11 +57,13 @@ def train(
     One seed leaves its run folder at `run_dir`, several leave theirs at `run_dir/seed-0` and so on.
 
     Args:
-        what: a recipe's name, a TOML file, a config, or the path of your own data; its seed is the first one. None:
-            the default recipe, or the settings of the run that is resumed.
+        what: a recipe's name, a TOML file, a config, the path of your own data, or a PyG `Data`, which is stored beside
+            the run. None: the default recipe, or the settings of the run that is resumed.
         recipe: the recipe whose settings serve your own data.
         settings: values by their keys, such as `{"train.epochs": 40}`.
-        seeds: number of seeds.
+        model: your own module for node classification, called as `model(x, edge_index)`; one seed starts from its
+            weights and leaves the best ones in it, several call its `reset_parameters`.
+        seeds: number of seeds; the first one is that of the settings.
         run_dir: where the run folder is made; None: a new folder `runs/RECIPE`.
         data_dir: the data folder.
         device: "auto", "cpu" or "cuda".
@@ -72,9 +79,14 @@ def train(
     """
     if not 1 <= seeds <= _MOST_SEEDS:
         raise ArgumentError("seeds", seeds, f"1 to {_MOST_SEEDS:,}")
+    if is_pyg_data(what):
+        run_dir = Path(run_dir) if run_dir is not None else default_folder("data", resume)
+        what = store_data(what, run_dir, resume)
     resumed = resume and run_dir is not None and what is None and recipe is None and not settings
     config = None if resumed else make_config(what, recipe, settings)
-    run_dir = Path(run_dir) if run_dir is not None else default_folder(config or make_config(), resume)
+    if config is not None and model is not None:
+        config = replace(config, model=model_settings(config.task.name, CUSTOM), search={})
+    run_dir = Path(run_dir) if run_dir is not None else default_folder((config or make_config()).recipe, resume)
     opened = _opened(run_dir, seeds, resume)
     config = _settings(config, opened, run_dir)
     if together and not config.task.SHARES_BATCH:
@@ -88,17 +100,17 @@ def train(
         if job.goes_on:
             job.run.check_schema(task.schema)
     on_start(config, task, where)
-    session = _Session(jobs, task, test, tensorboard, on_epoch)
-    if can_share_batch(task) and shares_batch(seeds, where, together):
+    session = _Session(jobs, task, test, tensorboard, on_epoch, model)
+    if model is None and can_share_batch(task) and shares_batch(seeds, where, together):
         session.train_together(task)
     session.train_in_turn()
     return session.result()
 
 
-def default_folder(config: Config, resume: bool = False) -> Path:
-    """The first of `runs/RECIPE`, `runs/RECIPE-2`, … that does not exist; to resume, the last one that does."""
+def default_folder(name: str, resume: bool = False) -> Path:
+    """The first of `runs/NAME`, `runs/NAME-2`, … that does not exist; to resume, the last one that does."""
     number, taken = 1, []
-    while (folder := Path("runs") / (config.recipe if number == 1 else f"{config.recipe}-{number}")).exists():
+    while (folder := Path("runs") / (name if number == 1 else f"{name}-{number}")).exists():
         taken.append(folder)
         number += 1
     return taken[-1] if resume and taken else folder
@@ -164,6 +176,7 @@ class _Session:
     test: bool
     tensorboard: bool
     on_epoch: OnEpoch
+    module: nn.Module | None = None  # the user's, in place of the model of the settings
     ended: dict[int, dict[str, Any]] = field(default_factory=dict)  # summaries by the index of the job
     diverged: dict[int, str] = field(default_factory=dict)
 
@@ -180,10 +193,13 @@ class _Session:
                     self.diverged[index] = str(error)
 
     def _train(self, job: _Job, on_epoch: OnEpoch) -> dict[str, Any]:
-        if job.goes_on and job.run.is_done():
+        parts = {} if self.module is None else {"module": self.module}
+        if job.goes_on and job.run.is_done(**parts):
             return {**(job.run.summary or {}), "run_dir": str(job.run.path)}
         torch.manual_seed(job.config.train.seed)
-        network = self.task.make_model(job.config.model).to(self.task.device)
+        if self.module is not None:
+            parts = {"module": module_of_seed(self.module, len(self.jobs))}
+        network = self.task.make_model(job.config.model, **parts).to(self.task.device)
         # Only now: settings that give no model leave no folder behind.
         with job.run.alone():
             if not job.goes_on:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from magna.data import NodeData, Schema, from_anywhere, load_new_graph, load_node_data, prepare
 from magna.data.node_data import UNLABELLED
@@ -75,6 +75,7 @@ def predict(
     *,
     data_dir: str | Path | None = None,
     device: str = "auto",
+    model: nn.Module | None = None,
 ) -> Predictions:
     """Labels of nodes by a finished run, with the probability of each class.
 
@@ -84,8 +85,9 @@ def predict(
         data: the present place of the run's graph, or a new graph with the same features, as for training.
         data_dir: the data folder, for the run's graph.
         device: "auto", "cpu" or "cuda".
+        model: your own module, if it was trained; it gets the weights of the run.
     """
-    graph, scores, notes = _scores(run_dir, data, data_dir, device)
+    graph, scores, notes = _scores(run_dir, data, data_dir, device, model)
     chosen = torch.arange(graph.num_nodes) if nodes is None else graph.index_of([str(node) for node in nodes])
     probabilities = scores[chosen].double().softmax(1)
     return Predictions(
@@ -106,18 +108,19 @@ def evaluate(
     *,
     data_dir: str | Path | None = None,
     device: str = "auto",
+    model: nn.Module | None = None,
 ) -> dict[str, Any]:
     """Metrics of a finished run, computed again from its files.
 
     A new graph (`data`) has its own split; if it has none, all labelled nodes are its test split. A new knowledge graph
-    has the entities and relations of the run.
+    has the entities and relations of the run. A run of your own module needs it again, as `model`.
     """
     if split not in ("valid", "test"):
         raise ArgumentError("split", split, ["valid", "test"])
     run = RunFolder.open(run_dir)
     if run.config.task.name == "link_prediction":
         return evaluate_links(run, split, data, data_dir=data_dir, device=device)
-    graph, scores, notes = _scores(run, data, data_dir, device)
+    graph, scores, notes = _scores(run, data, data_dir, device, model)
     nodes = graph.split(split)
     if nodes.numel() == 0:
         raise DataError(graph.name, f"it has no {split} node", allowed="a graph with labelled nodes in that split")
@@ -152,13 +155,17 @@ def read_ids(path: str | Path) -> list[str]:
 
 @torch.no_grad()
 def _scores(
-    run_dir: str | Path | RunFolder, data: str | Path | None, data_dir: str | Path | None, device: str
+    run_dir: str | Path | RunFolder,
+    data: str | Path | None,
+    data_dir: str | Path | None,
+    device: str,
+    module: nn.Module | None = None,
 ) -> tuple[NodeData, Tensor, tuple[str, ...]]:
     """The graph, the scores [N, C] of all nodes on the CPU, and notes on the data."""
     run = RunFolder.open(run_dir)
     if run.config.task.name != "node_classification":
         raise DataError(run.path, "it is a run of link prediction", hint="queries of head=… and relation=…")
-    config, model = run.config, run.load_model()
+    config, model = run.config, run.load_model(**({} if module is None else {"module": module}))
     graph, notes = _graph(run, data, data_dir)
     graph = prepare(graph, config.data)
     if graph.x is None or graph.x.size(1) != model.in_channels:
