@@ -16,6 +16,7 @@ CLAIMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "layer_in_pyg.py": (r"accuracy outside the four labels: (\S+)", (0.5,)),  # the largest group has 38 %
     "link_prediction.py": (r"test MRR after two epochs: (\S+)", (0.03,)),  # of random scores about 0.01
     "model_files.py": (r"the loaded model agrees: True; K=(4), alpha=(0.2)", (4, 0.2)),
+    "own_model.py": (r"test accuracy: (\S+), from the run folder: (\S+)", (0.5, 0.5)),
     "typed_edges.py": (r"mean attention: (\S+) on edges of type 0, (\S+) on edges of type 1", (0.0, 0.0)),
 }
 
@@ -31,5 +32,7 @@ def test_example(path: Path) -> None:
     assert match, run.stdout
     numbers = [float(number) for number in match.groups()]
     assert all(number >= bound for number, bound in zip(numbers, least, strict=True)), run.stdout
+    if path.name == "own_model.py":
+        assert numbers[0] == numbers[1], "the saved model is the trained one"
     if path.name == "typed_edges.py":
         assert numbers[0] > 3 * numbers[1], "the useful edges get more attention"

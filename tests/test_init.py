@@ -52,7 +52,7 @@ def test_the_functions_of_the_root_are_those_of_the_commands(tmp_path: Path, mon
     result = magna.train("digits", settings=small, device="cpu")
     assert result["recipe"] == "digits" and result["runs"][0]["run_dir"] == "runs/digits"
     assert magna.evaluate("runs/digits")["metrics"] == result["runs"][0]["test"]
-    assert len(magna.predict("runs/digits", nodes=[3]).ids) == 1
+    assert len(magna.predict("runs/digits", [3]).ids) == 1
     assert magna.plan(magna.load_recipe("digits"), settings=small, measure=False)["time"]["epochs"] == 1
     graph = Path(__file__).parents[1] / "examples" / "own_graph"
     assert magna.train(graph, recipe="cora", settings=small, device="cpu")["runs"][0]["run_dir"] == "runs/own_graph"

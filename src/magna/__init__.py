@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from magna.search.sweep import sweep
     from magna.training.plan import plan
     from magna.training.train import train
-    from magna.use.nodes import evaluate, predict
+    from magna.use.nodes import evaluate
+    from magna.use.predict import predict
 
 __version__ = "0.1.0"
 
@@ -54,7 +55,7 @@ _HOME = {
     "plan": "magna.training.plan",
     "sweep": "magna.search.sweep",
     "evaluate": "magna.use.nodes",
-    "predict": "magna.use.nodes",
+    "predict": "magna.use.predict",
 }
 
 
@@ -67,4 +68,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

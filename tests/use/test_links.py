@@ -27,7 +27,7 @@ from magna.errors import Diverged
 from magna.training import loop
 from magna.training import train as training
 from magna.use.links import Query, evaluate_links, predict_links, read_queries
-from magna.use.nodes import evaluate, predict
+from magna.use.nodes import evaluate, predict_nodes
 
 SETTINGS = [
     "model.hidden_channels=16",
@@ -447,7 +447,7 @@ def test_other_data_than_that_of_training_is_refused(run: Path, config: Config, 
 
 def test_a_link_predictor_has_no_labels(run: Path) -> None:
     with pytest.raises(ValueError, match="is a run of link prediction"):
-        predict(run, device="cpu")
+        predict_nodes(run, device="cpu")
 
 
 def test_a_terminal_gets_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:

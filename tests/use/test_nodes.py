@@ -19,7 +19,7 @@ from magna.data import load_digits, load_user_graph, prepare
 from magna.training import train as training
 from magna.training.run_folder import RunFolder
 from magna.use.links import Query, predict_links
-from magna.use.nodes import Predictions, evaluate, predict, read_ids
+from magna.use.nodes import Predictions, evaluate, predict_nodes, read_ids
 
 SETTINGS = ["model.hidden_channels=16", "model.num_layers=1", "model.heads=4", "model.K=2", "train.epochs=20"]
 FEATURES = ("height", "weight")
@@ -68,7 +68,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_probabilities_are_a_distribution_over_the_users_classes(own: tuple[Path, Path]) -> None:
-    found = predict(own[0], device="cpu")
+    found = predict_nodes(own[0], device="cpu")
     assert found.ids == [f"animal-{node}" for node in range(40)]
     assert found.classes == list(KINDS) and set(found.labels) <= set(KINDS) and set(found.truth) == set(KINDS)
     assert found.probabilities.shape == (40, 2)
@@ -80,7 +80,7 @@ def test_predictions_agree_with_the_score_of_the_run(digits: Path) -> None:
     summary = RunFolder.open(digits).summary
     again = evaluate(digits, device="cpu")
     assert summary is not None and again["metrics"] == summary["test"]
-    found = predict(digits, device="cpu")
+    found = predict_nodes(digits, device="cpu")
     test = load_digits().test.tolist()
     right = sum(found.labels[node] == found.truth[node] for node in test)
     assert right / len(test) == pytest.approx(again["metrics"]["accuracy"], abs=1e-6)
@@ -91,7 +91,7 @@ def test_an_ensemble_is_a_run_like_any_other(tmp_path: Path) -> None:
     training.train(config, run_dir=tmp_path, seeds=2, together=True, device="cpu")
     for seed in (0, 1):
         run = tmp_path / f"seed-{seed}"
-        summary, found = RunFolder.open(run).summary, predict(run, device="cpu")
+        summary, found = RunFolder.open(run).summary, predict_nodes(run, device="cpu")
         assert summary is not None and evaluate(run, device="cpu")["metrics"] == pytest.approx(summary["test"])
         model, data = RunFolder.open(run).load_model(), prepare(load_digits(), config.data)
         members = [member.eval()(data.x, data.edge_index).softmax(1) for member in model.members]  # type: ignore[union-attr]
@@ -99,25 +99,25 @@ def test_an_ensemble_is_a_run_like_any_other(tmp_path: Path) -> None:
 
 
 def test_some_nodes_are_the_rows_of_all_nodes(own: tuple[Path, Path]) -> None:
-    every, some = predict(own[0], device="cpu"), predict(own[0], ["animal-7", "animal-2"], device="cpu")
+    every, some = predict_nodes(own[0], device="cpu"), predict_nodes(own[0], ["animal-7", "animal-2"], device="cpu")
     assert some.ids == ["animal-7", "animal-2"]
     assert torch.equal(some.probabilities, every.probabilities[[7, 2]])
     with pytest.raises(ValueError, match="node is 'animal7'; allowed: an id of animals, such as 'animal-7'"):
-        predict(own[0], ["animal7"], device="cpu")
-    assert predict(own[0], [], device="cpu").columns()["probability"] == []
+        predict_nodes(own[0], ["animal7"], device="cpu")
+    assert predict_nodes(own[0], [], device="cpu").columns()["probability"] == []
 
 
 def test_ids_of_built_in_data_are_numbers(digits: Path) -> None:
-    assert predict(digits, [3, "17"], device="cpu").ids == ["3", "17"]
+    assert predict_nodes(digits, [3, "17"], device="cpu").ids == ["3", "17"]
     with pytest.raises(ValueError, match="node is '17x'; allowed: 0 to 1796"):
-        predict(digits, ["17x"], device="cpu")
+        predict_nodes(digits, ["17x"], device="cpu")
 
 
 def test_a_permuted_copy_of_the_graph_gives_the_same_answers(own: tuple[Path, Path], tmp_path: Path) -> None:
     run, _ = own
     order = torch.randperm(40, generator=torch.Generator().manual_seed(1)).tolist()
     copy = _write_graph(tmp_path / "copy", order, FEATURES[::-1])
-    here, there = predict(run, device="cpu"), predict(run, data=copy, device="cpu")
+    here, there = predict_nodes(run, device="cpu"), predict_nodes(run, data=copy, device="cpu")
     assert there.ids == [f"animal-{node}" for node in order] and there.classes == here.classes
     assert torch.allclose(there.probabilities, here.probabilities[order], atol=1e-5)
     assert evaluate(run, data=copy, device="cpu")["metrics"]["loss"] == pytest.approx(
@@ -128,13 +128,13 @@ def test_a_permuted_copy_of_the_graph_gives_the_same_answers(own: tuple[Path, Pa
 def test_features_are_scaled_as_in_training(tmp_path: Path) -> None:
     data = _write_graph(tmp_path / "animals", range(40))
     training.train(load_recipe(str(data)).with_values(SETTINGS), run_dir=tmp_path / "run", device="cpu")
-    before = predict(tmp_path / "run", device="cpu").probabilities
+    before = predict_nodes(tmp_path / "run", device="cpu").probabilities
     header, first, *rest = (data / "nodes.csv").read_text().splitlines()
     outlier = [first.split(",")[0], "1000", *first.split(",")[2:]]
     (data / "nodes.csv").write_text("\n".join([header, ",".join(outlier), *rest]) + "\n")
     # Animals of odd numbers are in another ring than the outlier, and hear of it by the scale alone.
     for place in (None, data):
-        after = predict(tmp_path / "run", data=place, device="cpu").probabilities
+        after = predict_nodes(tmp_path / "run", data=place, device="cpu").probabilities
         torch.testing.assert_close(after[1::2], before[1::2])
         assert not torch.allclose(after[0], before[0])
 
@@ -149,7 +149,7 @@ def test_a_new_split_is_noted(tmp_path: Path) -> None:
 
 def test_a_new_graph_needs_no_labels(own: tuple[Path, Path], tmp_path: Path) -> None:
     new = _write_graph(tmp_path / "new", range(40), labels=False)
-    found = predict(own[0], ["animal-3"], data=new, device="cpu")
+    found = predict_nodes(own[0], ["animal-3"], data=new, device="cpu")
     assert found.truth == [None] and "true_label" not in found.columns()
     with pytest.raises(ValueError, match="it has no test node"):
         evaluate(own[0], data=new, device="cpu")
@@ -188,7 +188,7 @@ def test_a_graph_that_has_moved(tmp_path: Path, column: bool, monkeypatch: pytes
     for split, metrics in everything:
         again = evaluate(run, split, moved, device="cpu")
         assert (again["dataset"], again["metrics"], again["notes"]) == ("moved", metrics, [])
-    assert predict(run, ["animal-3"], moved, device="cpu").labels
+    assert predict_nodes(run, ["animal-3"], moved, device="cpu").labels
     # Called as a public data set is, it is still the folder.
     moved.rename(tmp_path / "digits")
     monkeypatch.chdir(tmp_path)
@@ -203,7 +203,7 @@ def test_a_changed_graph_is_noted(own: tuple[Path, Path]) -> None:
     try:
         edges.write_text(before + "animal-0,animal-9,likes\n")
         assert evaluate(run, device="cpu")["notes"] == [note]
-        assert predict(run, device="cpu").to_dict()["notes"] == [note]
+        assert predict_nodes(run, device="cpu").to_dict()["notes"] == [note]
         result = CliRunner().invoke(app, ["predict", str(run), "--device", "cpu"])
         assert result.exit_code == 0 and result.stderr == f"note: {note}\n"
     finally:
@@ -214,14 +214,14 @@ def test_a_changed_graph_is_noted(own: tuple[Path, Path]) -> None:
 def test_a_graph_with_other_features_is_refused(own: tuple[Path, Path], digits: Path, tmp_path: Path) -> None:
     other = _write_graph(tmp_path / "other", range(40), FEATURES[:1])
     with pytest.raises(ValueError, match="weight"):
-        predict(own[0], data=other, device="cpu")
+        predict_nodes(own[0], data=other, device="cpu")
     (tmp_path / "triples").mkdir()
     (tmp_path / "triples" / "train.tsv").write_text("a\tr\tb\n")
     with pytest.raises(ValueError, match="triples: it holds triples; allowed: a graph as in training"):
-        predict(own[0], data=tmp_path / "triples", device="cpu")
+        predict_nodes(own[0], data=tmp_path / "triples", device="cpu")
     few = _write_graph(tmp_path / "few", range(40), typed=False, labels=False)
     with pytest.raises(ValueError, match="it has 2 features; allowed: the 64 that the run was trained on"):
-        predict(digits, data=few, device="cpu")
+        predict_nodes(digits, data=few, device="cpu")
 
 
 def test_scores_that_are_no_numbers_are_no_answer(own: tuple[Path, Path], tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_scores_that_are_no_numbers_are_no_answer(own: tuple[Path, Path], tmp_pa
         csv.writer(file).writerows(nodes)
     words = rf"filled: its scores are not numbers; .* {nodes[0][1]} of {nodes[8][0]}; allowed"
     with pytest.raises(ValueError, match=words):
-        predict(own[0], data=folder, device="cpu")
+        predict_nodes(own[0], data=folder, device="cpu")
 
 
 def test_links_are_not_asked_of_a_run_on_nodes(own: tuple[Path, Path]) -> None:
@@ -242,7 +242,7 @@ def test_links_are_not_asked_of_a_run_on_nodes(own: tuple[Path, Path]) -> None:
 
 
 def test_files(own: tuple[Path, Path], tmp_path: Path) -> None:
-    found = predict(own[0], ["animal-7", "animal-2"], device="cpu")
+    found = predict_nodes(own[0], ["animal-7", "animal-2"], device="cpu")
     found.write(tmp_path / "a.csv")
     with (tmp_path / "a.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

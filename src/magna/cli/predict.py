@@ -97,7 +97,9 @@ def predict(
         )
     else:
         ids = [*(node or []), *(node_labels.read_ids(nodes) if nodes is not None else [])]
-        answers = node_labels.predict(run, ids if node or nodes else None, data, data_dir=data_dir, device=device.value)
+        answers = node_labels.predict_nodes(
+            run, ids if node or nodes else None, data, data_dir=data_dir, device=device.value
+        )
     if out is None:
         return answers.to_dict()
     answers.write(out, form)

@@ -49,8 +49,8 @@ class Task(Protocol):
     def notes(self, config: Config) -> tuple[str, ...]:
         """Notes on the data and on settings, for the user."""
 
-    def make_model(self, settings: ModelSettings) -> Any:
-        """A fresh model of the right size for the data."""
+    def make_model(self, settings: ModelSettings, **parts: Any) -> Any:
+        """A fresh model of the right size for the data; `parts` are further arguments of its class."""
 
     def objective(self, settings: Any, model: Any) -> Objective:
         """The training of a model; settings that it cannot serve are refused."""

@@ -96,10 +96,10 @@ class LinkPrediction:
         names = {"entities": list(triples.entities), "relations": list(triples.relations)}
         return {**names, "fingerprints": triples.fingerprints()}
 
-    def make_model(self, settings: ModelSettings) -> LinkModel:
+    def make_model(self, settings: ModelSettings, **parts: Any) -> LinkModel:
         """A fresh model of the right size for this data."""
         sizes = {"num_entities": self.graph.num_entities, "num_relations": self.graph.num_relations}
-        model: LinkModel = make_model(settings, **sizes, **({} if self.typed else {"typed": False}))
+        model: LinkModel = make_model(settings, **sizes, **({} if self.typed else {"typed": False}), **parts)
         return model
 
     def objective(self, settings: Any, model: LinkModel) -> LinkObjective:

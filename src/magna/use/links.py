@@ -93,7 +93,7 @@ class LinkPredictions:
 
 def predict_links(
     run_dir: str | Path,
-    queries: Sequence[Query | tuple[str | None, str, str | None]],
+    queries: Sequence[Query | tuple[str | None, str, str | None]] | None,
     data: str | Path | None = None,
     *,
     top: int = 10,
@@ -115,7 +115,7 @@ def predict_links(
     if top < 1:
         raise ArgumentError("top", top, "1 or more")
     if not queries:
-        raise ArgumentError("queries", list(queries), "one or more")
+        raise ArgumentError("queries", queries, "one or more, such as (head, relation, None)")
     asked = [_query(query) for query in queries]
     run = _open(run_dir, data, data_dir, device, (), new_triples)
     numbers = torch.tensor(_all_numbers(asked, run.task.graph))

@@ -68,7 +68,7 @@ class Predictions:
         write_answers(path, form, self.columns(), self.to_dict())
 
 
-def predict(
+def predict_nodes(
     run_dir: str | Path,
     nodes: Sequence[str | int] | None = None,
     data: str | Path | None = None,
