@@ -16,15 +16,10 @@ from tests.support.graphs import integers, random_graph, uniform
 from tests.support.measuring import saved_tensors
 
 N, E, R, C = 6, 15, 3, 5
+EDGES, X, TYPES = random_graph(N, E).edge_index, uniform(N, C, seed=1), integers(R, E, seed=2)
 
 
-def scores(
-    module: EdgeAttention,
-    x: Tensor,
-    edges: Tensor | Graph,
-    edge_type: Tensor | None = None,
-    relation: Tensor | None = None,
-) -> Any:
+def scores(module: EdgeAttention, x: Tensor, edges: Any, edge_type: Any = None, relation: Any = None) -> Any:
     graph = graph_at_door(x, edges, edge_type, module.source.in_features, module.num_relations)
     return module(*module.project(x), graph, relation)
 
@@ -53,36 +48,26 @@ def by_the_paper(
 @pytest.mark.parametrize("projection", ["separate", "shared"])
 @pytest.mark.parametrize("tanh", [True, False])
 def test_scores_are_eq_1(projection: Projection, tanh: bool) -> None:
-    edges, x = random_graph(N, E).edge_index, uniform(N, C, seed=1)
     module = EdgeAttention(C, 4, heads=2, projection=projection, tanh=tanh, negative_slope=0.3).double()
-    torch.testing.assert_close(scores(module, x, edges), by_the_paper(module, x, edges))
+    torch.testing.assert_close(scores(module, X, EDGES), by_the_paper(module, X, EDGES))
 
 
 def test_the_scale_is_a_factor_on_the_scores() -> None:
-    edges, x, types = random_graph(N, E).edge_index, uniform(N, C, seed=1), integers(R, E, seed=2)
     module, scaled = (EdgeAttention(C, 4, heads=2, num_relations=R, score_scale=scale).double() for scale in (1.0, 0.1))
     scaled.load_state_dict(module.state_dict())
-    torch.testing.assert_close(scores(scaled, x, edges, types), 0.1 * scores(module, x, edges, types))
+    torch.testing.assert_close(scores(scaled, X, EDGES, TYPES), 0.1 * scores(module, X, EDGES, TYPES))
 
 
 @pytest.mark.parametrize("relation_norm", ["none", "layer", "unbiased"])
 @pytest.mark.parametrize("external", [True, False])
 def test_typed_scores_are_eq_1(relation_norm: Norm, external: bool) -> None:
-    edges, x, types = random_graph(N, E).edge_index, uniform(N, C, seed=1), integers(R, E, seed=2)
-    module = EdgeAttention(
-        C,
-        4,
-        heads=2,
-        num_relations=R,
-        relation_channels=7,
-        relation_embedding=not external,
-        relation_norm=relation_norm,
-    ).double()
+    options: dict[str, Any] = {"relation_channels": 7, "relation_embedding": not external}
+    module = EdgeAttention(C, 4, heads=2, num_relations=R, relation_norm=relation_norm, **options).double()
     relation = uniform(R, 7, seed=3) if external else module.relation_table
-    typed_scores = scores(module, x, edges, types, relation if external else None)
-    torch.testing.assert_close(typed_scores, by_the_paper(module, x, edges, types, relation))
-    typed = Graph.from_edge_index(edges, N, types, R)
-    torch.testing.assert_close(scores(module, x, typed, relation=relation), typed_scores)
+    typed_scores = scores(module, X, EDGES, TYPES, relation if external else None)
+    torch.testing.assert_close(typed_scores, by_the_paper(module, X, EDGES, TYPES, relation))
+    typed = Graph.from_edge_index(EDGES, N, TYPES, R)
+    torch.testing.assert_close(scores(module, X, typed, relation=relation), typed_scores)
 
 
 def test_no_matrix_per_edge_is_kept() -> None:
@@ -95,48 +80,38 @@ def test_no_matrix_per_edge_is_kept() -> None:
 
 def test_bfloat16_features_give_float32_scores() -> None:
     module = EdgeAttention(C, 4, heads=2).bfloat16()
-    x, edges = torch.zeros(N, C, dtype=torch.bfloat16), random_graph(N, E).edge_index
     try:
-        assert scores(module, x, edges).dtype == torch.float32
+        assert scores(module, X.bfloat16(), EDGES).dtype == torch.float32
     except RuntimeError as error:
         pytest.skip(f"no bfloat16 product on this processor: {error}")
+
+
+TYPED, ONE_TYPE = {"num_relations": R}, {"edge_type": torch.zeros(E, dtype=torch.int64)}
 
 
 @pytest.mark.parametrize(
     ("options", "call", "message"),
     [
-        (
-            {},
-            {"edge_type": torch.zeros(E, dtype=torch.int64)},
-            "edge_type is torch.int64 .*; allowed: only with num_relations",
-        ),
+        ({}, ONE_TYPE, "edge_type is torch.int64 .*; allowed: only with num_relations"),
         ({}, {"relation": torch.zeros(R, C)}, "relation is torch.float32 .*; allowed: only with num_relations"),
-        ({"num_relations": R}, {}, "edge_type is None; allowed: one of 0 to 2"),
+        (TYPED, {}, "edge_type is None; allowed: one of 0 to 2"),
         (
-            {"num_relations": R},
+            TYPED,
             {"edge_type": torch.full((E,), 7)},
             r"an entry of edge_type is 7; allowed: 0 to 2 \(num_relations is 3\)",
         ),
+        (TYPED, ONE_TYPE | {"relation": torch.zeros(2, C)}, r"relation is .* \[2, 5\] on cpu; allowed: \[3, 5\]"),
         (
-            {"num_relations": R},
-            {"edge_type": torch.zeros(E, dtype=torch.int64), "relation": torch.zeros(2, C)},
-            r"relation is torch.float32 \[2, 5\] on cpu; allowed: \[3, 5\]",
+            TYPED,
+            ONE_TYPE | {"relation": torch.zeros(R, C, device="meta")},
+            "relation is .* on meta; allowed: a tensor on cpu",
         ),
-        (
-            {"num_relations": R},
-            {"edge_type": torch.zeros(E, dtype=torch.int64), "relation": torch.zeros(R, C, device="meta")},
-            "relation is .* on meta; allowed: a tensor on cpu, as the layer",
-        ),
-        (
-            {"num_relations": R, "relation_embedding": False},
-            {"edge_type": torch.zeros(E, dtype=torch.int64)},
-            "relation is None; allowed",
-        ),
+        (TYPED | {"relation_embedding": False}, ONE_TYPE, "relation is None; allowed"),
     ],
 )
 def test_bad_types_at_the_door(options: dict[str, Any], call: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        scores(EdgeAttention(C, 4, **options), torch.zeros(N, C), random_graph(N, E).edge_index, **call)
+        scores(EdgeAttention(C, 4, **options), torch.zeros(N, C), EDGES, **call)
 
 
 def test_a_graph_of_other_relations_is_refused() -> None:

@@ -10,16 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import elu
-from torch_geometric.nn import GATConv
 
-from magna import Graph, MAGNABlock
+from magna import MAGNABlock
 from magna.nn import BatchNorm, UnbiasedLayerNorm
 from magna.nn.block import Zero
 from magna.typing import Backend, Norm
+from tests.nn.test_conv import gat_like
 from tests.support.graphs import random_graph, uniform
 from tests.support.running import device_of
 
 N, E, C, H = 12, 40, 8, 2
+GRAPH, X = random_graph(N, E, fed=True), uniform(N, C, seed=1)
 
 ABLATIONS: dict[str, dict[str, Any]] = {
     "whole model": {},
@@ -31,9 +32,15 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def graph() -> Graph:
-    return random_graph(N, E, fed=True)
+def train(module: nn.Module, loss: Callable[[], Tensor], steps: int, lr: float = 1e-2) -> list[float]:
+    """The losses of some steps."""
+    optimiser, losses = torch.optim.Adam(module.parameters(), lr=lr), []
+    for _ in range(steps):
+        optimiser.zero_grad()
+        losses.append(loss())
+        losses[-1].backward()
+        optimiser.step()
+    return [loss.item() for loss in losses]
 
 
 def make(*sizes: int, **options: Any) -> Any:
@@ -43,13 +50,13 @@ def make(*sizes: int, **options: Any) -> Any:
 
 @pytest.mark.parametrize("width", [C, 2 * C])
 @pytest.mark.parametrize("norm", ["layer", "unbiased"])
-def test_the_block_is_eq_6_and_7(graph: Graph, width: int, norm: Norm) -> None:
-    x, block = uniform(N, C, seed=1), make(C, width, H, norm=norm)
+def test_the_block_is_eq_6_and_7(width: int, norm: Norm) -> None:
+    block = make(C, width, H, norm=norm)
     assert isinstance(block.norm, nn.LayerNorm if norm == "layer" else UnbiasedLayerNorm)
-    h = block.conv(block.norm(x), graph) + (x if width == C else x @ block.residual.weight.t())
+    h = block.conv(block.norm(X), GRAPH) + (X if width == C else X @ block.residual.weight.t())
     first, second = block.feed_forward.layers[0], block.feed_forward.layers[2]
     inner = (block.feed_forward.norm(h) @ first.weight.t() + first.bias).relu()
-    torch.testing.assert_close(block(x, graph), inner @ second.weight.t() + second.bias + h)
+    torch.testing.assert_close(block(X, GRAPH), inner @ second.weight.t() + second.bias + h)
 
 
 @pytest.mark.parametrize("trials", [None, 2])
@@ -72,31 +79,23 @@ def test_every_backend_gives_the_same(fused: Backend, trials: int | None) -> Non
     torch.testing.assert_close(results[1], results[0])
 
 
-def test_without_its_three_parts_the_block_is_gat(graph: Graph) -> None:
-    x = uniform(N, C, seed=1)
+def test_without_its_three_parts_the_block_is_gat() -> None:
     bare = {"norm": "none", "feed_forward": False, "diffusion": False}
     block = make(C, C, H, **bare, tanh=False, projection="shared", out_projection=False)
-    gat = GATConv(C, C // H, H, add_self_loops=False, bias=False).double()
-    with torch.no_grad():
-        gat.lin.weight.copy_(block.conv.attention.source.weight)
-        gat.att_src.copy_(block.conv.attention.source_vector[None])
-        gat.att_dst.copy_(block.conv.attention.target_vector[None])
-    torch.testing.assert_close(block(x, graph), elu(gat(x, graph.edge_index) + x))
+    gat = gat_like(block.conv, add_self_loops=False, bias=False)
+    torch.testing.assert_close(block(X, GRAPH), elu(gat(X, GRAPH.edge_index) + X))
 
 
-def test_without_residual_the_attention_is_alone(graph: Graph) -> None:
-    x, bare = uniform(N, C, seed=1), make(C, 2 * C, H, norm="batch", residual=False, feed_forward=False)
+def test_without_residual_the_attention_is_alone() -> None:
+    bare = make(C, 2 * C, H, norm="batch", residual=False, feed_forward=False)
     assert isinstance(bare.residual, Zero) and isinstance(bare.norm, BatchNorm)
-    torch.testing.assert_close(bare(x, graph), elu(bare.conv(bare.norm(x), graph)))
+    torch.testing.assert_close(bare(X, GRAPH), elu(bare.conv(bare.norm(X), GRAPH)))
     # The feed-forward network keeps its residual.
     block = make(C, 2 * C, H, residual=False)
-    attended = block.conv(block.norm(x), graph)
-    torch.testing.assert_close(block(x, graph), block.feed_forward(attended))
-    with pytest.raises(ValueError, match=r"residual_dropout is 0\.5; allowed: only with residual"):
-        make(C, C, H, residual=False, residual_dropout=0.5)
+    torch.testing.assert_close(block(X, GRAPH), block.feed_forward(block.conv(block.norm(X), GRAPH)))
 
 
-def test_the_switches_remove_what_they_name(graph: Graph) -> None:
+def test_the_switches_remove_what_they_name() -> None:
     assert isinstance(make(C, C, H, norm="none").norm, nn.Identity)
     assert not any("feed_forward" in name for name, _ in make(C, C, H, feed_forward=False).named_parameters())
     conv = make(C, C, H, diffusion=False).conv
@@ -106,30 +105,20 @@ def test_the_switches_remove_what_they_name(graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("options", ABLATIONS.values(), ids=ABLATIONS.keys())
-def test_each_ablation_trains(graph: Graph, options: dict[str, Any]) -> None:
-    block, x = make(C, C, H, **options), uniform(N, C, seed=1)
-    goal = uniform(N, C, seed=2)
-    optimiser = torch.optim.Adam(block.parameters(), lr=1e-2)
-    losses = []
-    for _ in range(30):
-        loss = (block(x, graph) - goal).square().mean()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
+def test_each_ablation_trains(options: dict[str, Any]) -> None:
+    block, goal = make(C, C, H, **options), uniform(N, C, seed=2)
+    losses = train(block, lambda: (block(X, GRAPH) - goal).square().mean(), 30)
     assert losses[-1] < 0.8 * losses[0]
     for name, parameter in block.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
 
 
-PLACES = ["input_dropout", "output_dropout", "residual_dropout", "ffn_dropout", "ffn_output_dropout"]
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_each_dropout_is_in_its_place(graph: Graph, place: str) -> None:
+@pytest.mark.parametrize(
+    "place", ["input_dropout", "output_dropout", "residual_dropout", "ffn_dropout", "ffn_output_dropout"]
+)
+def test_each_dropout_is_in_its_place(place: str) -> None:
     """A hook sees what each part gets: only what lies behind the named place has zeros."""
-    block, x = make(C, 2 * C, H, **{place: 0.5}), uniform(N, C, seed=1)
-    seen: dict[str, float] = {}
+    block, seen = make(C, 2 * C, H, **{place: 0.5}), dict[str, float]()
 
     def zeros(name: str) -> Callable[[Any, Any], None]:
         return lambda module, args: seen.__setitem__(name, float((args[0] == 0).double().mean()))
@@ -138,16 +127,15 @@ def test_each_dropout_is_in_its_place(graph: Graph, place: str) -> None:
     block.residual.register_forward_pre_hook(zeros("residual_dropout"))
     layers = block.feed_forward.layers
     layers[2].register_forward_pre_hook(zeros("ffn_dropout"))
-    for name, module in (("output_dropout", block.output_dropout), ("ffn_output_dropout", layers[3])):
+    outputs = {"output_dropout": block.output_dropout, "ffn_output_dropout": layers[3], "relu": layers[0]}
+    for name, module in outputs.items():
         module.register_forward_hook(lambda m, a, out, name=name: zeros(name)(m, (out,)))
-    relu: dict[str, float] = {}
-    layers[0].register_forward_hook(lambda m, a, out: relu.__setitem__("zeros", float((out == 0).double().mean())))
-    trained = block(x, graph)
-    seen["ffn_dropout"] -= relu["zeros"]  # ReLU makes zeros of its own
+    trained = block(X, GRAPH)
+    seen["ffn_dropout"] -= seen.pop("relu")  # ReLU makes zeros, too
     assert seen[place] > 0.1
     assert all(rate == 0 for name, rate in seen.items() if name != place)
-    assert not torch.equal(trained, block(x, graph))
-    torch.testing.assert_close(block.eval()(x, graph), make(C, 2 * C, H)(x, graph))
+    assert not torch.equal(trained, block(X, GRAPH))
+    torch.testing.assert_close(block.eval()(X, GRAPH), make(C, 2 * C, H)(X, GRAPH))
 
 
 def test_without_residual_no_bit_changes_not_even_the_sign_of_zero() -> None:
@@ -160,15 +148,6 @@ def test_two_dropouts_of_a_block_draw_different_masks() -> None:
     assert not torch.equal(block.input_dropout(x), block.residual_dropout(x))
 
 
-@pytest.mark.parametrize("norm", ["layer", "none"])
-def test_renaming_nodes_commutes_with_the_block(graph: Graph, norm: Norm) -> None:
-    x, block = uniform(N, C, seed=1), make(C, C, H, norm=norm, top_k=3)
-    new = torch.randperm(N)
-    renamed = torch.empty_like(x)
-    renamed[new] = x
-    torch.testing.assert_close(block(renamed, new[graph.edge_index])[new], block(x, graph))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -177,6 +156,7 @@ def test_renaming_nodes_commutes_with_the_block(graph: Graph, norm: Norm) -> Non
         ({"residual_dropout": 1.5}, r"residual_dropout is 1\.5; allowed: 0 or more and below 1"),
         ({"alpha": -1.0}, "alpha is -1.0; allowed"),
         ({"diffusion": False, "K": 9}, "K is 9; allowed: only with mode 'truncated'"),
+        ({"residual": False, "residual_dropout": 0.5}, r"residual_dropout is 0\.5; allowed: only with residual"),
         ({"feed_forward": False, "ffn_dropout": 0.1}, "ffn_dropout is 0.1; allowed: only with feed_forward"),
         ({"heads": 4, "head_from": "full"}, "option is 'head_from'; did you mean 'head_form'"),
     ],
@@ -186,6 +166,6 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
         MAGNABlock(C, C, **{"heads": H} | options)
 
 
-def test_wrong_width_is_named_before_the_norm_sees_it(graph: Graph) -> None:
+def test_wrong_width_is_named_before_the_norm_sees_it() -> None:
     with pytest.raises(ValueError, match=r"x is torch.float32 \[12, 3\] on cpu; allowed: \[num_nodes, 8\]"):
-        make(C, C, H)(torch.zeros(N, 3), graph)
+        make(C, C, H)(torch.zeros(N, 3), GRAPH)
