@@ -37,7 +37,9 @@ def test_a_file_has_the_runs_and_the_settings_of_its_cell(cell: Cell, tmp_path: 
     assert f"model.K={cell.config.model.K}" in content["settings"] or cell.config.model.K == Config().model.K
 
 
-def test_a_file_of_other_settings_holds_no_run_of_the_cell(cell: Cell, tmp_path: Path) -> None:
+def test_a_file_of_other_settings_holds_no_run_of_the_cell(
+    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = CellStore(tmp_path)
     assert store.runs(cell) == [] and not store.is_outdated(cell)
     store.write(cell, [_run(0), _run(1)], MACHINE)
@@ -45,15 +47,11 @@ def test_a_file_of_other_settings_holds_no_run_of_the_cell(cell: Cell, tmp_path:
     assert len(store.runs(replace(cell, config=cell.config.with_seed(5)))) == 2
     changed = replace(cell, config=cell.config.with_values(["model.alpha=0.77"]))
     assert store.runs(changed) == [] and store.is_outdated(changed)
+    monkeypatch.setattr("magna.paper.records.PROTOCOL", 2)
+    assert store.runs(cell) == [] and store.is_outdated(cell), "it is of an older protocol"
+    monkeypatch.undo()
     (tmp_path / cell.path).write_text("{")
     assert store.runs(cell) == []
-
-
-def test_a_file_of_an_older_protocol_is_outdated(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = CellStore(tmp_path)
-    store.write(cell, [_run(0)], MACHINE)
-    monkeypatch.setattr("magna.paper.records.PROTOCOL", 2)
-    assert store.runs(cell) == [] and store.is_outdated(cell)
 
 
 def test_the_commit_of_another_repository_is_not_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

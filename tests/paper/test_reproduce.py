@@ -52,6 +52,11 @@ def _result(config: Config) -> TrialResult:
     return TrialResult(config, epochs=3, best_epoch=2, seconds=0.1, valid=valid, test=test, history=[], weights=None)
 
 
+def _reproduce(name: str, out: Path, **options: Any) -> dict[str, Any]:
+    """The table on Cora and the CPU, unless the options say otherwise."""
+    return reproduce.reproduce(name, out=out, **{"datasets": ["cora"], "device": "cpu"} | options)
+
+
 def test_ablations_are_those_of_the_paper() -> None:
     chosen = {cell.row: cell.config.model for cell in cells("ablations", ["cora"])}
     whole = load_recipe("cora").model
@@ -143,7 +148,7 @@ def test_a_row_can_be_trained_alone() -> None:
 def test_cells_of_one_structure_train_together_and_leave_a_file_each(
     trained: list[list[Config]], tmp_path: Path
 ) -> None:
-    result = reproduce.reproduce("random-splits", out=tmp_path, seeds=3, datasets=["cora"], device="cpu")
+    result = _reproduce("random-splits", tmp_path, seeds=3)
     assert [len(batch) for batch in trained] == [30, 30, 30], "ten splits of three seeds, model by model"
     assert not {config.train.seed for batch in trained for config in batch} & set(SEARCH_SEEDS)
     assert len(result["files"]) == result["trained"] == 30
@@ -156,12 +161,12 @@ def test_cells_of_one_structure_train_together_and_leave_a_file_each(
 
 
 def test_what_is_done_is_not_trained_again(trained: list[list[Config]], tmp_path: Path) -> None:
-    first = reproduce.reproduce("ablations", out=tmp_path, seeds=2, datasets=["cora"], device="cpu")
+    first = _reproduce("ablations", tmp_path, seeds=2)
     trained.clear()
-    again = reproduce.reproduce("ablations", out=tmp_path, seeds=2, datasets=["cora"], device="cpu")
+    again = _reproduce("ablations", tmp_path, seeds=2)
     assert (again["trained"], again["files"], trained) == (0, first["files"], [])
     (tmp_path / "ablations/cora/no-diffusion.json").unlink()
-    reproduce.reproduce("ablations", out=tmp_path, seeds=2, datasets=["cora"], device="cpu")
+    _reproduce("ablations", tmp_path, seeds=2)
     assert [config.model.diffusion for batch in trained for config in batch] == [False, False]
 
 
@@ -177,26 +182,26 @@ def test_a_stop_inside_a_cell_keeps_the_seeds_that_are_done(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(reproduce, "train_trials", stopped)
-    ask: dict[str, Any] = {"out": tmp_path, "seeds": 3, "datasets": ["cora"], "rows": ["GAT"], "device": "cpu"}
+    ask: dict[str, Any] = {"out": tmp_path, "seeds": 3, "rows": ["GAT"]}
     with pytest.raises(KeyboardInterrupt):
-        reproduce.reproduce("random-splits", **ask)
+        _reproduce("random-splits", **ask)
     seeds = [len(json.loads(file.read_text())["runs"]) for file in sorted(tmp_path.rglob("*.json"))]
     assert seeds == [3, 3, 3, 3, 1]
     monkeypatch.setattr(reproduce, "train_trials", whole)
     trained.clear()
-    assert reproduce.reproduce("random-splits", **ask)["trained"] == 6
+    assert _reproduce("random-splits", **ask)["trained"] == 6
     assert [len(batch) for batch in trained] == [17]
     record = json.loads((tmp_path / "random-splits/cora/gat/split-4.json").read_text())
     assert [run["seed"] for run in record["runs"]] == [0, 1, 2] and record["runs"][0]["device"]
     assert [run["test"]["accuracy"] for run in record["runs"]] == pytest.approx([0.84, 0.841, 0.842])
     # More seeds of what is there are added to it.
     trained.clear()
-    reproduce.reproduce("random-splits", **ask | {"seeds": 4})
+    _reproduce("random-splits", **ask | {"seeds": 4})
     assert [{config.train.seed for config in batch} for batch in trained] == [{3}]
 
 
 def test_quick_is_few_epochs(trained: list[list[Config]], tmp_path: Path) -> None:
-    result = reproduce.reproduce("table1", out=tmp_path, quick=True, datasets=["cora"], device="cpu")
+    result = _reproduce("table1", tmp_path, quick=True)
     assert result["seeds"] == reproduce.QUICK_SEEDS
     assert {config.train.epochs for batch in trained for config in batch} == {3}
 
@@ -210,7 +215,7 @@ def test_quick_runs_leave_the_real_ones_alone(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(reproduce, "train_cells", train_cells)
     for quick in (False, True):
-        reproduce.reproduce("table3", out=tmp_path, datasets=["families"], quick=quick, device="cpu")
+        _reproduce("table3", tmp_path, datasets=["families"], quick=quick)
     assert folders == [Path("runs/reproduce"), Path("runs/reproduce-quick")]
 
 
@@ -218,7 +223,7 @@ def test_quick_runs_leave_the_real_ones_alone(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("name", ["table1", "ablations", "switches", "random-splits"])
 def test_only_table3_has_a_run_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=f"run_dir is 'here'; allowed: with table3 alone, as {name} keeps no run"):
-        reproduce.reproduce(name, out=tmp_path / "out", run_dir="here", datasets=["cora"], device="cpu")
+        _reproduce(name, tmp_path / "out", run_dir="here")
     assert not (tmp_path / "out").exists()
 
 
@@ -247,7 +252,7 @@ def test_a_figure_with_a_seed_that_diverged_has_no_file(
     monkeypatch.setattr(reproduce, "train_trials", diverging)
     monkeypatch.setitem(EXPERIMENTS, "table1", Experiment(two))
     lines: list[str] = []
-    result = reproduce.reproduce("table1", out=tmp_path, seeds=3, datasets=["cora"], device="cpu", say=lines.append)
+    result = _reproduce("table1", tmp_path, seeds=3, say=lines.append)
     assert len(trained) == 1
     assert (result["trained"], result["diverged"]) == (1, ["table1/cora/magna-paper.json"])
     assert result["files"] == ["table1/cora/magna-tuned.json"] and (tmp_path / result["files"][0]).is_file()
@@ -288,7 +293,7 @@ def test_figures_of_other_settings_are_none_of_the_table(
 
 def test_seeds_are_report_seeds(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="seeds is 101; allowed: 1 to 100"):
-        reproduce.reproduce("table1", out=tmp_path, seeds=101, datasets=["cora"], device="cpu")
+        _reproduce("table1", tmp_path, seeds=101)
 
 
 def test_a_table_is_trained_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +306,7 @@ def test_a_table_is_trained_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setitem(EXPERIMENTS, "table1", Experiment(digits))
     lines: list[str] = []
-    result = reproduce.reproduce("table1", out=tmp_path, seeds=2, datasets=["cora"], device="cpu", say=lines.append)
+    result = _reproduce("table1", tmp_path, seeds=2, say=lines.append)
     assert result["trained"] == 2
     assert lines[-1].startswith("2 of 2: cora, MAGNA, tuned and 1 more (")
     ours = result["rows"][0]
@@ -328,12 +333,12 @@ def test_committed_results_are_those_of_the_recipes() -> None:
 
 
 def test_committed_figures_are_not_trained_again(trained: list[list[Config]], tmp_path: Path) -> None:
-    ask: dict[str, Any] = {"results": ROOT / "results", "datasets": ["cora"], "rows": ["GAT"], "device": "cpu"}
-    result = reproduce.reproduce("table1", out=tmp_path, **ask)
+    ask: dict[str, Any] = {"results": ROOT / "results", "rows": ["GAT"]}
+    result = _reproduce("table1", tmp_path, **ask)
     assert (result["trained"], trained, list(tmp_path.iterdir())) == (0, [], [])
     assert result["files"] == [f"{ROOT / 'results'}/table1/runs.csv"]
     # More seeds are added to the committed ones, in a file.
-    reproduce.reproduce("table1", out=tmp_path, **ask | {"seeds": 22})
+    _reproduce("table1", tmp_path, **ask | {"seeds": 22})
     assert [{config.train.seed for config in batch} for batch in trained] == [{20, 21}]
     record = json.loads((tmp_path / "table1/cora/gat.json").read_text())
     assert [run["seed"] for run in record["runs"]] == list(range(22))
@@ -342,20 +347,20 @@ def test_committed_figures_are_not_trained_again(trained: list[list[Config]], tm
 @pytest.mark.usefixtures("trained")
 def test_finished_figures_are_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, results = tmp_path / "out", tmp_path / "results"
-    ask: dict[str, Any] = {"out": out, "datasets": ["cora"], "rows": ["GAT"], "device": "cpu"}
+    ask: dict[str, Any] = {"out": out, "rows": ["GAT"]}
     monkeypatch.setattr("magna.paper.cells._commit", lambda: "abc-dirty")
-    reproduce.reproduce("random-splits", seeds=1, **ask)
+    _reproduce("random-splits", seeds=1, **ask)
     with pytest.raises(ValueError, match=r"split-0\.json: the code that trained seeds 0 is no commit; try"):
         reproduce.collect("random-splits", out=out, results=results)
     assert not results.exists()
     shutil.rmtree(out)
     monkeypatch.setattr("magna.paper.cells._commit", lambda: "abc")
-    reproduce.reproduce("random-splits", seeds=1, **ask)
+    _reproduce("random-splits", seeds=1, **ask)
     done = reproduce.collect("random-splits", out=out, results=results)
     assert len(done["collected"]) == 10 and done["rows"][1][:3] == ["Cora", "GAT", "84.5 ± 3.0"]
     # Another model of the table joins the first, and so do further seeds.
     shutil.rmtree(out)
-    reproduce.reproduce("random-splits", results=results, seeds=2, **ask | {"rows": None})
+    _reproduce("random-splits", results=results, seeds=2, **ask | {"rows": None})
     reproduce.collect("random-splits", out=out, results=results)
     lines = (results / "random-splits" / "runs.csv").read_text().splitlines()
     assert len(lines) == 1 + 3 * 10 * 2 and lines[2].startswith("cora,GAT,0,1,3,2,0.1,cpu,abc,")

@@ -33,12 +33,8 @@ def run(
 ) -> dict[str, Any]:
     """Time softmax and diffusion, forward and backward, on all backends and peers that run here.
 
-    Args:
-        graphs: names of `magna.bench.graphs.SHAPES`; None: Cora and Pubmed on the CPU, all on a GPU.
-        device: "auto", "cpu" or "cuda".
-        quick: Cora alone, a few seconds.
-        data_dir: folder of the graphs; a missing graph is replaced by a synthetic one of the same size.
-        progress: called with a line of progress.
+    `graphs` are names of `magna.bench.graphs.SHAPES`; None: Cora and Pubmed on the CPU, all on a GPU, Cora alone if
+    `quick`. A missing graph is replaced by a synthetic one of the same size.
 
     Returns:
         {"device", "threads", "bandwidth", "versions", "rows", "notes"}: a row holds graph, backend, milliseconds, the

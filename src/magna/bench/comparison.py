@@ -33,15 +33,10 @@ def compare(
     peers: Iterable[str] | None = None,
     progress: Progress = lambda message: None,
 ) -> tuple[list[Row], list[str]]:
-    """Measure every peer that can take the problem, and note why the others cannot.
+    """Measure every peer that can take the problem (None: all for this device), and note why the others cannot.
 
-    Args:
-        problem: the inputs; every peer gets the same tensors.
-        name: the name of the graph in the rows.
-        bandwidth: bytes per second of this device, from `floor.bandwidth`.
-        budget_s: seconds of timing for each peer; a slow one takes three turns in any case.
-        peers: names of `PEERS`; None: all for this device.
-        progress: called with a line of progress.
+    `name` is the graph's in the rows, `bandwidth` is in bytes per second, and each peer is timed for `budget_s`, a slow
+    one for three turns in any case.
 
     Returns:
         A dict for each peer that ran, and a line for each that did not; another line if the machine was busy.
@@ -72,8 +67,9 @@ def compare(
     if busy is not None and busy > BUSY_CORES:
         notes.append(f"{name}: other programs kept {busy:.1f} cores busy; do not trust even the ratios")
     baseline = next((name for name in BASELINES if name in timings), None)
-    fixed = _shape_row(problem, name) | {"other_cores": busy}
-    lowest = floor.floor_ms(_traffic(problem), bandwidth)
+    sizes, dtype = problem.sizes(), problem.x.dtype
+    fixed = {"op": OP, "graph": name, **sizes, "dtype": str(dtype).removeprefix("torch."), "other_cores": busy}
+    lowest = floor.floor_ms(floor.traffic(**sizes, element_bytes=dtype.itemsize), bandwidth)
     rows = []
     for label, timing in timings.items():
         peer_ms = timings[baseline].ms if baseline else None
@@ -117,23 +113,3 @@ def warm_up(peer: Peer, problem: Problem) -> None:
     edges = torch.tensor([[0, 1, 0, 1], [1, 0, 0, 1]], device=problem.graph.device)
     tiny = Problem.random(Graph.from_edge_index(edges, 2), heads, width, problem.K, problem.x.dtype)
     stepper(tiny, peer)()
-
-
-def _shape_row(problem: Problem, name: str) -> Row:
-    heads, width = problem.x.shape[1:]
-    return {
-        "op": OP,
-        "graph": name,
-        "num_nodes": problem.graph.num_nodes,
-        "num_edges": problem.graph.num_edges,
-        "heads": heads,
-        "width": width,
-        "K": problem.K,
-        "dtype": str(problem.x.dtype).removeprefix("torch."),
-    }
-
-
-def _traffic(problem: Problem) -> floor.Floor:
-    heads, width = problem.x.shape[1:]
-    graph = problem.graph
-    return floor.traffic(graph.num_nodes, graph.num_edges, heads, width, problem.K, problem.x.element_size())

@@ -53,6 +53,12 @@ class Problem:
     def tensors(self) -> list[Tensor]:
         return [self.x, self.scores, self.grad, *pack(self.graph)[0]]
 
+    def sizes(self) -> dict[str, int]:
+        """Sizes of the problem by their names."""
+        heads, width = self.x.shape[1:]
+        graph = self.graph
+        return {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "heads": heads, "width": width, "K": self.K}
+
     def head(self, h: int, dtype: torch.dtype) -> Problem:
         """One head alone, in another precision."""
         x, scores, grad = (t.detach()[:, h : h + 1].to(dtype) for t in (self.x, self.scores, self.grad))
@@ -129,9 +135,7 @@ class DGL:
     """DGL's fused products, if DGL is installed."""
 
     def why_not(self, problem: Problem) -> str | None:
-        if problem.x.dtype != torch.float32:
-            return "only measured in float32"
-        return _missing("dgl")
+        return _missing("dgl") if problem.x.dtype == torch.float32 else "only measured in float32"
 
     def build(self, problem: Problem) -> Forward:
         import dgl  # type: ignore[import-not-found]
@@ -159,9 +163,7 @@ class TorchCSR:
         if problem.graph.num_nodes > 5_000:
             return "its gradient forms a dense product of all pairs of nodes"
         pairs = problem.graph.edge_index.unique(dim=1)
-        if pairs.size(1) < problem.graph.num_edges:
-            return "it refuses parallel edges"
-        return None
+        return "it refuses parallel edges" if pairs.size(1) < problem.graph.num_edges else None
 
     def build(self, problem: Problem) -> Forward:
         graph, size = problem.graph, (problem.graph.num_nodes,) * 2

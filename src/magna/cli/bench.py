@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from magna.cli.command import Result, command, say
-from magna.cli.options import DataDir, Device, OnDevice
+from magna.cli.options import DataDir, OnDevice
 
 
 def _show(result: Result) -> None:
@@ -25,9 +25,9 @@ def bench(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Cora alone, a few seconds.")] = False,
     data_dir: DataDir = None,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
 ) -> Result:
     """Measure the kernels against their peers on this machine."""
     from magna import bench
 
-    return bench.run(graph, device=device.value, quick=quick, data_dir=data_dir, progress=say)
+    return bench.run(graph, device=device, quick=quick, data_dir=data_dir, progress=say)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from magna.cli.command import Result, command
-from magna.cli.options import DataDir, Device, NewGraph, OnDevice, RunPath, Split, plain_console, show_notes
+from magna.cli.options import DataDir, NewGraph, OnDevice, RunPath, plain_console, show_notes
 
 
 def _show(result: Result) -> None:
@@ -31,12 +31,12 @@ def _show(result: Result) -> None:
 @command("magna evaluate runs/digits --split valid", _show)
 def evaluate(
     run: RunPath,
-    split: Annotated[Split, typer.Option(help="Nodes or triples to score.")] = Split.test,
+    split: Annotated[Literal["valid", "test"], typer.Option(help="Nodes or triples to score.")] = "test",
     data: NewGraph = None,
     data_dir: DataDir = None,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
 ) -> Result:
     """Score a finished run again from its files, or on a new graph with labels."""
     from magna.use.nodes import evaluate
 
-    return evaluate(run, split.value, data, data_dir=data_dir, device=device.value)
+    return evaluate(run, split, data, data_dir=data_dir, device=device)

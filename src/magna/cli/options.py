@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,43 +13,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-class Device(StrEnum):
-    """Devices of `--device`."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
-class Sampler(StrEnum):
-    """Samplers of `--sampler`."""
-
-    random = "random"
-    tpe = "tpe"
-
-
-class TableFormat(StrEnum):
-    """Formats of `--format`."""
-
-    csv = "csv"
-    tsv = "tsv"
-    json = "json"
-    parquet = "parquet"
-
-
-class Split(StrEnum):
-    """Splits of `--split`."""
-
-    valid = "valid"
-    test = "test"
-
-
+TableFormat = Literal["csv", "tsv", "json", "parquet"]
 DataDir = Annotated[
     Path | None, typer.Option(help="Data folder. Default: MAGNA_DATA_DIR, else the user's cache folder.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show the traceback of an error.")]
-OnDevice = Annotated[Device, typer.Option(help="auto: the GPU if there is one.")]
+OnDevice = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto: the GPU if there is one.")]
 Recipe = Annotated[
     str | None,
     typer.Argument(help=f"A recipe, a TOML file or a folder with your data. Default: {DEFAULT_RECIPE}."),

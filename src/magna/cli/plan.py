@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from magna.cli.command import Result, command, say
-from magna.cli.options import Assignments, DataDir, Device, OnDevice, Recipe, show_notes
+from magna.cli.options import Assignments, DataDir, OnDevice, Recipe, show_notes
 from magna.config.schema import load_recipe
 
 
@@ -68,10 +68,10 @@ def plan(
         bool, typer.Option("--measure/--no-measure", help="Time a few steps, or only forecast memory.")
     ] = True,
     data_dir: DataDir = None,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
 ) -> Result:
     """Forecast the memory and the time of a run."""
     config = load_recipe(recipe).with_values(assignments or [])
     from magna.training.plan import plan
 
-    return plan(config, seeds=seeds, data_dir=data_dir, device=device.value, measure=measure, say=say)
+    return plan(config, seeds=seeds, data_dir=data_dir, device=device, measure=measure, say=say)

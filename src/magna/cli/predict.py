@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from magna.cli.command import Result, command
-from magna.cli.options import DataDir, Device, NewGraph, OnDevice, RunPath, TableFormat, plain_console, show_notes
+from magna.cli.options import DataDir, NewGraph, OnDevice, RunPath, TableFormat, plain_console, show_notes
 from magna.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="File of the answers: .csv, .tsv, .json or .parquet.")] = None,
     form: Annotated[TableFormat | None, typer.Option("--format", help="Format, if the file's name has none.")] = None,
     data_dir: DataDir = None,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
 ) -> Result:
     """Labels of nodes with probabilities, or the best tails of (head, relation) and heads of (relation, tail)."""
     of_links = any(option is not None for option in (head, tail, relation, queries, new_triples))
@@ -93,13 +93,11 @@ def predict(
     if of_links:
         asked = _queries(head, relation, tail, queries)
         answers: links.LinkPredictions | node_labels.Predictions = links.predict_links(
-            run, asked, data, top=top or 10, new_triples=new_triples, data_dir=data_dir, device=device.value
+            run, asked, data, top=top or 10, new_triples=new_triples, data_dir=data_dir, device=device
         )
     else:
         ids = [*(node or []), *(node_labels.read_ids(nodes) if nodes is not None else [])]
-        answers = node_labels.predict_nodes(
-            run, ids if node or nodes else None, data, data_dir=data_dir, device=device.value
-        )
+        answers = node_labels.predict_nodes(run, ids if node or nodes else None, data, data_dir=data_dir, device=device)
     if out is None:
         return answers.to_dict()
     answers.write(out, form)
@@ -113,7 +111,7 @@ def _check_file(out: Path | None, form: TableFormat | None) -> None:
 
     if out is None:
         if form is not None:
-            raise ArgumentError("--format", form.value, "with --out FILE")
+            raise ArgumentError("--format", form, "with --out FILE")
         return
     file_format(out, form)
     if not out.parent.is_dir() or (out.exists() and not out.is_file()):  # a device is not to be replaced

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from magna.cli.command import Result, command, say, share_cores
-from magna.cli.options import DataDir, Device, OnDevice
+from magna.cli.options import DataDir, OnDevice
 from magna.errors import ArgumentError
 
 
@@ -58,7 +58,7 @@ def reproduce(
     run_dir: Annotated[
         Path | None, typer.Option(help="Folder of the running training of table3. Default: runs/reproduce[-quick].")
     ] = None,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
 ) -> Result:
     """A table of the paper, ours beside theirs. After a stop, the same command continues."""
     folder = out or Path("runs/quick" if quick else "runs/cells")
@@ -72,6 +72,4 @@ def reproduce(
         return paper.collect(name, out=folder, results=results)
     options: dict[str, Any] = {"seeds": seeds, "quick": quick, "datasets": dataset, "rows": row, "data_dir": data_dir}
     committed = None if quick else results
-    return paper.reproduce(
-        name, out=folder, results=committed, run_dir=run_dir, device=device.value, say=say, **options
-    )
+    return paper.reproduce(name, out=folder, results=committed, run_dir=run_dir, device=device, say=say, **options)

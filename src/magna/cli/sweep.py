@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from magna.cli.command import Result, command, share_cores
-from magna.cli.options import Assignments, DataDir, Device, OnDevice, Sampler, plain_console, show_notes
+from magna.cli.options import Assignments, DataDir, OnDevice, plain_console, show_notes
 from magna.config.schema import load_recipe
 from magna.config.spaces import split_key
+from magna.search.study import Sampler
 
 
 def _show(result: Result) -> None:
@@ -28,7 +29,7 @@ def sweep(
         str | None,
         typer.Option(metavar="URL", help="Database of the study, shared between machines. Default: OUT/study.db."),
     ] = None,
-    sampler: Annotated[Sampler, typer.Option(help="tpe learns from the trials so far.")] = Sampler.random,
+    sampler: Annotated[Sampler, typer.Option(help="tpe learns from the trials so far.")] = "random",
     seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
     assignments: Assignments = None,
     seeds_per_trial: Annotated[int, typer.Option(help="Search seeds of each trial.")] = 1,
@@ -39,7 +40,7 @@ def sweep(
     top: Annotated[int, typer.Option(help="Number of the best trials to print.", min=1)] = 5,
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the results. Default: sweeps/RECIPE.")] = None,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
 ) -> Result:
     """Search a recipe's space by validation accuracy or MRR. After a stop, the same command continues.
 
@@ -56,11 +57,11 @@ def sweep(
 
         return search.sweep(
             search.without(config, fixed),
-            search.Plan(trials, sampler.value, seed, seeds_per_trial, batch, prune, confirm, confirm_seeds),
+            search.Plan(trials, sampler, seed, seeds_per_trial, batch, prune, confirm, confirm_seeds),
             out=out or Path("sweeps") / config.recipe,
             storage=storage,
             data_dir=data_dir,
-            device=device.value,
+            device=device,
             top=top,
             say=progress.say,
         )

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from magna.cli.command import Result, command
-from magna.cli.options import Assignments, DataDir, Device, OnDevice, Recipe, printable
+from magna.cli.options import Assignments, DataDir, OnDevice, Recipe, printable
 from magna.config.registry import LINK_TASK, NODE_TASK
 from magna.config.schema import Config, load_recipe
 
@@ -43,7 +43,7 @@ def train(
     seeds: Annotated[int, typer.Option(help="Number of seeds to train.", min=1)] = 1,
     data_dir: DataDir = None,
     run_dir: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/RECIPE.")] = None,
-    device: OnDevice = Device.auto,
+    device: OnDevice = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the run folder.")] = False,
     together: Annotated[
         bool | None,
@@ -73,7 +73,7 @@ def train(
             run_dir=folder,
             seeds=seeds,
             data_dir=data_dir,
-            device=device.value,
+            device=device,
             resume=resume,
             test=test,
             together=together,

@@ -29,15 +29,10 @@ Records = Mapping[tuple[str, str], Sequence[Record]]  # (row, data set) → its 
 
 @dataclass(frozen=True)
 class CellStore:
-    """Records of cells, from files that training writes and from the committed results.
+    """Records of cells, from files that training writes and from the committed results."""
 
-    Args:
-        out: folder of the files, `TABLE/DATASET/ROW.json`; None: no files.
-        results: folder of the committed results; None: none are read.
-    """
-
-    out: Path | None = None
-    results: Path | None = None
+    out: Path | None = None  # folder of the files, `TABLE/DATASET/ROW.json`
+    results: Path | None = None  # folder of the committed results
     _committed: dict[str, dict[Any, Record]] = field(default_factory=dict)
 
     def runs(self, cell: Cell) -> list[dict[str, Any]]:
@@ -92,7 +87,7 @@ class CellStore:
             record = _read_file(path)
             if not record.is_current(cell.config):
                 continue
-            if unclean := [run["seed"] for run in record.runs if not _is_clean(run.get("commit"))]:
+            if unclean := [run["seed"] for run in record.runs if (run.get("commit") or "-dirty").endswith("-dirty")]:
                 fault = f"the code that trained seeds {', '.join(map(str, unclean))} is no commit"
                 raise DataError(path, fault, hint="the same training from a clean checkout")
             before = records.get(record.place)
@@ -149,10 +144,6 @@ def _as_changes(record: Record) -> Record:
         return record
     of_recipe = replace(record, settings=settings_of(load_recipe(record.recipe)))
     return of_recipe if of_recipe.trained_settings == record.trained_settings else record
-
-
-def _is_clean(commit: str | None) -> bool:
-    return commit is not None and not commit.endswith("-dirty")
 
 
 def _commit() -> str | None:

@@ -34,29 +34,17 @@ Runs = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Record:
-    """The runs of a cell, with everything that is needed to repeat them.
-
-    Args:
-        dataset: the data set.
-        row: the row of the table.
-        recipe: the recipe that was changed.
-        changes: the settings that were changed, as `key=value`.
-        settings: the settings of the recipe other than the defaults, as `key=value`.
-        protocol: `PROTOCOL` at the time of the runs.
-        machine: the environment that trained the last runs.
-        runs: seed, epochs, seconds, metrics by split, device, commit and date of each run.
-        split: number of the random split, None for the public one.
-    """
+    """The runs of a cell, with everything that is needed to repeat them."""
 
     dataset: str
     row: str
     recipe: str
-    changes: tuple[str, ...]
-    settings: tuple[str, ...]
-    protocol: int
-    machine: Mapping[str, Any]
-    runs: Sequence[dict[str, Any]]
-    split: int | None = None
+    changes: tuple[str, ...]  # of the recipe, as `key=value`
+    settings: tuple[str, ...]  # of the recipe, other than the defaults
+    protocol: int  # `PROTOCOL` at the time of the runs
+    machine: Mapping[str, Any]  # that trained the last runs
+    runs: Sequence[dict[str, Any]]  # seed, epochs, seconds, metrics by split, device, commit and date
+    split: int | None = None  # number of the random split, None for the public one
 
     @property
     def place(self) -> Place:

@@ -45,19 +45,10 @@ def reproduce(
 ) -> dict[str, Any]:
     """Train the cells of a table that neither `out` nor `results` holds, and return the table.
 
-    Args:
-        name: table1, ablations, switches, random-splits or table3.
-        out: folder for one file a cell.
-        results: folder of the committed results; None: none are read.
-        seeds: report seeds of each cell, from 0; None: the number of the table.
-        quick: 2 seeds, few epochs and, for link prediction, small models, to see the form of the table.
-        datasets: some data sets of the table; None: those of the paper.
-        rows: some rows of the table, so that several processes can share it; None: all.
-        data_dir: folder of the data sets.
-        run_dir: folder of the running training of link prediction; None: runs/reproduce, or with `quick`
-            runs/reproduce-quick.
-        device: "auto", "cpu" or "cuda".
-        say: called with a line of progress.
+    Cells are written to `out`, a file each. `results` is the folder of the committed cells; None: none are read. Link
+    prediction trains in `run_dir`; None: runs/reproduce[-quick]. `seeds` counts the report seeds of each cell, from 0;
+    None: those of the table. With `rows`, several processes can share a table. `quick` shows the form of the table: 2
+    seeds, few epochs and small link predictors.
 
     Returns:
         The table, and the files that hold its cells. `diverged` names the cells without a result, because the loss of

@@ -24,23 +24,13 @@ SAY_SECONDS = 5.0
 
 @dataclass
 class Watch:
-    """Reports of the runs of a batch to the study, which stop trials at the rungs.
-
-    Args:
-        study: the study of the trials.
-        trials: the trials of the batch.
-        runs_per_trial: runs of each trial; they follow one another.
-        epochs: epochs of a whole run.
-        prune: stop the worse half at each rung.
-        say: called with a line of progress.
-        metric: the metric of the scores.
-    """
+    """Reports of the runs of a batch to the study, which stop trials at the rungs."""
 
     study: Study
     trials: Sequence[Trial]
-    runs_per_trial: int
-    epochs: int
-    prune: bool
+    runs_per_trial: int  # they follow one another
+    epochs: int  # of a whole run
+    prune: bool  # stop the worse half at each rung
     say: Callable[[str], None]
     metric: str
     stopped: set[int] = field(default_factory=set)  # places in the batch
@@ -71,10 +61,11 @@ class Watch:
 
     def _mean(self, place: int, epoch: int) -> float | None:
         """Mean over the runs of a trial, with the last score of ended ones; None before each has one."""
-        runs = [self.seen.get(place * self.runs_per_trial + i) for i in range(self.runs_per_trial)]
-        if any(run is None for run in runs):
+        first = place * self.runs_per_trial
+        runs = [self.seen[run] for run in range(first, first + self.runs_per_trial) if run in self.seen]
+        if len(runs) < self.runs_per_trial:
             return None
-        return statistics.fmean(run.get(epoch, max(run.values())) for run in runs if run is not None)
+        return statistics.fmean(run.get(epoch, max(run.values())) for run in runs)
 
 
 def note_on_validation(config: TrainOptions) -> str | None:
