@@ -242,26 +242,13 @@ def _diffuse_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tenso
 
 
 def _diffuse_grad(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
-    (x, attention, theta, states, seed, *rates), graph = saved_inputs(ctx, 5 + sum(ctx.rated))
-    attention_rate = rates.pop(0) if ctx.rated[0] else None
-    feature_rate = rates.pop(0) if ctx.rated[1] else None
+    tensors, graph = saved_inputs(ctx, 5 + sum(ctx.rated))
     if grad is None:
         return *(None,) * 6, [None] * len(graph), None, None, None
-    grad_x, grad_attention, grad_theta = diffuse_backward_op(
-        grad,
-        x,
-        attention,
-        theta,
-        states,
-        seed,
-        attention_rate,
-        feature_rate,
-        graph,
-        ctx.sizes,
-        ctx.every,
-        ctx.needs_input_grad[2],
-        ctx.backend,
-    )
+    rates = iter(tensors[5:])
+    inputs = *tensors[:5], *(next(rates) if rated else None for rated in ctx.rated)
+    options = ctx.sizes, ctx.every, ctx.needs_input_grad[2], ctx.backend
+    grad_x, grad_attention, grad_theta = diffuse_backward_op(grad, *inputs, graph, *options)
     by_theta = grad_theta if ctx.needs_input_grad[2] else None
     return grad_x, grad_attention, by_theta, None, None, None, [None] * len(graph), None, None, None
 

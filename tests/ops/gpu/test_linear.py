@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +28,7 @@ pytestmark = [
     pytest.mark.slow,  # the interpreter of Triton
     pytest.mark.skipif(REASON is not None, reason=str(REASON)),
 ]
+BACKENDS: tuple[Backend, ...] = ("triton", "reference")
 SHAPES = [(0, 3), (1, 1), (1, 5), (7, 8), (3, 513), (37, 130), (1031, 2)]
 
 
@@ -49,6 +50,19 @@ def with_grads(
     return results | {f"gradient {i}": gradient(leaf) for i, leaf in enumerate(leaves)}
 
 
+def both(
+    function_of: Callable[..., Callable[..., Any]], *inputs: Tensor, autocast: bool = False, **options: Any
+) -> list[Results]:
+    """The results of each backend."""
+    return [with_grads(function_of(backend, **options), *inputs, autocast=autocast) for backend in BACKENDS]
+
+
+def of_trials(axes: tuple[int | None, ...], *shapes: tuple[int, ...]) -> list[Tensor]:
+    """Tensors of three trials along an axis, or shared by all."""
+    factors = zip(tensors(*shapes), axes, strict=True)
+    return [t if axis is None else torch.stack([t, t + 1, t.flip(0)], axis) for t, axis in factors]
+
+
 def norm_of(
     backend: Backend, *, adds: bool, p: float | Tensor = 0.0, unbiased: bool = False
 ) -> Callable[..., tuple[Tensor, ...]]:
@@ -65,28 +79,21 @@ def norm_of(
 def test_norm_of_odd_sizes(shape: tuple[int, int], adds: bool) -> None:
     factors = tensors(shape, *([shape] if adds else []), shape[1:], shape[1:])
     for unbiased in (False, True) if shape[1] != 1 else (False,):  # of one number there is no unbiased deviation
-        options = {"adds": adds, "unbiased": unbiased}
-        same(
-            with_grads(norm_of("triton", **options), *factors),
-            with_grads(norm_of("reference", **options), *factors),
-        )
+        same(*both(norm_of, *factors, adds=adds, unbiased=unbiased))
 
 
 def test_the_unbiased_norm_of_rows_that_hardly_vary() -> None:
     x, weight, bias = tensors((9, 6), (6,), (6,))
     for size in (0.0, 1e-12, 1e-9, 1e-6, 1e-3):  # beside an eps of 1e-3
-        ours, theirs = (
-            with_grads(norm_of(b, adds=False, unbiased=True), 0.1 + size * x, weight, bias)
-            for b in ("triton", "reference")
-        )
-        same(ours, theirs, rtol=1e-5, atol=1e-5 / 1e-3)
+        results = both(norm_of, 0.1 + size * x, weight, bias, adds=False, unbiased=True)
+        same(*results, rtol=1e-5, atol=1e-5 / 1e-3)
 
 
 @pytest.mark.parametrize("adds", [True, False], ids=["added", "alone"])
 @pytest.mark.parametrize("shape", [(0, 3), (1, 5), (37, 130), (2, 3, 4)])
 def test_norm_under_dropout(shape: tuple[int, ...], adds: bool) -> None:
     factors = tensors(shape, *([shape] if adds else []), shape[-1:], shape[-1:])
-    ours, theirs = (with_grads(norm_of(b, adds=adds, p=0.3), *factors) for b in ("triton", "reference"))
+    ours, theirs = both(norm_of, *factors, adds=adds, p=0.3)
     same(ours, theirs)
     # The entries that dropout by itself sets to zero.
     remaining = dropout(torch.ones_like(factors[0]), 0.3, 7, backend="triton")
@@ -122,8 +129,7 @@ def test_norm_of_dropped_features(shape: tuple[int, ...], adds: bool, dtype: tor
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     features = tensors(*([shape] * (1 + adds)), dtype=dtype)
     factors = *features, *tensors(shape[-1:], shape[-1:], dtype=wide)
-    backends: tuple[Backend, ...] = ("triton", "reference")
-    for backend in backends:
+    for backend in BACKENDS:
         for p, unbiased in ((0.0, False), (0.3, True)):
             apart, together = (norm_of_dropped(backend, t, p, unbiased) for t in (False, True))
             alike(with_grads(together, *factors), with_grads(apart, *factors))
@@ -138,10 +144,7 @@ def test_norm_of_dropped_features_in_mixed_types() -> None:
 @pytest.mark.parametrize("axes", [(0, 0, 0, None, 0), (None, 1, None, 0, 0), (0, None, 0, None, None)])
 def test_norm_of_dropped_features_of_each_trial(axes: tuple[int | None, ...]) -> None:
     p: Rate = torch.tensor([0.1, 0.5, 0.8], device=DEVICE) if axes[0] == 0 else 0.5
-    factors = [
-        t if axis is None else torch.stack([t, t + 1, t.flip(0)], axis)
-        for t, axis in zip(tensors((7, 4), (7, 4), (4,), (4,)), axes[1:], strict=True)
-    ]
+    factors = of_trials(axes[1:], (7, 4), (7, 4), (4,), (4,))
 
     def trials(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *inputs: torch.vmap(lambda p, *third: function(*third, x_p=p), in_dims=axes)(p, *inputs)
@@ -188,12 +191,8 @@ def test_norm_of_more_rows_than_programs(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(triton_dense, "_TILE", 8)
     monkeypatch.setattr(triton_dense, "_NORM_BACK", (8, 3))
     factors = tensors((29, 3), (29, 3), (3,), (3,))
-    same(with_grads(norm_of("triton", adds=True), *factors), with_grads(norm_of("reference", adds=True), *factors))
-    factors = tensors((29, 3), (20, 3), (20,))
-    same(
-        with_grads(linear_of("triton", relu=True), *factors),
-        with_grads(linear_of("reference", relu=True), *factors),
-    )
+    same(*both(norm_of, *factors, adds=True))
+    same(*both(linear_of, *tensors((29, 3), (20, 3), (20,)), relu=True))
 
 
 @pytest.mark.parametrize("drops", [True, False], ids=["dropout", "plain"])
@@ -201,8 +200,7 @@ def test_norm_of_more_rows_than_programs(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_norm_of_which_one_result_is_used(used: int, drops: bool) -> None:
     factors = tensors((5, 6), (5, 6), (6,), (6,))
     actual, expected = ([leaf.clone().requires_grad_() for leaf in factors] for _ in range(2))
-    runs: list[tuple[Backend, list[Tensor]]] = [("triton", actual), ("reference", expected)]
-    for backend, leaves in runs:
+    for backend, leaves in zip(BACKENDS, (actual, expected), strict=True):
         function = norm_of_dropped(backend, True) if drops else norm_of(backend, adds=True)
         function(*leaves)[used].square().sum().backward()
     for ours, theirs in zip(actual, expected, strict=True):
@@ -218,8 +216,7 @@ def test_the_gradients_of_a_norm_and_of_its_input_meet_in_one_pass() -> None:
 
 def test_norm_takes_any_number_of_axes_and_mixed_types() -> None:
     x, added, weight, bias = tensors((2, 3, 4), (2, 3, 4), (4,), (4,), dtype=torch.float32)
-    actual = with_grads(norm_of("triton", adds=True), x.bfloat16(), added, weight, bias)
-    expected = with_grads(norm_of("reference", adds=True), x.bfloat16(), added, weight, bias)
+    actual, expected = both(norm_of, x.bfloat16(), added, weight, bias, adds=True)
     assert actual["out 1"].shape == (2, 3, 4) and actual["out 1"].dtype == torch.float32
     assert actual["gradient 0"].dtype == torch.bfloat16 and actual["gradient 1"].dtype == torch.float32
     same(actual, expected)
@@ -235,10 +232,7 @@ def linear_of(backend: Backend, *, relu: bool) -> Callable[..., Tensor]:
 def test_linear_of_odd_sizes(shape: tuple[int, int, int], biased: bool, relu: bool) -> None:
     N, C, D = shape
     factors = tensors((N, C), (D, C), *([(D,)] if biased else []))
-    same(
-        with_grads(linear_of("triton", relu=relu), *factors),
-        with_grads(linear_of("reference", relu=relu), *factors),
-    )
+    same(*both(linear_of, *factors, relu=relu))
 
 
 def feed_forward_of(backend: Backend) -> Callable[..., Tensor]:
@@ -251,21 +245,18 @@ def feed_forward_of(backend: Backend) -> Callable[..., Tensor]:
 def test_feed_forward_of_odd_sizes(shape: tuple[int, int, int]) -> None:
     N, C, D = shape
     factors = tensors((N, C), (D, C), (D,), (C, D), (C,))
-    twice = with_grads(feed_forward_of("reference"), *factors)
-    same(with_grads(feed_forward_of("triton"), *factors), twice)
+    same(*both(feed_forward_of, *factors))
     # In bfloat16 the hidden gradient is masked and summed up where it was multiplied.
     low = [t.to(torch.bfloat16) if i == 0 else t.bfloat16().float() for i, t in enumerate(factors)]
-    actual, torchs = (with_grads(feed_forward_of(b), *low, autocast=True) for b in ("triton", "reference"))
+    actual, torchs = both(feed_forward_of, *low, autocast=True)
     assert all(actual[f"gradient {i}"].dtype == t.dtype for i, t in enumerate(low))
     if N:
         within_budget(actual, torchs, with_grads(feed_forward_of("reference"), *(t.double() for t in low)))
 
 
 def test_feed_forward_of_each_trial() -> None:
-    factors = [torch.stack([t, t + 1, t.flip(0)]) for t in tensors((7, 4), (5, 4), (5,), (4, 5), (4,))]
-    low = [t.bfloat16() for t in factors]
-    ours, theirs = (with_grads(torch.vmap(feed_forward_of(b)), *low) for b in ("triton", "reference"))
-    same(ours, theirs, rtol=0.05, atol=0.1)
+    low = [t.bfloat16() for t in of_trials((0,) * 5, (7, 4), (5, 4), (5,), (4, 5), (4,))]
+    same(*both(lambda backend: torch.vmap(feed_forward_of(backend)), *low), rtol=0.05, atol=0.1)
 
 
 def layers_of(backend: Backend, joined: int) -> Callable[..., tuple[Tensor, ...]]:
@@ -278,32 +269,22 @@ def layers_of(backend: Backend, joined: int) -> Callable[..., tuple[Tensor, ...]
 @pytest.mark.parametrize("joined", [1, 2])
 def test_several_layers_of_one_input(outs: tuple[int, ...], joined: int, autocast: bool) -> None:
     factors = tensors((7, 5), *((out, 5) for out in outs), dtype=torch.float32)
-    ours, theirs = (
-        with_grads(layers_of(b, joined), *factors, autocast=autocast)
-        for b in cast(list[Backend], ["triton", "reference"])
-    )
-    # Products of bfloat16 are rounded once more by torch.
+    # Torch rounds products of bfloat16 once more.
+    ours, theirs = both(layers_of, *factors, joined=joined, autocast=autocast)
     same(ours, theirs, **({"rtol": 0.02, "atol": 0.1} if autocast else {}))
 
 
 @pytest.mark.parametrize("axes", [(0, 0, 0), (None, 0, 1), (1, None, None), (0, None, 0)])
 @pytest.mark.parametrize("joined", [1, 2])
 def test_several_layers_of_each_trial(axes: tuple[int | None, ...], joined: int) -> None:
-    factors = [
-        t if axis is None else torch.stack([t, t + 1, t.flip(0)], axis)
-        for t, axis in zip(tensors((7, 4), (5, 4), (3, 4)), axes, strict=True)
-    ]
-    ours, theirs = (
-        with_grads(torch.vmap(layers_of(b, joined), in_dims=axes), *factors)
-        for b in cast(list[Backend], ["triton", "reference"])
-    )
-    same(ours, theirs)
+    factors = of_trials(axes, (7, 4), (5, 4), (3, 4))
+    same(*both(lambda backend: torch.vmap(layers_of(backend, joined), in_dims=axes), *factors))
 
 
 def test_relu_passes_nan_and_has_no_gradient_at_zero() -> None:
     x = torch.tensor([[0.0], [-1.0], [1.0], [torch.nan]], dtype=torch.float64, device=DEVICE)
     for factors in ([x, torch.ones_like(x[:1])], [x, torch.ones_like(x[:1]), torch.zeros_like(x[0])]):
-        actual, expected = (with_grads(linear_of(b, relu=True), *factors) for b in ("triton", "reference"))
+        actual, expected = both(linear_of, *factors, relu=True)
         same({"x": actual["gradient 0"]}, {"x": expected["gradient 0"]}, equal_nan=True)
 
 
@@ -329,10 +310,9 @@ def test_error_budget(dtype: torch.dtype) -> None:
     for function, factors, options in kinds:
         features = 2 if function is norm_of else 1
         low = [t.to(dtype) if i < features else t.to(dtype).float() for i, t in enumerate(factors)]
-        ours, plain = function("triton", **options), function("reference", **options)
-        actual, torchs = (with_grads(f, *low, autocast=dtype == torch.bfloat16) for f in (ours, plain))
+        actual, torchs = both(function, *low, autocast=dtype == torch.bfloat16, **options)
         assert all(actual[f"gradient {i}"].dtype == t.dtype for i, t in enumerate(low))
-        within_budget(actual, torchs, with_grads(plain, *(t.double() for t in low)))
+        within_budget(actual, torchs, with_grads(function("reference", **options), *(t.double() for t in low)))
 
 
 def test_the_norm_is_precise_far_from_zero() -> None:
@@ -425,28 +405,15 @@ def test_same_bits_every_time() -> None:
 
 @pytest.mark.parametrize("axes", [(0, 0, 0, 0), (None, None, 0, 0), (1, 0, None, None), (0, None, 0, None)])
 def test_norm_of_each_trial(axes: tuple[int | None, ...]) -> None:
-    shapes = [(7, 4), (7, 4), (4,), (4,)]
-    factors = [
-        t if axis is None else torch.stack([t, t + 1, t.flip(0)], axis)
-        for t, axis in zip(tensors(*shapes), axes, strict=True)
-    ]
-    for part in (slice(None), slice(2, None)):
-        inputs = [factors[0], *factors[part][-2:]] if part.start else factors
-        dims = (axes[0], *axes[2:]) if part.start else axes
-        ours, theirs = (
-            with_grads(torch.vmap(norm_of(b, adds=not part.start), in_dims=dims), *inputs)
-            for b in ("triton", "reference")
-        )
-        same(ours, theirs)
+    x, added, *weights = of_trials(axes, (7, 4), (7, 4), (4,), (4,))
+    for adds, inputs, dims in ((True, [x, added, *weights], axes), (False, [x, *weights], (axes[0], *axes[2:]))):
+        same(*both(lambda backend: torch.vmap(norm_of(backend, adds=adds), in_dims=dims), *inputs))  # noqa: B023
 
 
 @pytest.mark.parametrize("axes", [(0, 0, 0, 0), (None, None, 0, 0), (0, 1, None, None)])
 def test_norm_under_the_dropout_of_each_trial(axes: tuple[int | None, ...]) -> None:
     p: Rate = torch.tensor([0.1, 0.5, 0.8], device=DEVICE) if axes[0] == 0 else 0.5
-    factors = [
-        t if axis is None else torch.stack([t, t + 1, t.flip(0)], axis)
-        for t, axis in zip(tensors((7, 4), (4,), (4,)), axes[1:], strict=True)
-    ]
+    factors = of_trials(axes[1:], (7, 4), (4,), (4,))
     options: dict[str, Any] = {"seed": 7, "backend": "triton", "validate": False}
 
     def together(p: Rate, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -465,14 +432,8 @@ def test_norm_under_the_dropout_of_each_trial(axes: tuple[int | None, ...]) -> N
 @pytest.mark.parametrize("axes", [(0, 0, 0), (None, 0, 0), (1, None, None)])
 @pytest.mark.parametrize("relu", [True, False])
 def test_linear_of_each_trial(axes: tuple[int | None, ...], relu: bool) -> None:
-    factors = [
-        t if axis is None else torch.stack([t, t + 1, t.flip(0)], axis)
-        for t, axis in zip(tensors((7, 4), (5, 4), (5,)), axes, strict=True)
-    ]
-    ours, theirs = (
-        with_grads(torch.vmap(linear_of(b, relu=relu), in_dims=axes), *factors) for b in ("triton", "reference")
-    )
-    same(ours, theirs)
+    factors = of_trials(axes, (7, 4), (5, 4), (5,))
+    same(*both(lambda backend: torch.vmap(linear_of(backend, relu=relu), in_dims=axes), *factors))
 
 
 def test_compiles_in_one_graph() -> None:

@@ -1,4 +1,4 @@
-"""The CPU backend: C++ kernels (`kernels/*.cpp`) in a plain library, called through ctypes.
+"""The functions of `registry.Kernels` for the CPU: C++ kernels (`kernels/*.cpp`) in a library, through ctypes.
 
 The library has every kernel for several instruction sets and takes the machine's best one, or that of the environment
 variable MAGNA_CPU_ISA. The results do not depend on the number of threads.
@@ -198,7 +198,6 @@ def hop(
     number: int,
     out: Tensor,
 ) -> None:
-    """One hop: out = F ∘ (z_scale · A_k z + x_scale · x), F its feature dropout."""
     scales = z_scale, x_scale
     _run("hop", z, x, attention, *_rows(segments), col, *scales, out, z.size(1), z.size(2), *_draw(draw, number))
 
@@ -221,10 +220,6 @@ def hop_backward(
     grad_x: Tensor,
     out: Tensor | None,
 ) -> Tensor | None:
-    """One hop back: T = F ∘ A_kᵀ grad with the feature dropout F of the hop before; grad_x gets scale · T, out gets T,
-    and an edge's grad_attention gets z_scale · its dropout factor · ⟨grad at its target, z at its source⟩. With `rank`,
-    the positions of the caller's edges in the walk, grad_attention is complete and returned in the caller's order.
-    """
     walk = attention, *_rows(segments), col, z_scale, first_scale, scale
     sizes = grad.size(1), grad.size(2), *_draw(draw, number)
     _run("hop_backward", grad, z, *walk, grad_attention, add, grad_x, out, *sizes)
@@ -232,7 +227,6 @@ def hop_backward(
 
 
 def hop_dropout(grad: Tensor, draw: Draw, number: int) -> Tensor:
-    """The gradient through the feature dropout of a hop."""
     out = empty(grad.shape, grad)
     _run("hop_dropout", grad, out, *grad.shape, *_draw(draw, number))
     return out

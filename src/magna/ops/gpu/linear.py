@@ -199,16 +199,10 @@ def feed_forward_backward_op(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of x, both weights and both biases."""
     grad = grad.contiguous()
-    by_second = product(grad.t(), hidden)
+    by_second = product(grad.t(), hidden).to(second.dtype)
     inner, first_sums, second_sums = dense_kernels().hidden_backward(grad, rounded_second, hidden)
-    by_first = product(inner.t(), x)
-    return (
-        inner @ rounded_first,
-        by_first.to(first.dtype),
-        by_second.to(second.dtype),
-        first_sums.to(first.dtype),
-        second_sums.to(second.dtype),
-    )
+    by_first = product(inner.t(), x).to(first.dtype)
+    return inner @ rounded_first, by_first, by_second, first_sums.to(first.dtype), second_sums.to(second.dtype)
 
 
 def _feed_forward_save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

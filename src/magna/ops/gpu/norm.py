@@ -114,16 +114,8 @@ def _dense(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.contiguous()
 
 
-def _norm_backward_shape(
-    grad: Tensor,
-    total_grad: Tensor | None,
-    total: Tensor,
-    weight: Tensor,
-    mean: Tensor,
-    scale: Tensor,
-    x_rate: Tensor | None,
-    *_: Any,
-) -> tuple[Tensor, ...]:
+def _norm_backward_shape(*inputs: Any) -> tuple[Tensor, ...]:
+    _, _, total, weight, _, _, x_rate, *_ = inputs
     by_x = total.new_empty(total.size(0), 0) if x_rate is None else total.new_empty(total.shape)
     return total.new_empty(total.shape), by_x, weight.new_empty(weight.size(0), 2, weight.size(1))
 

@@ -288,12 +288,8 @@ def hidden_backward(grad: Tensor, weight: Tensor, hidden: Tensor) -> tuple[Tenso
 
 def _options(x: Tensor, width: int, tile: int) -> dict[str, Any]:
     columns = power_of_2(max(width, 1))
-    return {
-        "BN": max(1, tile // columns),
-        "CB": columns,
-        "ACC": accumulator(x.dtype),
-        "num_warps": min(16, max(4, columns // 512)),
-    }
+    sizes = {"BN": max(1, tile // columns), "CB": columns, "num_warps": min(16, max(4, columns // 512))}
+    return {**sizes, "ACC": accumulator(x.dtype)}
 
 
 def _chunks(rows: int, step: int, most: int) -> tuple[int, int]:

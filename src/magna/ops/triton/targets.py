@@ -109,9 +109,8 @@ def targets(ptr: Tensor, weight: Tensor | None, num_entities: int, smoothing: fl
     out = torch.empty(4, rows, dtype=dtype, device=ptr.device)
     if rows:
         constants = {"ENTITIES": num_entities, "SMOOTHING": smoothing, "WEIGHTED": weight is not None}
-        kernel = bound(
-            _targets_kernel, **constants, BLOCK=min(_QUERIES, power_of_2(rows)), ACC=accumulator(dtype), num_warps=8
-        )
+        sizes = {"BLOCK": min(_QUERIES, power_of_2(rows)), "ACC": accumulator(dtype), "num_warps": 8}
+        kernel = bound(_targets_kernel, **constants, **sizes)
         kernel[1,](ptr.contiguous(), None if weight is None else weight.contiguous(), out, rows)
     return out
 
@@ -120,15 +119,8 @@ def loss(factors: Factors, sums: Tensor, bias: Tensor | None, scanned: Scanned, 
     (rows, width), self_bias, dtype = factors.query.shape, factors.self_bias, targets.dtype
     out = torch.empty_like(scanned.top)
     if rows:
-        kernel = bound(
-            _loss_kernel,
-            BIASED=bias is not None,
-            OWN=self_bias is not None,
-            C=width,
-            CB=power_of_2(max(width, 1)),
-            BLOCK=_ENTRIES,
-            ACC=accumulator(dtype),
-        )
+        sizes = {"C": width, "CB": power_of_2(max(width, 1)), "BLOCK": _ENTRIES, "ACC": accumulator(dtype)}
+        kernel = bound(_loss_kernel, BIASED=bias is not None, OWN=self_bias is not None, **sizes)
         inputs = factors.query, sums, None if bias is None else bias.sum(dtype=dtype), self_bias and self_bias[1]
         kernel[rows,](*inputs, *scanned, ptr.contiguous(), targets, out, rows)
     return out.sum()
