@@ -1,4 +1,4 @@
-"""What a run will need is said before it starts, and comes out near what it then takes."""
+"""A plan states the memory and the time of a run before it starts, close to what the run then takes."""
 
 from __future__ import annotations
 

@@ -174,7 +174,12 @@ def test_the_hashes_are_in_the_format_of_sha256sum(finished: RunFolder) -> None:
 
 def test_settings_are_read_once(finished: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
-    monkeypatch.setattr(Config, "from_toml", lambda path: read.append(path) or Config())
+
+    def from_toml(path: Path) -> Config:
+        read.append(path)
+        return Config()
+
+    monkeypatch.setattr(Config, "from_toml", from_toml)
     run = RunFolder.open(finished.path)
     assert RunFolder.open(run) is run and run.config is run.config
     run.check_data("")

@@ -35,7 +35,7 @@ def task() -> LinkPrediction:
 
 
 def test_each_trial_has_its_own_settings(task: LinkPrediction, monkeypatch: pytest.MonkeyPatch) -> None:
-    splits, sizes = [], []
+    splits, sizes = list[tuple[str, int]](), list[int]()
     evaluate, loss = LinkPrediction.evaluate, LinkObjective.loss
 
     def evaluated(self: LinkPrediction, model: LinkModel, split: str) -> dict[str, float]:

@@ -17,6 +17,7 @@ from magna.training import loop
 from magna.training import train as training
 from magna.training.loop import Epoch
 from magna.training.trial_result import TrialResult
+from magna.training.trials import train_trials
 from magna.use import nodes as predicting
 
 SMALL = {
@@ -96,7 +97,7 @@ def test_a_seed_that_diverges_leaves_the_others_their_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:
     config = Config.from_dict(SMALL).with_values(["train.epochs=4"])
-    trials, fit = training.train_trials, training.fit
+    trials, fit = train_trials, loop.fit
 
     def trials_but_one(configs: list[Config], *arguments: Any, **options: Any) -> list[TrialResult]:
         first, second, *others = trials(configs, *arguments, **options)

@@ -106,22 +106,22 @@ def test_every_member_keeps_its_own_best_epoch(task: NodeClassification, tmp_pat
     with pytest.MonkeyPatch.context() as patch:
 
         def evaluate(self: NodeClassification, model: torch.nn.Module, split: str) -> dict[str, float]:
-            found = measured(self, model, split)
+            metrics = measured(self, model, split)
             if not isinstance(model, Ensemble):
-                min(seen, key=len).append(found["accuracy"])
-            return found
+                min(seen, key=len).append(metrics["accuracy"])
+            return metrics
 
         patch.setattr(NodeClassification, "evaluate", evaluate)
         train(two, run_dir=tmp_path / "run", device="cpu")
     model = RunFolder.open(tmp_path / "run").load_model()
-    assert isinstance(model, Ensemble) and all(len(accuracies) == 12 for accuracies in seen)
-    own = [measured(task, member, "valid")["accuracy"] for member in model.members]
-    assert own == [max(accuracies) for accuracies in seen]
+    assert isinstance(model, Ensemble) and all(len(each) == 12 for each in seen)
+    accuracies = [measured(task, member, "valid")["accuracy"] for member in model.members]
+    assert accuracies == [max(each) for each in seen]
 
 
 @pytest.mark.parametrize("model", ["magna", "gat"])
 def test_the_same_trials_give_the_same_numbers(task: NodeClassification, model: str) -> None:
-    sizes = {"hidden_channels": 8, "num_layers": 1, "heads": 2, "dropout": 0.4}
+    sizes: dict[str, Any] = {"hidden_channels": 8, "num_layers": 1, "heads": 2, "dropout": 0.4}
     same = replace(config(), model=model_settings(name=model, **sizes))
     configs = [same.with_seed(seed) for seed in range(3)]
     first, second = (train_trials(configs, task) for _ in range(2))
@@ -143,8 +143,8 @@ def test_feature_dropout_meets_no_trial_before_its_first_hop(task: NodeClassific
     # Without hops there is no dropout after them: this trial has nothing of chance, whoever trains beside it.
     still = config(model__K=0, model__feature_dropout=0.5)
     (alone,) = train_trials([still], task)
-    beside, _ = train_trials([still, config(model__K=3, model__feature_dropout=0.5)], task)
-    assert [row["loss"] for row in beside.history] == pytest.approx([row["loss"] for row in alone.history], rel=1e-3)
+    paired, _ = train_trials([still, config(model__K=3, model__feature_dropout=0.5)], task)
+    assert [row["loss"] for row in paired.history] == pytest.approx([row["loss"] for row in alone.history], rel=1e-3)
 
 
 @pytest.mark.parametrize("hops", range(4))
@@ -255,8 +255,8 @@ def test_the_test_split_stays_behind_its_door(task: NodeClassification) -> None:
 def test_trials_on_several_random_splits(task: NodeClassification) -> None:
     configs = [config(data__split="random", data__split_seed=seed) for seed in (0, 1, 2)]
     for each, result in zip(configs, train_trials(configs, task, read_test=True), strict=True):
-        own = node_task(each, None, torch.device("cpu"))
-        alone = train_trials([each], own, read_test=True)[0]
+        split = node_task(each, None, torch.device("cpu"))
+        alone = train_trials([each], split, read_test=True)[0]
         assert result.history[0]["loss"] == pytest.approx(alone.history[0]["loss"], rel=1e-5)
         assert result.test is not None and alone.test is not None
         assert result.test["loss"] == pytest.approx(alone.test["loss"], rel=1e-3)
@@ -338,11 +338,11 @@ def rounded_here(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_setting_is_lost_in_a_batch(key: str, tmp_path: Path) -> None:
     """Beside another trial each setting is what it is alone, or it draws, and then the trials differ."""
     base = Config.from_dict(SMALL | {"data": {"name": str(ROOT / "examples" / "own_graph")}})
-    own = node_task(base, None, torch.device("cpu"))
-    if (pair := with_and_without(key, base, own)) is None:  # refused, so not lost either
+    task = node_task(base, None, torch.device("cpu"))
+    if (pair := with_and_without(key, base, task)) is None:  # refused, so not lost either
         return
     start, changed = pair
-    plain, result = train_trials([start, changed], own, report_every=1)
+    plain, result = train_trials([start, changed], task, report_every=1)
     assert (plain.history, plain.best_epoch) != (result.history, result.best_epoch) or key in UNFELT
     if not key.endswith("dropout") and not changed.model.input_dropout:
         train(changed, run_dir=tmp_path / "alone", device="cpu")

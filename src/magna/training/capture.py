@@ -1,4 +1,4 @@
-"""What a GPU wants of a training step: a stream of its own, its precision, and to be replayed as a CUDA graph.
+"""Training steps on a GPU: their stream, their precision, and their replay as a CUDA graph.
 
 On small graphs launching the kernels takes longer than running them.
 """
@@ -54,7 +54,7 @@ def step_precision(precision: str, device: torch.device, network: nn.Module | No
         yield
         return
     layers = () if network is None else network.modules()
-    weights = [own for layer in layers if isinstance(layer, nn.Linear) for own in layer.parameters(recurse=False)]
+    weights = [each for layer in layers if isinstance(layer, nn.Linear) for each in layer.parameters(recurse=False)]
     # A cache of cast weights must not outlive a step that is replayed.
     with torch.autocast(device.type, torch.bfloat16, cache_enabled=False), rounded_at_once(weights, torch.bfloat16):
         yield
@@ -94,11 +94,11 @@ def captured(
             tensor.copy_(moments[i]) if moments else tensor.zero_()
     torch.cuda.set_rng_state(chance, device)
 
-    def replay(*given: Tensor) -> Tensor:
-        if any(new.shape != held.shape for new, held in zip(given, inputs, strict=True)):
-            return step(*given)
-        for new, held in zip(given, inputs, strict=True):
-            held.copy_(new)
+    def replay(*values: Tensor) -> Tensor:
+        if any(value.shape != buffer.shape for value, buffer in zip(values, inputs, strict=True)):
+            return step(*values)
+        for value, buffer in zip(values, inputs, strict=True):
+            buffer.copy_(value)
         graph.replay()
         return out
 

@@ -15,7 +15,7 @@ class MemoryLedger(TorchDispatchMode):
     """Live and peak bytes of all tensors that are made while it is on, and those saved for the backward pass."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live = self.peak = 0
         self.saved: dict[int, int] = {}
         self._known: set[int] = set()

@@ -165,7 +165,8 @@ class RunFolder:
             raise DataError(self.path, "its run has not ended", hint="resume=True")
         for name in _MODEL:
             self._read(name)
-        return model_class(self.config.model).from_pretrained(self.path / "model", **parts)
+        model: Saved = model_class(self.config.model).from_pretrained(self.path / "model", **parts)
+        return model
 
     def is_done(self, **parts: Any) -> bool:
         """True if the run has ended; a model that is missing or damaged is made again from the checkpoint."""

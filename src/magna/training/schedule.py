@@ -22,8 +22,8 @@ class Schedule:
     >>> schedule = Schedule([TrainOptions(lr=1.0, min_lr=0.0, epochs=10, clip=2.0)])
     >>> schedule.rates(0).tolist(), schedule.rates(5).tolist()
     ([1.0], [0.5])
-    >>> schedule.factors(torch.tensor([8.0])).tolist()
-    [0.25]
+    >>> schedule.factors(torch.tensor([8.0]))
+    tensor([0.2500])
     """
 
     def __init__(self, train: Sequence[TrainOptions], device: torch.device | str = "cpu") -> None:

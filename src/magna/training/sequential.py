@@ -31,7 +31,7 @@ def train_in_turn(
     on_results: OnResults | None = None,
     too_large: dict[int, str] | None = None,
 ) -> list[TrialResult]:
-    """What `train_trials` does, by the one loop: nothing is written, and the test split stays closed.
+    """Train all configs one after the other, as `train_trials` does; no file is written and no test split is read.
 
     Args:
         configs: what to train, on the data of the task.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -29,7 +29,6 @@ from magna.training.trial_result import TrialResult
 from magna.training.trials import train_trials
 
 OnEpoch = Callable[[Epoch], None]
-OnStart = Callable[[Config, Task, torch.device], None]
 _MOST_SEEDS = 10_000
 _REPORTED = ("seed", "run_dir", "seconds", "epochs", "valid", "test")
 
@@ -50,7 +49,7 @@ def train(
     tensorboard: bool = False,
     together: bool | None = None,
     on_epoch: OnEpoch = lambda epoch: None,
-    on_start: OnStart = lambda config, task, device: None,
+    on_start: Callable[[Config, Task, torch.device], None] = lambda config, task, device: None,
 ) -> dict[str, Any]:
     """Train a recipe, a config or your own data with several seeds and return the metrics of the runs.
 
@@ -109,11 +108,11 @@ def train(
 
 def default_folder(name: str, resume: bool = False) -> Path:
     """The first of `runs/NAME`, `runs/NAME-2`, … that does not exist; to resume, the last one that does."""
-    number, taken = 1, []
-    while (folder := Path("runs") / (name if number == 1 else f"{name}-{number}")).exists():
-        taken.append(folder)
-        number += 1
-    return taken[-1] if resume and taken else folder
+    folder, number = Path("runs") / name, 1
+    while folder.exists():
+        last, number = folder, number + 1
+        folder = folder.with_name(f"{name}-{number}")
+    return last if resume and number > 1 else folder
 
 
 def shares_batch(seeds: int, device: torch.device, together: bool | None = None) -> bool:
@@ -129,8 +128,8 @@ def _opened(folder: Path, seeds: int, resume: bool) -> dict[Path, RunFolder]:
     if seeds == 1 and several and not single:
         hint = "the number of seeds that it was started with, or another run_dir"
         raise DataError(folder, "it holds runs of several seeds", hint=hint)
-    files = several if seeds > 1 else [folder / "config.toml"] if single else []
-    return {file.parent: RunFolder.open(file.parent) for file in files} if resume else {}
+    folders = [file.parent for file in several] if seeds > 1 else [folder] * single
+    return {each: RunFolder.open(each) for each in folders} if resume else {}
 
 
 def _settings(config: Config | None, opened: Mapping[Path, RunFolder], folder: Path) -> Config:
@@ -183,12 +182,11 @@ class _Session:
     def train_in_turn(self) -> None:
         """Train the seeds that have neither ended nor diverged, one after the other."""
         for index, job in enumerate(self.jobs):
-            if index in self.ended or index in self.diverged:
+            if index in {*self.ended, *self.diverged}:
                 continue
-            precision = matmul_precision(job.config.train.precision)
-            with self._listener(index) as on_epoch, own_stream(self.task.device), precision:
+            with own_stream(self.task.device), matmul_precision(job.config.train.precision):
                 try:
-                    self.ended[index] = self._train(job, on_epoch)
+                    self.ended[index] = self._train(job, self._listener(index))
                 except Diverged as error:
                     self.diverged[index] = str(error)
 
@@ -204,21 +202,28 @@ class _Session:
         with job.run.alone():
             if not job.goes_on:
                 job.run.begin(job.config, self.task.device, self.task.schema)
-            progress = fit(job.config, self.task, network, on_epoch, job.run)
-            return self._finish(job, network, progress)
+            return self._finish(job, network, fit(job.config, self.task, network, on_epoch, job.run))
 
     def train_together(self, task: BatchTask) -> None:
         """Train the seeds that have not begun in one batch; each leaves what a run alone leaves."""
         new = {index: job for index, job in enumerate(self.jobs) if job.is_new}
         if not new:
             return
-        network = task.make_model(self.jobs[0].config.model).to(task.device)
+        network, epochs = task.make_model(self.jobs[0].config.model).to(task.device), self.jobs[0].config.train.epochs
         with ExitStack() as locks:
             for job in new.values():
                 locks.enter_context(job.run.alone())
                 if not job.goes_on:
                     job.run.begin(job.config, task.device, task.schema)
-            results = self._train_batch(task, list(new.values()))
+
+            def on_report(number: int, running: list[int], best: list[float]) -> Collection[int]:
+                if running:
+                    label, metrics = f"{len(new)} seeds together", {task.METRIC: fmean(best)}
+                    self.on_epoch(Epoch(label, number, epochs, None, None, metrics))
+                return ()
+
+            configs = [job.config for job in new.values()]
+            results = train_trials(configs, task, keep_weights=True, report_every=10, on_report=on_report)
             for (index, job), result in zip(new.items(), results, strict=True):
                 self._log_all(job, result)
                 try:
@@ -226,21 +231,10 @@ class _Session:
                 except Diverged as error:
                     self.diverged[index] = str(error)
                     continue
-                assert result.weights is not None
-                network.load_state_dict(result.weights)
+                network.load_state_dict(result.weights or {})
                 progress = Progress(result.epochs, result.seconds, [result.best_epoch])
                 with matmul_precision(job.config.train.precision):
                     self.ended[index] = self._finish(job, network, progress, together=len(new))
-
-    def _train_batch(self, task: BatchTask, jobs: Sequence[_Job]) -> list[TrialResult]:
-        def on_report(number: int, running: list[int], best: list[float]) -> Collection[int]:
-            if running:
-                label, of = f"{len(jobs)} seeds together", jobs[0].config.train.epochs
-                self.on_epoch(Epoch(label, number, of, None, None, {task.METRIC: statistics.fmean(best)}))
-            return ()
-
-        configs = [job.config for job in jobs]
-        return train_trials(configs, task, keep_weights=True, report_every=10, on_report=on_report)
 
     def _log_all(self, job: _Job, result: TrialResult) -> None:
         """Write the metrics of all epochs of a run at once."""
@@ -251,9 +245,9 @@ class _Session:
         job.run.keep_metrics(0)
         job.run.log(*rows)
         if self.tensorboard:
-            with Board(job.run.path) as curves:
-                for row in rows:
-                    curves.write(row["epoch"] + 1, _curves(row["loss"], row.get("valid", {})))
+            board = Board(job.run.path)
+            for row in rows:
+                board.write(row["epoch"] + 1, row["loss"], row.get("valid"))
 
     def _finish(self, job: _Job, network: Any, progress: Progress, together: int = 1) -> dict[str, Any]:
         """Score and save the chosen weights."""
@@ -278,59 +272,45 @@ class _Session:
         job.run.finish(network, summary)
         return {**summary, "run_dir": str(job.run.path)}
 
-    @contextmanager
-    def _listener(self, index: int) -> Iterator[OnEpoch]:
-        """A listener that knows which run this is and, where asked, writes the curves for TensorBoard."""
-        with Board(self.jobs[index].run.path) if self.tensorboard else nullcontext() as curves:
+    def _listener(self, index: int) -> OnEpoch:
+        """Listener for one run that also writes the curves for TensorBoard."""
+        board = Board(self.jobs[index].run.path) if self.tensorboard else None
 
-            def listen(epoch: Epoch) -> None:
-                if curves is not None:
-                    curves.write(epoch.number, _curves(epoch.loss, epoch.valid or {}))
-                self.on_epoch(replace(epoch, run=index, runs=len(self.jobs)))
+        def listen(epoch: Epoch) -> None:
+            if board is not None:
+                board.write(epoch.number, epoch.loss, epoch.valid)
+            self.on_epoch(replace(epoch, run=index, runs=len(self.jobs)))
 
-            yield listen
+        return listen
+
+    def _reason(self) -> str:
+        """The seeds that diverged, and the reason of the first one; of a single run, the reason alone."""
+        failed, first = sorted(self.diverged), self.diverged[min(self.diverged)]
+        if len(self.jobs) == 1:
+            return first
+        seeds = ", ".join(str(self.jobs[index].config.train.seed) for index in failed)
+        others = "" if len(failed) == len(self.jobs) else "; the other seeds have left their results"
+        return f"seed{'s' * (len(failed) > 1)} {seeds}: {first}{others}"
 
     def result(self) -> dict[str, Any]:
         """Everything that `magna train --json` prints."""
         config = self.jobs[0].config
         if self.diverged:
-            reasons = {self.jobs[index].config.train.seed: why for index, why in sorted(self.diverged.items())}
-            raise Diverged(_without_result(reasons, len(self.jobs)))
+            raise Diverged(self._reason())
         runs = [{name: self.ended[index][name] for name in _REPORTED} for index in range(len(self.jobs))]
-        valid, test = [run["valid"] for run in runs], [run["test"] if self.test else None for run in runs]
+        runs = runs if self.test else [run | {"test": None} for run in runs]
+        test = [run["test"] for run in runs]
         return {
             "task": config.task.name,
             "dataset": self.task.dataset,
             "recipe": config.recipe,
             "device": self.task.device.type,
-            "runs": [run | {"test": metrics} for run, metrics in zip(runs, test, strict=True)],
-            "mean": {"valid": _over(valid, statistics.fmean), "test": _over(test, statistics.fmean)},
-            "std": {"test": _over(test, _deviation)},
+            "runs": runs,
+            "mean": {"valid": _over([run["valid"] for run in runs], fmean), "test": _over(test, fmean)},
+            "std": {"test": _over(test, lambda values: stdev(values) if len(values) > 1 else 0.0)},
         }
 
 
-def _without_result(reasons: Mapping[int, str], seeds: int) -> str:
-    """The seeds that diverged, and the reason of the first one; of a single run, the reason alone."""
-    first = next(iter(reasons.values()))
-    if seeds == 1:
-        return first
-    others = "" if len(reasons) == seeds else "; the other seeds have left their results"
-    return f"seed{'s' * (len(reasons) > 1)} {', '.join(map(str, reasons))}: {first}{others}"
-
-
-def _curves(loss: float | None, valid: Mapping[str, float]) -> dict[str, float | None]:
-    return {"loss/train": loss} | {f"{name}/valid": value for name, value in valid.items()}
-
-
-def _over(
-    metrics: Sequence[dict[str, float] | None], statistic: Callable[[list[float]], float]
-) -> dict[str, float] | None:
+def _over(metrics: Sequence[Any], statistic: Callable[[list[float]], float]) -> dict[str, float] | None:
     """A statistic of each metric over the runs; None if one of them was not scored."""
-    scored = [each for each in metrics if each is not None]
-    if len(scored) < len(metrics):
-        return None
-    return {name: statistic([each[name] for each in scored]) for name in scored[0]}
-
-
-def _deviation(values: list[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0
+    return None if None in metrics else {name: statistic([each[name] for each in metrics]) for name in metrics[0]}

@@ -144,7 +144,7 @@ class Batch:
         columns.index_copy_(0, self.state["epoch"][None], values.double()[None])
 
     def _looks(self, epoch: int) -> bool:
-        """Whether validation is looked at after an epoch: after every `eval_every`-th one, and after the last."""
+        """True if validation is due after an epoch: every `eval_every` epochs and after the last."""
         after, last = epoch + 1, self.train_config.epochs
         return after % self.train_config.eval_every == 0 or after == last
 

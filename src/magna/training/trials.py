@@ -17,6 +17,7 @@ import torch
 
 from magna.config.options import Options
 from magna.config.schema import Config
+from magna.errors import ArgumentError
 from magna.ops.cpu.memory_pool import machine_memory
 from magna.tasks.base import BatchTask
 from magna.training.capture import batch_size_for, matmul_precision, own_stream
@@ -30,7 +31,7 @@ _FILLS_GPU = 1 << 26
 
 
 def structure(config: Config) -> Hashable:
-    """What trials of one batch have in common: their settings, with those that may differ at their defaults.
+    """The settings that all trials of one batch share.
 
     >>> structure(Config.from_dict({"train": {"lr": 0.1}})) == structure(Config.from_dict({"model": {"K": 3}}))
     True
@@ -110,7 +111,7 @@ def free_memory() -> None:
 
 
 def shortage(error: torch.OutOfMemoryError) -> str:
-    """What is missing, without what else is in the memory.
+    """The first sentences of an error of memory: what could not be allocated.
 
     >>> shortage(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has 1 GiB free."))
     'CUDA out of memory. Tried to allocate 9.00 GiB'
@@ -138,9 +139,9 @@ def _train_part(
 
 def _check_data(config: Config, task: BatchTask) -> None:
     """Refuse a config of other data than the task's: it would train on the task's all the same."""
-    own = task.data_config
-    if config.data not in (own, replace(own, split="random", split_seed=config.data.split_seed)):
-        raise ValueError(f"data is {config.data}; allowed: that of the task, {own}, or another random split of it")
+    data = task.data_config
+    if config.data not in (data, replace(data, split="random", split_seed=config.data.split_seed)):
+        raise ArgumentError("data", config.data, f"that of the task, {data}, or another random split of it")
 
 
 def _shared(options: Options, fixed: Collection[str]) -> Hashable:
@@ -150,7 +151,7 @@ def _shared(options: Options, fixed: Collection[str]) -> Hashable:
 
 
 def _batch_size(config: Config, task: BatchTask) -> int:
-    """How many trials fit: their states, activations and moments into two thirds of the memory that is free.
+    """The number of trials that fit: their states, activations and moments into two thirds of the memory that is free.
 
     Those that are no faster side by side stay alone.
     """
@@ -158,7 +159,8 @@ def _batch_size(config: Config, task: BatchTask) -> int:
         return 1
     free = torch.cuda.mem_get_info(task.device)[0] if task.device.type == "cuda" else machine_memory() // 4
     fit = 2 * free // 3 // _bytes_per_trial(config.model, config.task, task)
-    return max(1, min(_MOST_TRIALS // config.model.members, fit))
+    members: int = config.model.members
+    return max(1, min(_MOST_TRIALS // members, fit))
 
 
 def _state_width(model: Any) -> int:
