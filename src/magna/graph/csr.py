@@ -7,7 +7,7 @@ carry the permutations, so no caller of `ops` sees sorted order.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex
 
 import torch
@@ -92,7 +92,7 @@ class Graph:
                 raise ArgumentError(name, count, f"0 to {_INT32_MAX}")
         compiling = torch.compiler.is_compiling()
         if validate and not compiling:
-            _check_range("edge_index", edge_index, num_nodes, "num_nodes")
+            check_range("edge_index", edge_index, num_nodes, "num_nodes")
         with durable():
             source, target = edge_index[0], edge_index[1]
             in_order = not compiling and bool((target[1:] >= target[:-1]).all())
@@ -121,28 +121,23 @@ class Graph:
             raise ArgumentError("edge_type", edge_type, f"[{self.num_edges}] on {self.device}, one per edge")
         num_relations = _count("num_relations", num_relations, edge_type)
         if validate and not torch.compiler.is_compiling():
-            _check_range("edge_type", edge_type, num_relations, "num_relations")
+            check_range("edge_type", edge_type, num_relations, "num_relations")
         with durable():
             by_relation = segments_of(edge_type, num_relations, False)
-        types = {"edge_type": edge_type, "num_relations": num_relations, "by_relation": by_relation}
-        return Graph(**self._values() | types)
+        return replace(self, edge_type=edge_type, num_relations=num_relations, by_relation=by_relation)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Graph:
         """The same graph on another device; one that a PyG `Data` holds goes along with it."""
-        moved: dict[str, Any] = {
-            name: value.to(device, non_blocking=non_blocking) if isinstance(value, Tensor | Segments) else value
-            for name, value in self._values().items()
+        values: dict[str, Any] = {
+            name: value for name, value in vars(self).items() if isinstance(value, Tensor | Segments)
         }
-        return Graph(**moved)
+        return replace(self, **{name: value.to(device, non_blocking=non_blocking) for name, value in values.items()})
 
     def has_self_loop(self) -> Tensor:
         """Mask of the nodes that have an edge to themselves, bool [N]."""
         loops = torch.zeros(self.num_nodes, dtype=torch.bool, device=self.device)
         loops[self.source[self.source == self.target]] = True
         return loops
-
-    def _values(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def __repr__(self) -> str:
         typed = f", num_relations={self.num_relations}" if self.edge_type is not None else ""
@@ -161,12 +156,13 @@ def _count(name: str, value: SupportsIndex | None, index: Tensor) -> int:
         raise ArgumentError(name, value, "an int, 0 and above") from None
 
 
-def _check_range(name: str, index: Tensor, size: int, limit: str) -> None:
-    if index.numel() == 0:
-        return
-    low, high = (int(v) for v in torch.aminmax(index))
-    if low < 0 or high >= size:
-        raise ArgumentError(f"an entry of {name}", low if low < 0 else high, f"0 to {size - 1} ({limit} is {size})")
+def check_range(name: str, index: Tensor, size: int, limit: str = "") -> None:
+    """Refuse entries outside of 0 to size - 1 (waits for the GPU); `limit` is the argument that has the size."""
+    if index.numel():
+        low, high = (int(value) for value in torch.aminmax(index))
+        if low < 0 or high >= size:
+            allowed = f"0 to {size - 1} ({limit} is {size})" if limit else f"0 to {size - 1}"
+            raise ArgumentError(f"an entry of {name}", low if low < 0 else high, allowed)
 
 
 def bare(index: Any, name: str) -> Any:

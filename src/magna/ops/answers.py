@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from magna.errors import ArgumentError
+from magna.graph.csr import check_range
+from magna.ops import checks
 
 Answers = tuple[Tensor, Tensor]
 SelfBias = tuple[Tensor, Tensor]  # one entity of each query, and a bias of its score
@@ -71,23 +73,16 @@ def shares(ptr: Tensor, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
     return share / torch.where(total > 0, total, 1)
 
 
-def with_self_bias(scores: Tensor, self_bias: SelfBias | None) -> Tensor:
-    """Scores [B, N] with a bias [B] added to one entity [B] of each query."""
-    if self_bias is None:
-        return scores
-    return scores.scatter_add(1, self_bias[0][:, None], self_bias[1][:, None].to(scores.dtype))
-
-
 def check_products(query: Tensor, candidates: Tensor, bias: Tensor | None) -> None:
     """Refuse shapes, types and devices for which query @ candidates.T + bias has no meaning."""
-    if query.dim() != 2 or query.dtype not in (torch.float64, torch.float32, torch.bfloat16):
+    if query.dim() != 2 or query.dtype not in checks.DTYPES:
         raise ArgumentError("query", query, "torch.float64, torch.float32 or torch.bfloat16 [queries, channels]")
     allowed = f"{query.dtype} [entities, {query.size(1)}] on {query.device}, one entity or more"
     alike = candidates.dtype == query.dtype and candidates.device == query.device
     if not alike or candidates.dim() != 2 or candidates.size(1) != query.size(1) or candidates.size(0) == 0:
         raise ArgumentError("candidates", candidates, allowed)
-    if bias is not None and (bias.shape != candidates.shape[:1] or bias.device != query.device):
-        raise ArgumentError("bias", bias, f"[{candidates.size(0)}] on {query.device}, one per entity")
+    if bias is not None:
+        checks.alike("bias", bias, None, candidates.shape[:1], query.device, "one per entity")
 
 
 def check_block(block: int | None) -> None:
@@ -95,50 +90,36 @@ def check_block(block: int | None) -> None:
         raise ArgumentError("block", block, "1 and above, or None")
 
 
-def check_answers(name: str, answers: Answers, num_queries: int, device: torch.device) -> None:
-    """Refuse ptr and index of a wrong form; `check_values` reads their values."""
-    ptr, index = answers
-    if ptr.dtype != torch.int64 or ptr.shape != (num_queries + 1,) or ptr.device != device:
-        raise ArgumentError(f"{name}: ptr", ptr, f"torch.int64 [{num_queries + 1}] on {device}, as query")
-    if index.dtype != torch.int64 or index.dim() != 1 or index.device != device:
-        raise ArgumentError(f"{name}: index", index, f"torch.int64 [entries] on {device}, as query")
+def check_answers(name: str, answers: Answers, sizes: tuple[int, int], device: torch.device, validate: bool) -> None:
+    """Refuse ptr and index of a wrong form and, with `validate`, out of range or order (waits for the GPU).
 
-
-def check_values(name: str, answers: Answers, num_entities: int) -> None:
-    """Refuse answers out of range or order (waits for the GPU)."""
+    `sizes` are the numbers of queries and entities.
+    """
     ptr, index = answers
+    checks.alike(f"{name}: ptr", ptr, torch.int64, [sizes[0] + 1], device, "as query")
+    checks.alike(f"{name}: index", index, torch.int64, [index.numel()], device, "as query")
+    if not validate:
+        return
     if int(ptr[0]) != 0 or bool((ptr.diff() < 0).any()) or int(ptr[-1]) > index.numel():
         allowed = f"numbers from 0 that do not decrease, up to {index.numel()}, the size of index"
         raise ArgumentError(f"{name}: ptr", ptr.tolist(), allowed)
     query, entity = entries(ptr, index[: int(ptr[-1])])
-    check_range(f"{name}: index", entity, num_entities)
+    check_range(f"{name}: index", entity, sizes[1])
     unordered = (query.diff() == 0) & (entity.diff() <= 0)
     if bool(unordered.any()):
         place = int(unordered.nonzero()[0])
-        pair = [int(entity[place]), int(entity[place + 1])]
-        allowed = "increasing numbers, each once"
+        pair, allowed = entity[place : place + 2].tolist(), "increasing numbers, each once"
         raise ArgumentError(f"{name}: query {int(query[place])}", pair, allowed, "sorting, and removing duplicates")
 
 
-def check_self_bias(self_bias: SelfBias | None, num_queries: int, device: torch.device) -> None:
+def check_self_bias(
+    self_bias: SelfBias | None, sizes: tuple[int, int], device: torch.device, validate: bool = True
+) -> None:
     if self_bias is None:
         return
     entity, bias = self_bias
-    allowed = f"[{num_queries}] on {device}, one per query"
-    for name, value, kind in (("entities", entity, "torch.int64"), ("biases", bias, "a float type")):
-        right = value.is_floating_point() if name == "biases" else value.dtype == torch.int64
-        if not right or value.shape != (num_queries,) or value.device != device:
-            raise ArgumentError(f"self_bias: {name}", value, f"{kind} {allowed}")
-
-
-def check_self_bias_values(self_bias: SelfBias | None, num_entities: int) -> None:
-    if self_bias is not None:
-        check_range("self_bias: entities", self_bias[0], num_entities)
-
-
-def check_range(name: str, index: Tensor, size: int) -> None:
-    """Refuse entries outside of 0 to size - 1 (waits for the GPU)."""
-    if index.numel():
-        low, high = (int(value) for value in torch.aminmax(index))
-        if low < 0 or high >= size:
-            raise ArgumentError(f"an entry of {name}", low if low < 0 else high, f"0 to {size - 1}")
+    checks.alike("self_bias: entities", entity, torch.int64, sizes[:1], device, "one per query")
+    float_type = bias.dtype if bias.is_floating_point() else torch.float32
+    checks.alike("self_bias: biases", bias, float_type, sizes[:1], device, "one per query")
+    if validate:
+        check_range("self_bias: entities", entity, sizes[1])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -10,7 +13,7 @@ from magna.graph import Graph
 from magna.graph.torch_internals import FakeTensor
 from magna.graph.torch_internals import levels as levels
 from magna.ops.backend.op import may_keep
-from magna.ops.backend.registry import DTYPES
+from magna.ops.backend.registry import DTYPES as DTYPES
 
 Rate = float | Tensor  # a probability, or one per head
 _RATE = "0 up to, but not including, 1"
@@ -35,6 +38,16 @@ def tensor(name: str, value: object, allowed: str = "a torch.Tensor") -> None:
         raise ArgumentError(name, value, allowed)
 
 
+def alike(
+    name: str, value: Any, dtype: torch.dtype | None, shape: Sequence[int], device: torch.device, note: str
+) -> None:
+    """Refuse all but a tensor of this shape, on this device and, unless it is None, of this type."""
+    right = isinstance(value, Tensor) and list(value.shape) == list(shape) and value.device == device
+    if not (right and dtype in (None, value.dtype)):
+        kind = "" if dtype is None else f"{dtype} "
+        raise ArgumentError(name, value, f"{kind}{list(shape)} on {device}, {note}")
+
+
 def graph(value: object) -> None:
     if not isinstance(value, Graph):
         raise ArgumentError("graph", value, "a Graph", "Graph.from_edge_index(edge_index, num_nodes)")
@@ -52,10 +65,8 @@ def same_device(name: str, value: Tensor, edges: Graph) -> None:
 
 def dtype(name: str, value: Tensor) -> None:
     if value.dtype not in DTYPES:
-        half = value.dtype == torch.float16
-        raise ArgumentError(
-            name, value, _FLOATS, ".bfloat16(), or torch.autocast(…, dtype=torch.bfloat16)" if half else ""
-        )
+        hint = ".bfloat16(), or torch.autocast(…, dtype=torch.bfloat16)" if value.dtype == torch.float16 else ""
+        raise ArgumentError(name, value, _FLOATS, hint)
 
 
 def multiplied(name: str, value: Tensor, weight: Tensor) -> None:
@@ -94,12 +105,10 @@ def mask(name: str, value: Tensor, edges: Graph, heads: int) -> None:
 
 def head_vector(x: Tensor, vector: Tensor) -> None:
     tensor("x", x)
-    tensor("vector", vector)
     if x.dim() != 3:
         raise ArgumentError("x", x, "[num_nodes, heads, width]")
     dtype("x", x)
-    if vector.shape != x.shape[1:] or vector.device != x.device:
-        raise ArgumentError("vector", vector, f"{list(x.shape[1:])} on {x.device}, a row per head of x")
+    alike("vector", vector, None, x.shape[1:], x.device, "a row per head of x")
 
 
 def node_scores(source: Tensor, target: Tensor, relation: Tensor | None, edges: Graph, negative_slope: float) -> None:
@@ -109,21 +118,14 @@ def node_scores(source: Tensor, target: Tensor, relation: Tensor | None, edges: 
         raise ArgumentError("source", source, f"[{edges.num_nodes}, heads]")
     same_device("source", source, edges)
     _score_dtype("source", source)
-    _like_source("target", target, edges.num_nodes, source)
+    heads = source.size(1)
+    alike("target", target, source.dtype, [edges.num_nodes, heads], source.device, "as source")
     if relation is not None:
         if edges.edge_type is None:
             raise ArgumentError("edge_type", None, "a type on each edge of the graph, for scores per relation")
-        _like_source("relation", relation, edges.num_relations, source)
+        alike("relation", relation, source.dtype, [edges.num_relations, heads], source.device, "as source")
     if not is_number(negative_slope) or not negative_slope >= 0:
         raise ArgumentError("negative_slope", negative_slope, "0 and above")
-
-
-def _like_source(name: str, value: Tensor, rows: int, source: Tensor) -> None:
-    shape = [rows, source.size(1)]
-    allowed = f"{source.dtype} {shape} on {source.device}, as source"
-    tensor(name, value, allowed)
-    if list(value.shape) != shape or value.dtype != source.dtype or value.device != source.device:
-        raise ArgumentError(name, value, allowed)
 
 
 def features(x: Tensor, attention: Tensor, edges: Graph) -> None:
@@ -213,13 +215,8 @@ def per_hop(name: str, rate: Tensor | None, hops: int) -> None:
 
 
 def pairs(value: bool | Tensor, edges: Graph) -> None:
-    if isinstance(value, bool):
-        return
-    allowed = f"True, False or torch.int64 [{edges.num_edges}]"
-    tensor("edge_pairs", value, allowed)
-    if value.dtype != torch.int64 or value.shape != (edges.num_edges,):
-        raise ArgumentError("edge_pairs", value, allowed)
-    same_device("edge_pairs", value, edges)
+    if not isinstance(value, bool):
+        alike("edge_pairs", value, torch.int64, [edges.num_edges], edges.device, "or True or False")
 
 
 def top_k(k: int) -> None:

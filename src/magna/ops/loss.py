@@ -25,8 +25,6 @@ from magna.ops.answers import (
     check_block,
     check_products,
     check_self_bias,
-    check_self_bias_values,
-    check_values,
 )
 from magna.ops.backend.op import fused_op
 from magna.ops.backend.registry import accumulator, add_product, as_they_come, cannot_run, product, why_not
@@ -84,15 +82,13 @@ def kvsall_loss(
     """
     one_of("backend", backend, LossBackend)
     check_products(query, candidates, bias)
-    check_answers("answers", answers, query.size(0), query.device)
-    check_self_bias(self_bias, query.size(0), query.device)
+    validate, sizes = validate and checks.values_readable(query), (query.size(0), candidates.size(0))
+    check_answers("answers", answers, sizes, query.device, validate)
+    check_self_bias(self_bias, sizes, query.device, validate)
     check_block(block)
     _check_options(query, label_smoothing, weight, precision)
-    if validate and checks.values_readable(query):
-        check_values("answers", answers, candidates.size(0))
-        check_self_bias_values(self_bias, candidates.size(0))
-        if weight is not None and not bool((weight >= 0).all()):
-            raise ArgumentError("an entry of weight", float(weight[~(weight >= 0)][0]), "0 and above")
+    if validate and weight is not None and not bool((weight >= 0).all()):
+        raise ArgumentError("an entry of weight", float(weight[~(weight >= 0)][0]), "0 and above")
     chosen = choose_backend(backend, query.device)
     if chosen == "reference":
         if precision == "bfloat16":
@@ -120,9 +116,8 @@ def _check_options(query: Tensor, label_smoothing: float, weight: Tensor | None,
         raise ArgumentError("label_smoothing", label_smoothing, "0 to 1")
     if precision == "bfloat16" and query.dtype == torch.float64:
         raise ArgumentError("query", query, "torch.float32 with precision 'bfloat16'", ".float()")
-    if weight is not None and (weight.shape != query.shape[:1] or weight.device != query.device):
-        allowed = f"[{query.size(0)}] on {query.device}, one per query"
-        raise ArgumentError("weight", weight, allowed)
+    if weight is not None:
+        checks.alike("weight", weight, None, query.shape[:1], query.device, "one per query")
 
 
 def choose_backend(backend: LossBackend, device: torch.device) -> str:

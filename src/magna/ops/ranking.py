@@ -11,18 +11,9 @@ import torch
 from torch import Tensor
 
 from magna.errors import ArgumentError
-from magna.ops.answers import (
-    Answers,
-    SelfBias,
-    check_answers,
-    check_block,
-    check_products,
-    check_range,
-    check_self_bias,
-    check_self_bias_values,
-    check_values,
-    entries,
-)
+from magna.graph.csr import check_range
+from magna.ops import checks
+from magna.ops.answers import Answers, SelfBias, check_answers, check_block, check_products, check_self_bias, entries
 from magna.ops.backend.registry import as_they_come
 
 _BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}  # scores of a block
@@ -74,8 +65,8 @@ def rank_targets(
     RankCounts(better=tensor([0]), equal=tensor([1]))
     """
     check_products(query, candidates, bias)
-    check_self_bias(self_bias, query.size(0), query.device)
-    check_self_bias_values(self_bias, candidates.size(0))
+    check_self_bias(self_bias, (query.size(0), candidates.size(0)), query.device)
+    checks.alike("target", target, torch.int64, [target.numel()], query.device, "as query")
 
     def scores(rows: Tensor) -> Tensor:
         products = query[rows] @ candidates.T
@@ -86,9 +77,8 @@ def rank_targets(
             products.scatter_add_(1, entity[:, None], value[:, None])
         return products
 
-    sizes = query.size(0), candidates.size(0)
     block = _block_size(block, query.element_size() * candidates.size(0), query.device)
-    return _rank(scores, sizes, query_index, target, known, block, query.device)
+    return rank_scores(scores, query.size(0), candidates.size(0), query_index, target, known, block=block)
 
 
 @torch.no_grad()
@@ -117,27 +107,13 @@ def rank_scores(
     >>> rank_scores(lambda rows: table[rows], 1, 4, torch.tensor([0]), torch.tensor([1]), None)
     RankCounts(better=tensor([1]), equal=tensor([1]))
     """
-    block = _block_size(block, 4 * num_entities, target.device)
-    return _rank(scores, (num_queries, num_entities), query_index, target, known, block, target.device)
-
-
-def _block_size(block: int | None, row_bytes: int, device: torch.device) -> int:
-    """Queries at a time."""
-    check_block(block)
-    return max(1, _BLOCK_BYTES.get(device.type, 64 << 20) // row_bytes) if block is None else block
-
-
-def _rank(
-    score: Callable[[Tensor], Tensor],
-    sizes: tuple[int, int],
-    query_index: Tensor,
-    target: Tensor,
-    known: Answers | None,
-    block: int,
-    device: torch.device,
-) -> RankCounts:
-    _check_targets(sizes, query_index, target, known, device)
-    Q, N = sizes
+    Q, N, device = num_queries, num_entities, target.device
+    block = _block_size(block, 4 * N, device)
+    for name, index, size in (("query_index", query_index, Q), ("target", target, N)):
+        checks.alike(name, index, torch.int64, [target.numel()], device, "one per target")
+        check_range(name, index, size)
+    if known is not None:
+        check_answers("known", known, (Q, N), device, validate=True)
     # Queries with many targets first. Then those of a block that have an r-th target are its first rows, and the r-th
     # targets of all rows are compared at once without a copy.
     count = torch.bincount(query_index, minlength=Q)
@@ -159,18 +135,24 @@ def _rank(
         if len(ranked) == 0:
             break
         with as_they_come(device):
-            scores = score(by_count[start:stop])  # [block, N]
-        if scores.shape != (stop - start, N):
-            raise ArgumentError("scores", scores, f"[{stop - start}, {N}], a row per query and a column per entity")
-        true = scores[place[query_index[ranked]] - start, target[ranked]]
+            rows = scores(by_count[start:stop])  # [block, N]
+        if rows.shape != (stop - start, N):
+            raise ArgumentError("scores", rows, f"[{stop - start}, {N}], a row per query and a column per entity")
+        true = rows[place[query_index[ranked]] - start, target[ranked]]
         filtered = slice(borders[number], borders[number + 1])
-        scores[row[filtered] - start, column[filtered]] = torch.nan
-        above, tied = _compare(scores, true, first[start:stop] - ends[start], counts[start:stop])
+        rows[row[filtered] - start, column[filtered]] = torch.nan
+        above, tied = _compare(rows, true, first[start:stop] - ends[start], counts[start:stop])
         # A target that is not known to be true was counted as equal to itself.
         itself = ~among_known[ranked] & ~true.isnan()
         better[ranked] = torch.where(true.isnan(), eligible[ranked], above)
         equal[ranked] = tied - itself.long()
     return RankCounts(better, equal)
+
+
+def _block_size(block: int | None, row_bytes: int, device: torch.device) -> int:
+    """Queries at a time."""
+    check_block(block)
+    return max(1, _BLOCK_BYTES.get(device.type, 64 << 20) // row_bytes) if block is None else block
 
 
 def _compare(scores: Tensor, true: Tensor, first: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
@@ -200,15 +182,3 @@ def _filters(
     among = key[position] == wanted if len(key) else torch.zeros_like(target, dtype=torch.bool)
     row, order = place[query].sort(stable=True)
     return row, entity[order], among
-
-
-def _check_targets(
-    sizes: tuple[int, int], query_index: Tensor, target: Tensor, known: Answers | None, device: torch.device
-) -> None:
-    for name, index, size in (("query_index", query_index, sizes[0]), ("target", target, sizes[1])):
-        if index.dtype != torch.int64 or index.shape != (target.numel(),) or index.device != device:
-            raise ArgumentError(name, index, f"torch.int64 [{target.numel()}] on {device}, one per target")
-        check_range(name, index, size)
-    if known is not None:
-        check_answers("known", known, sizes[0], device)
-        check_values("known", known, sizes[1])

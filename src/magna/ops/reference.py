@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from magna.graph import Graph
-from magna.ops.answers import Answers, SelfBias, entries, shares, with_self_bias
+from magna.ops.answers import Answers, SelfBias, entries, shares
 from magna.ops.backend.registry import accumulator
 from magna.ops.random import DENSE_STREAM, EDGE_STREAM, attention_stream, dropout_factor, feature_stream, stays
 
@@ -107,24 +107,25 @@ def attention_diffusion(
 
     Shapes: x [N, H, D], attention [E, H], theta [H, K + 1], dropout rates [H], of features also [K, H] → [N, H, D].
     """
-    N, H, D = x.shape
     K = theta.size(1) - 1
     theta = theta.to(x.dtype)
     z = theta[:, K, None] * x
     for hop in range(K):
         weight = attention.to(x.dtype)
         if dropout is not None:
-            assert seed is not None
-            entry = torch.arange(attention.numel(), device=x.device).view(attention.shape)
-            weight = weight * dropout_factor(seed, attention_stream(hop), entry, dropout, x.dtype)
+            weight = _dropped(weight, dropout, seed, attention_stream(hop))
         message = weight[:, :, None] * z.index_select(0, graph.source)  # [E, H, D]
         z = torch.zeros_like(x).index_add(0, graph.target, message) + theta[:, K - 1 - hop, None] * x
         if feature_dropout is not None:
-            assert seed is not None
-            entry = torch.arange(N * H * D, device=x.device).view(N, H, D)
             rate = feature_dropout if feature_dropout.dim() == 1 else feature_dropout[hop]
-            z = z * dropout_factor(seed, feature_stream(hop), entry, rate[:, None], x.dtype)
+            z = _dropped(z, rate[:, None], seed, feature_stream(hop))
     return z
+
+
+def _dropped(x: Tensor, rate: Tensor, seed: Tensor | None, stream: int, first: int = 0) -> Tensor:
+    assert seed is not None
+    entry = torch.arange(first, first + x.numel(), device=x.device).view(x.shape)
+    return x * dropout_factor(seed, stream, entry, rate, x.dtype)
 
 
 def dropout(x: Tensor, rate: Tensor, seed: Tensor, first: int = 0) -> Tensor:
@@ -132,8 +133,7 @@ def dropout(x: Tensor, rate: Tensor, seed: Tensor, first: int = 0) -> Tensor:
 
     Shapes: x [...], rate any that broadcasts with it → [...].
     """
-    entry = torch.arange(first, first + x.numel(), device=x.device).view(x.shape)
-    return (x * dropout_factor(seed, DENSE_STREAM, entry, rate, x.dtype)).view(x.shape)
+    return _dropped(x, rate, seed, DENSE_STREAM, first).view(x.shape)
 
 
 def add_norm(
@@ -172,6 +172,15 @@ def linears(x: Tensor, weights: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     return [torch.cat([F.linear(x, weight) for weight in group], -1) for group in weights]
 
 
+def _all_scores(query: Tensor, candidates: Tensor, bias: Tensor | None, self_bias: SelfBias | None) -> Tensor:
+    scores = query @ candidates.T
+    if bias is not None:
+        scores = scores + bias
+    if self_bias is None:
+        return scores
+    return scores.scatter_add(1, self_bias[0][:, None], self_bias[1][:, None].to(scores.dtype))
+
+
 def kvsall_loss(
     query: Tensor,
     candidates: Tensor,
@@ -190,10 +199,7 @@ def kvsall_loss(
 
     Shapes: query [B, C], candidates [N, C], bias [N], weight [B] → scalar.
     """
-    scores = query @ candidates.T
-    if bias is not None:
-        scores = scores + bias
-    scores = with_self_bias(scores, self_bias)
+    scores = _all_scores(query, candidates, bias, self_bias)
     # Ignored entries have entity -1: a column at the end that is cut off.
     labels = scores.new_zeros(scores.size(0), scores.size(1) + 1)
     labels.index_put_(entries(*answers), labels.new_ones(()))  # 1 alone would come from the CPU
@@ -218,10 +224,7 @@ def rank_targets(
 
     Shapes: query [Q, C], candidates [N, C], bias [N], query_index [T], target [T] → int64 [T], [T].
     """
-    scores = query @ candidates.T
-    if bias is not None:
-        scores = scores + bias
-    scores = with_self_bias(scores, self_bias)
+    scores = _all_scores(query, candidates, bias, self_bias)
     counts = scores.new_ones(scores.size(0), scores.size(1) + 1, dtype=torch.bool)
     if known is not None:
         counts[entries(*known)] = False
