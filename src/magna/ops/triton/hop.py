@@ -125,7 +125,7 @@ def _hop_hubs_kernel(
 def _kernels(
     heads: int, width: int, dtype: torch.dtype, z_scaled: bool, feature_drop: bool, BITS: int, WORDS: int
 ) -> tuple[Bound, Bound]:
-    """Over the pieces of rows, and over hubs."""
+    """The kernels over the pieces of rows and over hubs."""
     walk = walk_over(heads, width, dtype)
     flags = {"Z_SCALED": z_scaled, "FEATURE_DROP": feature_drop}
     pieces = Bound(_hop_kernel, UNROLL=walk.steps, BITS=BITS, WORDS=WORDS, **flags, **walk.options)

@@ -200,19 +200,10 @@ def _hop_dropout_kernel(
 
 @cache
 def _kernels(
-    heads: int,
-    width: int,
-    dtype: torch.dtype,
-    z_scaled: bool,
-    first: bool,
-    write: bool,
-    add: bool,
-    finish: bool,
-    feature_drop: bool,
-    BITS: int,
-    WORDS: int,
+    heads: int, width: int, dtype: torch.dtype, switches: tuple[bool, ...], BITS: int, WORDS: int
 ) -> tuple[Bound, Bound]:
     """The kernels over the pieces of rows and over hubs."""
+    z_scaled, first, write, add, finish, feature_drop = switches
     walk = walk_over(heads, width, dtype)
     flags = {"FIRST": first, "WRITE": write, "FEATURE_DROP": feature_drop}
     of_pieces = {"Z_SCALED": z_scaled, "ADD": add, "FINISH": finish, "BITS": BITS, "WORDS": WORDS}
@@ -247,8 +238,8 @@ def hop_backward(
     finish = rank is not None and walk.groups == 1
     finished = torch.empty_like(grad_attention) if finish else None
     feature_drop = draw.feature_rate is not None and number > 0
-    flags = z_scale is not None, first_scale is not None, out is not None, add, finish, feature_drop
-    pieces, hubs = _kernels(*shape, *flags, **kept_words(draw))
+    switches = z_scale is not None, first_scale is not None, out is not None, add, finish, feature_drop
+    pieces, hubs = _kernels(*shape, switches, **kept_words(draw))
     partial = empty_partial(z, attention, segments)
     position = place_of_draw(draw, number)
     count = segments.pieces.size(0)
