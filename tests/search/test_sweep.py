@@ -148,8 +148,10 @@ def test_its_files_hold_everything(tmp_path: Path, trainer: Trainer) -> None:
     params = result["best"]["params"]
     assert (best.model.alpha, best.model.K, best.model.top_k) == (params["model.alpha"], *2 * (best.model.K,))
     assert best.search == BASE.search and best.train == BASE.train
-    for words in ("toy", "9 trials", "random", "seed 1000", "among 2", "seeds 1001 to 1003", "No test label"):
-        assert words in best.source.settings
+    (search,) = best.source.search
+    assert search.command == "magna sweep toy --sampler random --seed 0" and search.trials == 9
+    for words in ("seed 1000", "best of 2", "seeds 1001 to 1003"):
+        assert words in search.result
     everything = json.loads((out / "trials.json").read_text())
     assert {key: everything[key] for key in result} == json.loads(json.dumps(result))
     assert [row["number"] for row in everything["trials"]] == list(range(9))
@@ -287,7 +289,7 @@ def test_what_does_not_fit_in_memory_is_refused(tmp_path: Path, trainer: Trainer
     assert _sweep(tmp_path, trials=12, seeds_per_trial=2) == result
     out = _shown(result)
     assert f"{count} of 12 trials did not fit in memory: out of memory" in out and "built" not in out
-    story = load_recipe(str(tmp_path / "out" / "best.toml")).source.settings
+    story = load_recipe(str(tmp_path / "out" / "best.toml")).source.search[-1].result
     assert f"not counting {count} that did not fit in memory" in story and "built" not in story
     # Nor does it end a search where only the further seeds do not fit.
     trainer.most_alpha = 0.0
@@ -364,7 +366,7 @@ def test_settings_that_do_not_go_together_are_refused_and_the_search_goes_on(tmp
     assert len(trainer.configs) == states["complete"]
     assert f"{states['refused']} of 12 trials could not be built: train.eval_every is 300" in _shown(result)
     best = load_recipe(str(tmp_path / "out" / "best.toml"))
-    assert f"not counting {states['refused']} that could not be built" in best.source.settings
+    assert f"not counting {states['refused']} that could not be built" in best.source.search[-1].result
     assert best.search == CLASHING.search
 
 
@@ -546,7 +548,7 @@ def test_link_predictors_are_searched_one_after_the_other(tmp_path: Path, ring: 
     assert result["task"] == "link_prediction" and result["states"]["complete"] == 3
     assert 0 < result["best"]["value"] <= 1 and result["best"]["confirmed"] is not None
     best = Config.from_toml(tmp_path / "out" / "best.toml")
-    assert "validation MRR" in best.source.settings and best.task.name == "link_prediction"
+    assert "validation MRR" in best.source.search[-1].result and best.task.name == "link_prediction"
 
 
 def test_link_predictors_that_do_not_fit_in_memory_are_refused(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from magna.config.atomic_files import write_whole
 from magna.config.schema import Config
 from magna.config.spaces import split_key
-from magna.config.tables import TASKS, ExpectedOptions, SourceOptions
+from magna.config.tables import TASKS, ExpectedOptions, SearchRun
 from magna.search.study import Refusal, Study, refusal_of
 from magna.tasks.metrics import METRIC_FORMS
 
@@ -57,27 +57,29 @@ def judge(rows: Sequence[Mapping[str, Any]], top: int) -> dict[str, Any]:
 
 
 def best_recipe(config: Config, result: Mapping[str, Any]) -> Config:
-    """The recipe with the settings that the search chose, and an account of the choice."""
+    """The recipe with the settings that the search chose, and an entry of the search."""
     best, states = result["best"], result["states"]
     untrained = " and ".join(f"{states[kind]} that {text}" for kind, text in _REFUSALS.items() if states[kind])
     metric = METRIC_FORMS[config.task.METRIC].words
-    account = (
-        f"magna sweep {config.recipe}, {datetime.date.today().isoformat()}, on {result['device']}: "
-        f"{states['complete'] + states['pruned']} trials ({states['pruned']} stopped early"
-        f"{f', not counting {untrained}' if untrained else ''}) drawn by the "
-        f"{result['sampler']} sampler with seed {result['seed']} from the space under [search], trained with search "
-        f"{name_seeds(result['search_seeds'])}. Trial {best['number']}, validation {metric} {best['value']:.4f}"
+    choice = (
+        f"trial {best['number']} with {name_seeds(result['search_seeds'])}: validation {metric} {best['value']:.4f}"
     )
     if best["confirmed"] is not None:
-        account += (
-            f"; chosen among {result['confirmed']} trials that were trained again with "
-            f"{name_seeds(result['confirm_seeds'])}, by their mean validation {metric}, {best['confirmed']:.4f}"
-        )
-    account += ". No test label was used. Other settings are those of the recipe."
+        seeds = name_seeds(result["confirm_seeds"])
+        choice += f"; best of {result['confirmed']} trained again with {seeds}: {best['confirmed']:.4f}"
+    if untrained:
+        choice += f"; not counting {untrained}"
+    run = SearchRun(
+        command=f"magna sweep {config.recipe} --sampler {result['sampler']} --seed {result['seed']}",
+        date=datetime.date.today().isoformat(),
+        device=result["device"],
+        trials=states["complete"] + states["pruned"],
+        result=choice,
+    )
     return replace(
         config.with_settings(best["params"], drop_idle=True),
         recipe=f"{config.recipe}-best",
-        source=SourceOptions(settings=account),
+        source=replace(config.source, search=(*config.source.search, run)),
         expected=ExpectedOptions(paper=config.expected.paper),
     )
 
