@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from magna.search.sweep import sweep
     from magna.training.plan import plan
     from magna.training.train import train
-    from magna.use.nodes import evaluate
-    from magna.use.predict import predict
+    from magna.use.predict import evaluate, predict
 
 __version__ = "0.1.0"
 
@@ -54,7 +53,7 @@ _HOME = {
     "train": "magna.training.train",
     "plan": "magna.training.plan",
     "sweep": "magna.search.sweep",
-    "evaluate": "magna.use.nodes",
+    "evaluate": "magna.use.predict",
     "predict": "magna.use.predict",
 }
 

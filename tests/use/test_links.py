@@ -26,8 +26,9 @@ from magna.config.schema import Config, load_recipe
 from magna.errors import Diverged
 from magna.training import loop
 from magna.training import train as training
-from magna.use.links import Query, evaluate_links, predict_links, read_queries
-from magna.use.nodes import evaluate, predict_nodes
+from magna.use.links import Query, predict_links, read_queries
+from magna.use.nodes import predict_nodes
+from magna.use.predict import evaluate
 
 SETTINGS = [
     "model.hidden_channels=16",
@@ -98,7 +99,7 @@ def test_ranks_from_files_are_those_of_training(run: Path) -> None:
             assert list(metrics) == ["mrr", "mr", "hits@1", "hits@3", "hits@10"]
             assert metrics["mrr"] == again["metrics"][f"mrr_{tie}"]
         assert "mrr_pessimistic" in again["relations"]["beside"]
-    assert evaluate_links(run, "test", device="cpu")["metrics"] == summary["test"]
+    assert evaluate(run, "test", device="cpu")["metrics"] == summary["test"]
 
 
 # Models whose checkpoints hold more: shallow embeddings with their own rate, random states, batch norms.
@@ -163,9 +164,9 @@ def test_other_data_needs_no_split_that_is_not_ranked(run: Path, folder: Path, t
     (other / "valid.tsv").write_text("")
     head, relation, _ = _train_row(folder)
     assert predict_links(run, [Query(head, relation, None)], other, device="cpu").answers[0]
-    assert evaluate_links(run, "test", other, device="cpu")["metrics"]["mrr"] > 0
+    assert evaluate(run, "test", other, device="cpu")["metrics"]["mrr"] > 0
     with pytest.raises(ValueError, match="it has no valid triple; allowed: at least one in each split"):
-        evaluate_links(run, "valid", other, device="cpu")
+        evaluate(run, "valid", other, device="cpu")
 
 
 def test_a_file_without_queries_is_named(tmp_path: Path) -> None:
@@ -271,10 +272,10 @@ def test_data_from_elsewhere_comes_with_its_notes(run: Path, folder: Path, tmp_p
     again = shutil.copytree(folder, tmp_path / "again")
     text = (folder / "train.tsv").read_text()
     (again / "train.tsv").write_text(f"head\trelation\ttail\n{text}{text}")
-    header, twice = evaluate_links(run, "test", again, device="cpu")["notes"]
+    header, twice = evaluate(run, "test", again, device="cpu")["notes"]
     assert header.startswith("train.tsv begins with a header") and twice.startswith("train repeats 140 triples")
     assert predict_links(run, [Query("town 05", "in", None)], again, device="cpu").notes == (header, twice)
-    assert evaluate_links(run, "test", device="cpu")["notes"] == []
+    assert evaluate(run, "test", device="cpu")["notes"] == []
 
 
 def test_new_triples_count_without_training(run: Path, tmp_path: Path) -> None:

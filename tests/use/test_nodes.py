@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from tests.support.running import sign
+from tests.support.running import node_task, sign
 from typer.testing import CliRunner
 
 from magna.cli import app
@@ -19,7 +22,8 @@ from magna.data import load_digits, load_user_graph, prepare
 from magna.training import train as training
 from magna.training.run_folder import RunFolder
 from magna.use.links import Query, predict_links
-from magna.use.nodes import Predictions, evaluate, predict_nodes, read_ids
+from magna.use.nodes import Predictions, predict_nodes, read_ids
+from magna.use.predict import evaluate
 
 SETTINGS = ["model.hidden_channels=16", "model.num_layers=1", "model.heads=4", "model.K=2", "train.epochs=20"]
 FEATURES = ("height", "weight")
@@ -76,14 +80,36 @@ def test_probabilities_are_a_distribution_over_the_users_classes(own: tuple[Path
     assert list(found.columns()) == ["id", "label", "probability", "probability_cat", "probability_dog", "true_label"]
 
 
-def test_predictions_agree_with_the_score_of_the_run(digits: Path) -> None:
-    summary = RunFolder.open(digits).summary
-    again = evaluate(digits, device="cpu")
-    assert summary is not None and again["metrics"] == summary["test"]
-    found = predict_nodes(digits, device="cpu")
-    test = load_digits().test.tolist()
-    right = sum(found.labels[node] == found.truth[node] for node in test)
-    assert right / len(test) == pytest.approx(again["metrics"]["accuracy"], abs=1e-6)
+@pytest.mark.parametrize("recipe", ["digits", "cora"])
+def test_predictions_are_those_of_the_task(recipe: str, tmp_path: Path) -> None:
+    """Digits have dense features; those of Cora are read as sparse rows."""
+    if recipe == "cora" and "MAGNA_DATA_DIR" not in os.environ:
+        pytest.skip("MAGNA_DATA_DIR is not set")
+    config = load_recipe(recipe).with_values(SETTINGS)
+    summary = training.train(config, run_dir=tmp_path, device="cpu")["runs"][0]
+    for split in ("valid", "test"):
+        assert evaluate(tmp_path, split, device="cpu")["metrics"] == summary[split]
+    answers, task = predict_nodes(tmp_path, device="cpu"), node_task(config)
+    probabilities = task.scores(RunFolder.open(tmp_path).load_model().eval()).double().softmax(1)
+    torch.testing.assert_close(answers.probabilities, probabilities, rtol=0, atol=1e-6)
+    test = task.nodes("test").tolist()
+    right = sum(answers.labels[node] == answers.truth[node] for node in test)
+    assert right / len(test) == pytest.approx(summary["test"]["accuracy"], abs=1e-6)
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate"])
+def test_a_command_reads_the_settings_once(
+    own: tuple[Path, Path], command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parse, texts = tomllib.loads, list[str]()
+
+    def counted(text: str) -> dict[str, Any]:
+        texts.append(text)
+        return parse(text)
+
+    monkeypatch.setattr(tomllib, "loads", counted)
+    assert CliRunner().invoke(app, [command, str(own[0]), "--device", "cpu"]).exit_code == 0
+    assert texts.count((own[0] / "config.toml").read_text()) == 1
 
 
 def test_an_ensemble_is_a_run_like_any_other(tmp_path: Path) -> None:
@@ -237,7 +263,7 @@ def test_scores_that_are_no_numbers_are_no_answer(own: tuple[Path, Path], tmp_pa
 
 
 def test_links_are_not_asked_of_a_run_on_nodes(own: tuple[Path, Path]) -> None:
-    with pytest.raises(ValueError, match="allowed: a run of link prediction; try magna.use.nodes"):
+    with pytest.raises(ValueError, match=r"allowed: a run of link prediction; try magna\.use\.nodes"):
         predict_links(own[0], [Query("animal-3", "likes", None)], device="cpu")
 
 

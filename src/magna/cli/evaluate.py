@@ -37,6 +37,6 @@ def evaluate(
     device: OnDevice = "auto",
 ) -> Result:
     """Score a finished run again from its files, or on a new graph with labels."""
-    from magna.use.nodes import evaluate
+    from magna.use.predict import evaluate
 
     return evaluate(run, split, data, data_dir=data_dir, device=device)

@@ -12,11 +12,12 @@ from magna.config.schema import REPORT_SEEDS, Config
 from magna.errors import Diverged
 from magna.paper.cells import PROGRESS_SECONDS, Job
 from magna.paper.experiments import Cell
+from magna.tasks.metrics import headline
 from magna.training.loop import Epoch
 from magna.training.progress import seldom
 from magna.training.run_folder import RunFolder
 from magna.training.train import train
-from magna.use.links import evaluate_links
+from magna.use.predict import evaluate
 
 
 def train_cells(cells: Sequence[Cell], job: Job, run_dir: Path) -> list[str]:
@@ -58,12 +59,12 @@ def _train_seed(config: Config, folder: Path, job: Job) -> dict[str, Any]:
             shutil.rmtree(folder)  # of another recipe, or incomplete
 
     def on_epoch(epoch: Epoch) -> None:
-        best = "" if epoch.best is None else f", best validation MRR {epoch.best['mrr']:.3f}"
+        best = "" if epoch.best is None else f", best validation {headline(epoch.best)}"
         say(f"  epoch {epoch.number} of {epoch.of}{best}")
 
     options: dict[str, Any] = {"data_dir": job.data_dir, "device": job.device.type}
     train(config, run_dir=folder, resume=True, on_epoch=on_epoch, **options)
-    summary, report = run.summary, evaluate_links(folder, **options)
+    summary, report = run.summary, evaluate(folder, **options)
     assert summary is not None
     return {
         "seed": config.train.seed,

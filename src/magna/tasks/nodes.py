@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magna.config.layers import AttentionOptions
+from magna.config.path_kind import SPLITS
 from magna.config.registry import ModelSettings
 from magna.config.schema import Config
 from magna.config.tables import NodeTask
@@ -35,14 +37,10 @@ class NodeClassification:
 
     METRIC, SHARES_BATCH = NodeTask.METRIC, NodeTask.SHARES_BATCH
 
-    def __init__(self, data: NodeData, config: Config, device: torch.device):
-        _check(data)
-        self.data_config = config.data
-        self._fingerprints = {
-            "fingerprint": data.fingerprint(),
-            "splits": data.split_fingerprint(),
-            "features": data.feature_fingerprint(),
-        }
+    def __init__(self, data: NodeData, config: Config, device: torch.device, splits: Sequence[str] = SPLITS):
+        """Put a graph on a device; `splits` must have nodes."""
+        _check(data, splits)
+        self.data_config, self._unprepared = config.data, data
         self.data = data = prepare(data, config.data)
         assert data.x is not None
         self.dataset, self.device, self.settings = data.name, device, config.task
@@ -52,7 +50,7 @@ class NodeClassification:
         self._x = (SparseRows.of(data.x) if has_few_entries(data.x) else data.x).to(device)
         self._edge_index, self._y = data.edge_index.to(device), data.y.to(device)
         self._types = () if data.edge_type is None else (data.edge_type.to(device),)
-        self._nodes = {name: data.split(name).to(device) for name in ("train", "valid", "test")}
+        self._nodes = {name: data.split(name).to(device) for name in SPLITS}
         self._random: dict[int, dict[str, Tensor]] = {}
 
     def make_model(self, settings: ModelSettings, **parts: Any) -> Any:
@@ -87,10 +85,12 @@ class NodeClassification:
         """The training of a model."""
         return NodeObjective(self, settings)
 
-    @property
+    @cached_property
     def schema(self) -> dict[str, Any]:
         """The columns that another graph must have, and fingerprints of this one, for the run folder."""
-        return {**self.data.schema.to_dict(), **self._fingerprints}
+        data = self._unprepared
+        fingerprints = data.fingerprint(), data.split_fingerprint(), data.feature_fingerprint()
+        return data.schema.to_dict() | dict(zip(("fingerprint", "splits", "features"), fingerprints, strict=True))
 
     def loss(self, model: Scorer, nodes: Tensor, epoch: int | Tensor = 0, settings: NodeTask | None = None) -> Tensor:
         """Cross-entropy of some training nodes and, where the task asks for it, the consistency of passes.
@@ -140,7 +140,23 @@ class NodeClassification:
 
     def report(self, model: nn.Module, split: str) -> dict[str, Any]:
         """The metrics on a split, for a finished run."""
-        return {"metrics": self.evaluate(model, split)}
+        nodes = self.nodes(split)
+        metrics = scored(self.finite_scores(model)[nodes], self._y[nodes])
+        return {"metrics": {name: float(value) for name, value in metrics.items()}}
+
+    @torch.no_grad()
+    def finite_scores(self, model: nn.Module) -> Tensor:
+        """Scores [N, C] for predictions; others than numbers are refused."""
+        scores, data = self.scores(model.eval()), self.data
+        if scores.isfinite().all():
+            return scores
+        assert data.x is not None
+        # The largest feature is the likely source; diffusion spreads it to other nodes.
+        node, column = divmod(int(data.x.abs().argmax()), self.in_channels)
+        names = data.schema.feature_names
+        largest = f"{float(data.x[node, column]):.3g}, {names[column] if names else column} of {data.id_of(node)}"
+        fault = f"its scores are not numbers; the largest input of the model is {largest}"
+        raise DataError(self.dataset, fault, allowed="features like those of training")
 
     def nodes(self, split: str, seed: int | None = None) -> Tensor:
         """Nodes of `train`, `valid` or `test`; with a seed, of that random split of the same graph."""
@@ -178,20 +194,20 @@ class NodeObjective:
         return self.task.loss(model, batch, epoch, self.settings)
 
 
-def _check(data: NodeData) -> None:
-    """Refuse data without features, classes or nodes to learn from."""
+def _check(data: NodeData, splits: Sequence[str]) -> None:
+    """Refuse data without features, or without classes or nodes that the splits need."""
     if data.x is None:
         raise DataError(data.name, "it has no features", allowed="one column or more of numbers beside id and label")
-    if data.num_classes < 2:
+    if "train" in splits and data.num_classes < 2:
         fault = "no label" if data.num_classes == 0 else "one label alone"
         raise DataError(data.name, f"it has {fault}", allowed="nodes of two classes or more")
-    empty = [split for split in ("train", "valid", "test") if data.split(split).numel() == 0]
+    empty = [split for split in splits if data.split(split).numel() == 0]
     if len(empty) == 3:
         fault = f"it has {int((data.y >= 0).sum())} labelled nodes in {data.num_classes} classes"
         allowed = "one or more for validation and for the test beside 60 % of each class, or a column 'split'"
         raise DataError(data.name, fault, allowed=allowed)
     if empty:
-        raise DataError(data.name, f"it has no {empty[0]} node", allowed="one or more in each split")
+        raise DataError(data.name, f"it has no {empty[0]} node", allowed="one or more with a label")
 
 
 def scored(scores: Tensor, target: Tensor) -> dict[str, Tensor]:

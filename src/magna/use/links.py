@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
+from magna.config.registry import LINK_TASK
 from magna.data import KnowledgeGraph, from_anywhere
 from magna.data.tables import csv_rows, is_csv
 from magna.data.triples import read_lines, without_header
@@ -84,7 +85,7 @@ class LinkPredictions:
             {name: getattr(query, name) for name in _COLUMNS} | {"answers": [asdict(answer) for answer in answers]}
             for query, answers in zip(self.queries, self.answers, strict=True)
         ]
-        return {"task": "link_prediction", "dataset": self.dataset, "queries": queries, "notes": list(self.notes)}
+        return {"task": LINK_TASK, "dataset": self.dataset, "queries": queries, "notes": list(self.notes)}
 
     def write(self, path: str | Path, form: str | None = None) -> None:
         """Write CSV, JSON or Parquet; without `form`, the ending of the name decides."""
@@ -117,35 +118,21 @@ def predict_links(
     if not queries:
         raise ArgumentError("queries", queries, "one or more, such as (head, relation, None)")
     asked = [_query(query) for query in queries]
-    run = _open(run_dir, data, data_dir, device, (), new_triples)
-    numbers = torch.tensor(_all_numbers(asked, run.task.graph))
-    entities = run.task.graph.triples.entities
+    run = RunFolder.open(run_dir)
+    task, model, notes = open_links(run, data, data_dir, device, new_triples=new_triples)
+    numbers = torch.tensor(_all_numbers(asked, task.graph))
+    entities, temperature = task.graph.triples.entities, (run.summary or {})["temperature"]
     answers: list[list[Answer]] = []
-    with matmul_precision(run.precision):
-        for _, scores, known in run.task.blocks(run.model, numbers):
+    with matmul_precision(run.config.train.precision):
+        for _, scores, known in task.blocks(model, numbers):
             scores, known = scores.double().cpu(), known.cpu()
-            probabilities = log_probabilities(scores / run.temperature, known).exp()
+            probabilities = log_probabilities(scores / temperature, known).exp()
             # NaN is last, as in the ranks.
             best = scores.nan_to_num(-torch.inf, posinf=torch.inf).topk(min(top, scores.size(1)), dim=1).indices
             columns = (each.gather(1, best).tolist() for each in (scores, probabilities, known))
             for row in zip(best.tolist(), *columns, strict=True):
                 answers.append([Answer(entities[e], *values) for e, *values in zip(*row, strict=True)])
-    return LinkPredictions(run.task.dataset, asked, answers, run.notes)
-
-
-def evaluate_links(
-    run_dir: str | Path | RunFolder,
-    split: str = "test",
-    data: str | Path | None = None,
-    *,
-    data_dir: str | Path | None = None,
-    device: str = "auto",
-) -> dict[str, Any]:
-    """The metrics of a finished run on a split, computed again from its files."""
-    run = _open(run_dir, data, data_dir, device, (split,))
-    with matmul_precision(run.precision):
-        report = run.task.report(run.model, split)
-    return {"task": "link_prediction", "dataset": run.task.dataset, "split": split, **report, "notes": list(run.notes)}
+    return LinkPredictions(task.dataset, asked, answers, notes)
 
 
 def read_queries(path: str | Path) -> list[Query]:
@@ -195,31 +182,23 @@ def _all_numbers(queries: Sequence[Query], graph: KnowledgeGraph) -> list[tuple[
     return numbers
 
 
-class _Opened(NamedTuple):
-    task: LinkPrediction
-    model: LinkModel
-    temperature: float
-    precision: str
-    notes: tuple[str, ...]
-
-
-def _open(
-    run_dir: str | Path | RunFolder,
+def open_links(
+    run: RunFolder,
     data: str | Path | None,
     data_dir: str | Path | None,
     device: str,
-    ranked: Sequence[str],
+    ranked: Sequence[str] = (),
     new_triples: str | Path | None = None,
-) -> _Opened:
-    run = RunFolder.open(run_dir)
+) -> tuple[LinkPrediction, LinkModel, tuple[str, ...]]:
+    """The task on the run's triples or others, of which it can rank `ranked`; the model, and notes on the data."""
     config = run.config
-    if config.task.name != "link_prediction":
+    if config.task.name != LINK_TASK:
         raise ArgumentError("run_dir", str(run.path), "a run of link prediction", "magna.use.nodes for this one")
     control = config.data.control
     if new_triples is not None and control == "random-graph":
         allowed = "none for a run on a random graph, which hides all triples"
         raise ArgumentError("new_triples", str(new_triples), allowed)
-    model, where = run.load_model(), torch.device(pick_device(device))
+    model, where = run.load_model(), pick_device(device)
     if data is None:
         run.check_data("data=… with the folder where its triples are now")
     else:
@@ -237,8 +216,7 @@ def _open(
         extended = triples.with_train_file(Path(new_triples))
         notes += extended.notes[len(triples.notes) :]
         task = LinkPrediction(KnowledgeGraph.from_triples(extended), where, control, ranked)
-    temperature = (run.summary or {}).get("temperature", 1.0)  # 1 for a run without a fitted one
-    return _Opened(task, model.to(where), temperature, config.train.precision, notes)
+    return task, model.to(where), notes
 
 
 def _changes(run: RunFolder, task: LinkPrediction) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Predictions of a finished run on nodes: labels with probabilities, and metrics; on the run's graph or a new one."""
+"""Predictions of a finished run on nodes: labels with probabilities; on the run's graph or a new one."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from magna.data import NodeData, Schema, from_anywhere, load_new_graph, load_node_data, prepare
+from magna.config.registry import NODE_TASK
+from magna.data import NodeData, Schema, from_anywhere, load_new_graph, load_node_data
 from magna.data.node_data import UNLABELLED
 from magna.data.tables import csv_rows, is_csv, text_of
-from magna.errors import ArgumentError, DataError, listed
-from magna.tasks.nodes import scored
+from magna.errors import DataError, listed
+from magna.tasks import NodeClassification
 from magna.training.capture import matmul_precision
 from magna.training.run_folder import RunFolder, pick_device
 from magna.use.files import write_answers
-from magna.use.links import evaluate_links
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Predictions:
         shares = [dict(zip(self.classes, row, strict=True)) for row in self.probabilities.tolist()]
         rows = zip(self.ids, self.labels, shares, self.truth, strict=True)
         return {
-            "task": "node_classification",
+            "task": NODE_TASK,
             "dataset": self.dataset,
             "classes": self.classes,
             "nodes": [
@@ -87,51 +87,21 @@ def predict_nodes(
         device: "auto", "cpu" or "cuda".
         model: your own module, if it was trained; it gets the weights of the run.
     """
-    graph, scores, notes = _scores(run_dir, data, data_dir, device, model)
+    run = RunFolder.open(run_dir)
+    task, model, notes = open_nodes(run, data, data_dir, device, module=model)
+    graph = task.data
     chosen = torch.arange(graph.num_nodes) if nodes is None else graph.index_of([str(node) for node in nodes])
-    probabilities = scores[chosen].double().softmax(1)
+    with matmul_precision(run.config.train.precision):
+        probabilities = task.finite_scores(model).cpu()[chosen].double().softmax(1)
     return Predictions(
         dataset=graph.name,
-        classes=[graph.class_name(label) for label in range(scores.size(1))],
+        classes=[graph.class_name(label) for label in range(probabilities.size(1))],
         ids=[graph.id_of(node) for node in chosen.tolist()],
         labels=[graph.class_name(label) for label in probabilities.argmax(1).tolist()],
         probabilities=probabilities,
         truth=[None if label == UNLABELLED else graph.class_name(label) for label in graph.y[chosen].tolist()],
         notes=notes,
     )
-
-
-def evaluate(
-    run_dir: str | Path,
-    split: str = "test",
-    data: str | Path | None = None,
-    *,
-    data_dir: str | Path | None = None,
-    device: str = "auto",
-    model: nn.Module | None = None,
-) -> dict[str, Any]:
-    """Metrics of a finished run, computed again from its files.
-
-    A new graph (`data`) has its own split; if it has none, all labelled nodes are its test split. A new knowledge graph
-    has the entities and relations of the run. A run of your own module needs it again, as `model`.
-    """
-    if split not in ("valid", "test"):
-        raise ArgumentError("split", split, ["valid", "test"])
-    run = RunFolder.open(run_dir)
-    if run.config.task.name == "link_prediction":
-        return evaluate_links(run, split, data, data_dir=data_dir, device=device)
-    graph, scores, notes = _scores(run, data, data_dir, device, model)
-    nodes = graph.split(split)
-    if nodes.numel() == 0:
-        raise DataError(graph.name, f"it has no {split} node", allowed="a graph with labelled nodes in that split")
-    metrics = scored(scores[nodes], graph.y[nodes])
-    return {
-        "task": "node_classification",
-        "dataset": graph.name,
-        "split": split,
-        "metrics": {name: float(value) for name, value in metrics.items()},
-        "notes": list(notes),
-    }
 
 
 def read_ids(path: str | Path) -> list[str]:
@@ -153,37 +123,24 @@ def read_ids(path: str | Path) -> list[str]:
     return nodes
 
 
-@torch.no_grad()
-def _scores(
-    run_dir: str | Path | RunFolder,
+def open_nodes(
+    run: RunFolder,
     data: str | Path | None,
     data_dir: str | Path | None,
     device: str,
+    splits: Sequence[str] = (),
     module: nn.Module | None = None,
-) -> tuple[NodeData, Tensor, tuple[str, ...]]:
-    """The graph, the scores [N, C] of all nodes on the CPU, and notes on the data."""
-    run = RunFolder.open(run_dir)
-    if run.config.task.name != "node_classification":
+) -> tuple[NodeClassification, Any, tuple[str, ...]]:
+    """The task on the run's graph or a new one, whose `splits` must have nodes; the model, and notes on the data."""
+    if run.config.task.name != NODE_TASK:
         raise DataError(run.path, "it is a run of link prediction", hint="queries of head=… and relation=…")
-    config, model = run.config, run.load_model(**({} if module is None else {"module": module}))
+    model: Any = run.load_model(**({} if module is None else {"module": module}))
     graph, notes = _graph(run, data, data_dir)
-    graph = prepare(graph, config.data)
-    if graph.x is None or graph.x.size(1) != model.in_channels:
-        count = "no" if graph.x is None else graph.x.size(1)
+    if graph.x is not None and graph.x.size(1) != model.in_channels:
         allowed = f"the {model.in_channels} that the run was trained on"
-        raise DataError(graph.name, f"it has {count} features", allowed=allowed)
-    place = torch.device(pick_device(device))
-    edges = [part.to(place) for part in (graph.edge_index, graph.edge_type) if part is not None]
-    with matmul_precision(config.train.precision):
-        scores = model.to(place).eval()(graph.x.to(place), *edges).cpu()
-    if not scores.isfinite().all():
-        # The largest feature is the likely source; diffusion spreads it to other nodes.
-        node, column = divmod(int(graph.x.abs().argmax()), graph.x.size(1))
-        names = graph.schema.feature_names
-        largest = f"{float(graph.x[node, column]):.3g}, {names[column] if names else column} of {graph.id_of(node)}"
-        fault = f"its scores are not numbers; the largest input of the model is {largest}"
-        raise DataError(graph.name, fault, allowed="features like those of training")
-    return graph, scores, notes
+        raise DataError(graph.name, f"it has {graph.x.size(1)} features", allowed=allowed)
+    task = NodeClassification(graph, run.config, pick_device(device), splits)
+    return task, model.to(task.device), notes
 
 
 def _graph(run: RunFolder, data: str | Path | None, data_dir: str | Path | None) -> tuple[NodeData, tuple[str, ...]]:

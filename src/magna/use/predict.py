@@ -1,4 +1,4 @@
-"""`magna.predict`: the answers of a finished run of any task."""
+"""`magna.predict` and `magna.evaluate`: answers and metrics of a finished run of any task."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from magna.config.tables import LinkTask, NodeTask
-from magna.training.run_folder import RunFolder
-from magna.use.links import LinkPredictions, predict_links
-from magna.use.nodes import Predictions, predict_nodes
+from torch import nn
 
-_PREDICT: dict[type, Any] = {NodeTask: predict_nodes, LinkTask: predict_links}
+from magna.config.registry import LINK_TASK, NODE_TASK
+from magna.errors import ArgumentError
+from magna.training.capture import matmul_precision
+from magna.training.run_folder import RunFolder
+from magna.use.links import LinkPredictions, open_links, predict_links
+from magna.use.nodes import Predictions, open_nodes, predict_nodes
+
+_PREDICT: dict[str, Any] = {NODE_TASK: predict_nodes, LINK_TASK: predict_links}
+_OPEN: dict[str, Any] = {NODE_TASK: open_nodes, LINK_TASK: open_links}
 
 
 def predict(
@@ -26,5 +31,29 @@ def predict(
         options: further arguments of :func:`magna.use.nodes.predict_nodes` or :func:`magna.use.links.predict_links`.
     """
     run = RunFolder.open(run_dir)
-    answers: Predictions | LinkPredictions = _PREDICT[type(run.config.task)](run, asked, data, **options)
+    answers: Predictions | LinkPredictions = _PREDICT[run.config.task.name](run, asked, data, **options)
     return answers
+
+
+def evaluate(
+    run_dir: str | Path,
+    split: str = "test",
+    data: str | Path | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    device: str = "auto",
+    model: nn.Module | None = None,
+) -> dict[str, Any]:
+    """Metrics of a finished run, computed again from its files.
+
+    A new graph (`data`) has its own split; if it has none, all labelled nodes are its test split. A new knowledge graph
+    has the entities and relations of the run. A run of your own module needs it again, as `model`.
+    """
+    if split not in ("valid", "test"):
+        raise ArgumentError("split", split, ["valid", "test"])
+    run = RunFolder.open(run_dir)
+    module = {} if model is None else {"module": model}
+    task, network, notes = _OPEN[run.config.task.name](run, data, data_dir, device, (split,), **module)
+    with matmul_precision(run.config.train.precision):
+        report = task.report(network, split)
+    return {"task": run.config.task.name, "dataset": task.dataset, "split": split, **report, "notes": list(notes)}
