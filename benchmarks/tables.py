@@ -10,7 +10,7 @@ from typing import Any
 import ledger
 
 from magna.bench.comparison import BUSY_CORES
-from magna.paper.render import digits, markdown
+from magna.paper.render import TextTable, digits
 
 Row = dict[str, Any]
 
@@ -175,7 +175,7 @@ def _listed(study: str, settings: list[str], measured: list[str], cells: Callabl
 
 
 def _titled(device: str, stamps: str, header: list[str], body: list[list[str]]) -> str:
-    return f"**{device}** ({stamps})\n\n{markdown(header, body)}"
+    return f"**{device}** ({stamps})\n\n{TextTable(header, body).markdown()}"
 
 
 def _stamps(rows: list[dict[str, Any]]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tools.settings import TABLES, settings_table
 
 from magna.paper.cells import CellStore
-from magna.paper.render import digits, markdown
+from magna.paper.render import TextTable, digits
 from magna.paper.tables import make_table
 
 OUR_BACKENDS = ("cpu", "triton")
@@ -51,7 +51,7 @@ def speed_table(records: Path) -> str:
                 str(len(latest)),
             ]
         )
-    return markdown(["device", "graph", "backend", "ms", "PyG loop, ms", "faster", "runs"], rows)
+    return TextTable(["device", "graph", "backend", "ms", "PyG loop, ms", "faster", "runs"], rows).markdown()
 
 
 def with_tables(page: str, root: Path, names: Sequence[str] = PAGES["README.md"]) -> str:

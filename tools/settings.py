@@ -36,7 +36,9 @@ def _kinds(name: str) -> list[tuple[str, type[Options]]]:
     if name == "train":
         return [("", TrainOptions)]
     if name == "model":
-        return [(f"{m} ({_SHORT[task]})", find_model(task, m).settings) for task in TASKS for m in model_names(task)]
+        models = [(task, model, find_model(task, model).settings) for task in TASKS for model in model_names(task)]
+        # A module of the user's has no options, and no recipe names it.
+        return [(f"{model} ({_SHORT[task]})", kind) for task, model, kind in models if kind is not Options]
     return [(_SHORT[task], kind.DATA if name == "data" else kind) for task, kind in TASKS.items()]
 
 

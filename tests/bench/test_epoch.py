@@ -16,15 +16,9 @@ from magna.tasks import NodeClassification
 
 @pytest.mark.parametrize("head_form", ["full", "split"])
 def test_both_models_give_the_same_scores(head_form: str) -> None:
-    settings = {
-        "hidden_channels": 16,
-        "num_layers": 2,
-        "heads": 2,
-        "K": 3,
-        "input_dropout": 0.3,
-        "head_form": head_form,
-    }
-    config = Config.from_dict({"model": settings | {"dropout": 0.2, "feature_dropout": 0.1}})
+    settings = {"hidden_channels": 16, "num_layers": 2, "heads": 2, "K": 3, "head_form": head_form}
+    rates = {"input_dropout": 0.3, "dropout": 0.2, "feature_dropout": 0.1}
+    config = Config.from_dict({"model": settings | rates})
     result = compare_epochs(node_task(config, None, torch.device("cpu")), config, repeats=1)
     assert result["difference"] < 1e-4
     assert result["ms"] > 0 and result["share"] == pytest.approx(result["ms"] / result["peer_ms"])

@@ -9,7 +9,7 @@ import torch
 from tests.support.data import needs
 from torch import Tensor
 
-from magna.bench.graphs import SHAPES, Shape, load, shape_of, skewed_graph
+from magna.bench.graphs import SHAPES, Shape, load, skewed_graph
 
 
 def assert_shape(edge_index: Tensor, shape: Shape) -> None:
@@ -43,11 +43,6 @@ def test_real_graph_has_the_published_size(name: str) -> None:
     assert not synthetic
     assert_shape(edge_index, SHAPES[name])
     assert_undirected_with_loops(edge_index, SHAPES[name])
-
-
-def test_unknown_graph_is_refused() -> None:
-    with pytest.raises(ValueError, match="graph is 'nora'; did you mean 'cora'\\? allowed: 'cora', "):
-        shape_of("nora")
 
 
 def test_skewed_graph_has_hubs() -> None:

@@ -146,12 +146,7 @@ def test_families_need_no_download(tmp_path: Path, program: Program) -> None:
     ("file", "text", "words"),
     [
         ("nodes.csv", None, "none of nodes.csv and nodes.parquet"),
-        ("nodes.csv", "id,x\n", "has no node"),
-        ("nodes.csv", "name,x\n1,2\n", "no column 'id'"),
-        ("nodes.csv", "id,x\n001,tall\n", "line 2: column 'x' is 'tall', not a number"),
         ("nodes.csv", "id,x\n001,inf\n", "line 2: column 'x' is inf; allowed: finite"),
-        ("nodes.csv", "id,x,label,split\n001,1,a,test\n", "no node with split 'train'"),
-        ("nodes.csv", "id,x,label,split\n001,1,a,train\n002,1,b,test\n", "line 3: its label is 'b'"),
         ("edges.csv", "source,target\n001,999\n", "line 2: its target is '999'"),
     ],
 )

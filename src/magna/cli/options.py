@@ -21,8 +21,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on s
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show the traceback of an error.")]
 OnDevice = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto: the GPU if there is one.")]
 Recipe = Annotated[
-    str | None,
-    typer.Argument(help=f"A recipe, a TOML file or a folder with your data. Default: {DEFAULT_RECIPE}."),
+    str | None, typer.Argument(help=f"A recipe, a TOML file or a folder with your data. Default: {DEFAULT_RECIPE}.")
 ]
 Assignments = Annotated[
     list[str] | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import subprocess
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
@@ -65,7 +65,8 @@ class CellStore:
     def read(self, table: str, expected: Mapping[str, Config] | None = None, without: Collection[str] = ()) -> Records:
         """Records of a table, without those whose settings are not the `expected` ones of their path."""
         joined: dict[str, Record] = {}
-        for record in (*self._read_committed(table).values(), *self._read_files(table)):
+        files = [] if self.out is None else sorted((self.out / table).rglob("*.json"))
+        for record in (*self._read_committed(table).values(), *map(_read_file, files)):
             path = cell_path(table, record.dataset, record.row, record.split)
             config = (expected or {}).get(path)
             if path not in without and (config is None or record.is_current(config)):
@@ -111,10 +112,6 @@ class CellStore:
         if table not in self._committed:
             self._committed[table] = {} if self.results is None else read_records(self.results, table)
         return self._committed[table]
-
-    def _read_files(self, table: str) -> Iterator[Record]:
-        if self.out is not None:
-            yield from map(_read_file, sorted((self.out / table).rglob("*.json")))
 
 
 class Job:

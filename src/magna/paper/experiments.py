@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from magna.config.schema import Config, load_recipe, recipe_names
@@ -123,10 +124,6 @@ def base(dataset: str, table: str = "table1") -> Cell:
     return Cell(table, dataset, "MAGNA, tuned", load_recipe(dataset))
 
 
-def table1_cells(dataset: str) -> Iterator[Cell]:
-    return _of_recipes("table1", TABLE_1_RECIPES, dataset)
-
-
 def ablations_cells(dataset: str) -> Iterator[Cell]:
     start = base(dataset)
     yield start
@@ -196,7 +193,7 @@ class Experiment(NamedTuple):
 
 
 EXPERIMENTS = {
-    "table1": Experiment(table1_cells),
+    "table1": Experiment(partial(_of_recipes, "table1", TABLE_1_RECIPES)),
     "ablations": Experiment(ablations_cells),
     "switches": Experiment(switches_cells),
     "random-splits": Experiment(random_splits_cells, seeds=10),

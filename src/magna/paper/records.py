@@ -101,7 +101,7 @@ def write_records(results: Path, table: str, records: Iterable[Record]) -> None:
     folder, records = results / table, list(records)
     recipes: dict[str, tuple[str, ...]] = {}
     machines: dict[str, Mapping[str, Any]] = {}
-    cells: dict[tuple[Any, ...], tuple[dict[str, Any], list[int]]] = {}
+    cells: dict[tuple[Any, ...], dict[str, Any]] = {}
     for record in records:
         cell: dict[str, Any] = {
             "dataset": record.dataset,
@@ -111,9 +111,10 @@ def write_records(results: Path, table: str, records: Iterable[Record]) -> None:
             "protocol": record.protocol,
             "machine": _numbered(machines, str(record.machine["device"]), record.machine),
         }
-        _, splits = cells.setdefault(tuple(map(str, cell.values())), (cell, []))
-        splits += [] if record.split is None else [record.split]
-    lines = ["cells = [", *(f"  {_cell_line(cell, splits)}," for cell, splits in cells.values()), "]", "", "[recipes]"]
+        cell = cells.setdefault(tuple(map(str, cell.values())), cell | {"splits": []})
+        cell["splits"] += [] if record.split is None else [record.split]
+    filled = ({key: value for key, value in cell.items() if value != []} for cell in cells.values())
+    lines = ["cells = [", *(f"  {toml(cell)}," for cell in filled), "]", "", "[recipes]"]
     for name, settings in recipes.items():
         line = f"{toml_key(name)} = {toml(list(settings))}"
         lines += textwrap.wrap(line, 160, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
@@ -135,10 +136,6 @@ def _numbered(named: dict[str, Any], name: str, content: Any) -> str:
         if named.setdefault(key, content) == content:
             return key
     raise AssertionError
-
-
-def _cell_line(cell: dict[str, Any], splits: list[int]) -> str:
-    return toml({key: value for key, value in (cell | {"splits": splits}).items() if value != []})
 
 
 def _cell_records(cell: Mapping[str, Any], content: Mapping[str, Any], runs: Mapping[Place, Runs]) -> Iterator[Record]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from magna.tasks.metrics import Spread, difference
@@ -22,8 +21,11 @@ class TextTable(NamedTuple):
     rows: list[list[str]]
 
     def markdown(self) -> str:
-        """The table in Markdown."""
-        return markdown(self.header, self.rows)
+        """The table in Markdown, or a sentence for one without rows."""
+        if not self.rows:
+            return "Nothing has been recorded yet."
+        lines = [f"| {' | '.join(row)} |" for row in (self.header, *self.rows)]
+        return "\n".join([lines[0], "|" + "---|" * len(self.header), *lines[1:]])
 
     def show(self, console: Console) -> None:
         """Print the table without marks of Markdown."""
@@ -37,14 +39,6 @@ class TextTable(NamedTuple):
         for row in self.rows:
             table.add_row(*(text.translate(marks).replace(" ± ", "\u00a0±\u00a0") for text in row))
         console.print(table)
-
-
-def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown, or a sentence for one without rows."""
-    body = [f"| {' | '.join(row)} |" for row in rows]
-    if not body:
-        return "Nothing has been recorded yet."
-    return "\n".join([f"| {' | '.join(header)} |", "|" + "---|" * len(header), *body])
 
 
 def spread_text(values: Spread | None, digits: int = 1, *, dispersed: bool = True) -> str:

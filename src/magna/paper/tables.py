@@ -7,14 +7,7 @@ from itertools import product
 
 from magna.paper import published
 from magna.paper.cells import Records
-from magna.paper.experiments import (
-    ABLATED_PARTS,
-    CONTROLS,
-    SPLIT_RECIPES,
-    SWITCHES,
-    TABLE_1_RECIPES,
-    TABLE_3_RECIPES,
-)
+from magna.paper.experiments import ABLATED_PARTS, CONTROLS, SPLIT_RECIPES, SWITCHES, TABLE_1_RECIPES, TABLE_3_RECIPES
 from magna.paper.published import CITATION_GRAPHS, KNOWLEDGE_GRAPHS, LINK_METRICS, mean_of
 from magna.paper.records import PROTOCOL, Record
 from magna.paper.render import EMPTY, TextTable, difference_text, short, signed, spread_text

@@ -84,12 +84,14 @@ def _every(epochs: int) -> int:
 
 
 def continues(score: float, peers: Sequence[float]) -> bool:
-    """True for a score in the better half of its peers (successive halving), with ties.
+    """True for a score in the better half of its peers (successive halving), with ties, or of few peers.
 
     Optuna's own pruners take one trial after the other, so that the first of a batch would always pass.
 
     >>> [continues(score, range(10)) for score in (4, 5)]
     [False, True]
+    >>> [continues(0.1, [0.1] * 20), continues(0.1, [0.5] * 20), continues(0.1, [0.5] * 6)]
+    [True, False, True]
     """
     better = sum(peer > score for peer in peers)
     return len(peers) < FEWEST_PEERS or better < math.ceil(len(peers) / 2)

@@ -130,7 +130,9 @@ def show_search(result: Mapping[str, Any], console: Console) -> None:
         weight = result["importances"].get(key)
         name, *tied = split_key(key)
         name += f" +{len(tied)}" if tied else ""
-        table.add_row(name, *(_brief(row["params"][key]) for row in top), "" if weight is None else f"{weight:.2f}")
+        values = [row["params"][key] for row in top]
+        texts = (f"{value:.3g}" if isinstance(value, float) else str(value) for value in values)
+        table.add_row(name, *texts, "" if weight is None else f"{weight:.2f}")
     console.print(table)
     lines = [
         f"{states['pruned']} trials were stopped early; weight: share of a setting in the differences between trials",
@@ -179,7 +181,3 @@ def _count_refused(states: Mapping[str, int], reasons: Mapping[Refusal, str | No
         for kind, text in _REFUSALS.items()
         if states[kind]
     ]
-
-
-def _brief(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
