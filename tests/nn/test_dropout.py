@@ -30,15 +30,11 @@ def test_manual_seed_governs_it() -> None:
     assert not torch.equal(first, second)
 
 
-def test_the_gradient_has_the_same_mask() -> None:
+def test_the_gradient_has_the_same_mask_and_evaluation_none() -> None:
     x = torch.ones(64, requires_grad=True)
     out = Dropout(0.5)(x)
     out.sum().backward()
     assert x.grad is not None and torch.equal(x.grad, out.detach())
-
-
-def test_evaluation_passes_through() -> None:
-    x = torch.ones(8)
     assert Dropout(0.5).eval()(x) is x
 
 
@@ -54,7 +50,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def drawn_by(draws: int) -> tuple[list[Tensor], Tensor]:
-    """Seeds that are drawn at once, and the state of torch's generator behind them."""
+    """Seeds that are drawn at once, and the state of torch's generator after them."""
     torch.manual_seed(3)
     with seeds_at_once():
         seeds = [draw_seed(CPU) for _ in range(draws)]
@@ -70,10 +66,9 @@ def test_seeds_at_once_differ_and_lie_where_kernels_want_them() -> None:
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
-def test_what_comes_after_a_block_of_seeds_does_not_depend_on_how_many_were_used() -> None:
-    states = [drawn_by(draws)[1] for draws in (1, 31, 32, 33)]
-    assert torch.equal(states[0], states[1]) and torch.equal(states[1], states[2])
-    assert not torch.equal(states[2], states[3])
+def test_draws_after_a_block_of_seeds_do_not_depend_on_how_many_were_used() -> None:
+    one, most, full, next_block = (drawn_by(draws)[1] for draws in (1, 31, 32, 33))
+    assert torch.equal(one, most) and torch.equal(most, full) and not torch.equal(full, next_block)
     assert torch.equal(drawn_by(0)[1], torch.manual_seed(3).get_state())
 
 
@@ -94,7 +89,7 @@ def test_no_seed_is_left_for_later(fails: bool) -> None:
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
-def test_seeds_are_drawn_one_by_one_while_somebody_looks_on() -> None:
+def test_seeds_are_drawn_one_by_one_under_transforms() -> None:
     seed = draw_seed(CPU)
     torch.manual_seed(0)
     with seeds_at_once():
@@ -106,9 +101,9 @@ def test_seeds_are_drawn_one_by_one_while_somebody_looks_on() -> None:
         state = torch.get_rng_state()
         x = torch.ones(8, requires_grad=True)
         Dropout(0.5)(x).sum().backward()  # with a seed that can be saved
-        assert not torch.equal(torch.get_rng_state(), state)  # the first of a block
+        assert not torch.equal(torch.get_rng_state(), state)  # the first seed of a block
 
 
-def test_the_cpu_draws_as_ever() -> None:
+def test_the_cpu_draws_one_by_one() -> None:
     torch.manual_seed(3)
     assert torch.equal(torch.cat([draw_seed(CPU) for _ in range(3)]), torch.cat(drawn_by(3)[0]))

@@ -19,7 +19,7 @@ from magna.nn import fused
 from magna.nn.block import MAGNABlock
 from tests.support.graphs import integers, random_graph, uniform
 
-EDGES = torch.tensor([[0, 1, 2, 3, 3], [1, 2, 3, 0, 1]])
+EDGES, X = torch.tensor([[0, 1, 2, 3, 3], [1, 2, 3, 0, 1]]), torch.arange(24.0).view(4, 6).sin()
 DROPOUTS = dict.fromkeys(
     ["input_dropout", "output_dropout", "residual_dropout", "ffn_dropout", "ffn_output_dropout", "edge_dropout"], 0.3
 )
@@ -79,23 +79,12 @@ def test_the_walk_gives_the_bits_of_the_plain_forward(
 
 
 def test_on_the_cpu_the_plain_forward_runs() -> None:
-    model = _model()
-    assert not fused.covers(model, _x())
-
-
-def test_the_guard_lets_an_unchanged_model_pass(walks: list[MAGNA]) -> None:
-    model = _model()
-    model(_x(), EDGES)
-    assert walks == [model]
+    assert not fused.covers(_model(), X)
 
 
 def _model() -> MAGNA:
     torch.manual_seed(0)
     return MAGNA(6, 8, 2, 3, heads=2, K=2, input_dropout=0.5, final_norm="layer").eval()
-
-
-def _x() -> Tensor:
-    return torch.arange(24.0).view(4, 6).sin()
 
 
 HALF = "blocks.1.feed_forward"
@@ -107,11 +96,11 @@ PARTS += [f"blocks.1.conv.attention{name}" for name in ("", ".source", ".target"
 @pytest.mark.parametrize("name", PARTS)
 def test_hooks_fire_and_change_nothing(walks: list[MAGNA], name: str) -> None:
     model, seen = _model(), list[str]()
-    plain = model(_x(), EDGES)
+    plain = model(X, EDGES)
     handle = model.get_submodule(name).register_forward_hook(lambda *_: seen.append(name))
-    assert torch.equal(model(_x(), EDGES), plain) and seen == [name]
+    assert torch.equal(model(X, EDGES), plain) and seen == [name]
     handle.remove()
-    assert torch.equal(model(_x(), EDGES), plain) and seen == [name]
+    assert torch.equal(model(X, EDGES), plain) and seen == [name]
     assert len(walks) >= 2
 
 
@@ -128,7 +117,7 @@ def test_what_a_module_does_besides_its_forward_is_left_to_it(
 ) -> None:
     model = _model()
     change(model.get_submodule("blocks.1.conv.value"))
-    assert not fused.covers(model, _x()) and not walks
+    assert not fused.covers(model, X) and not walks
 
 
 class Doubled(nn.Module):
@@ -148,13 +137,13 @@ def test_a_module_in_the_place_of_another_is_called(name: str) -> None:
     model, changed = _model(), _model()
     parent, _, child = name.rpartition(".")
     setattr(changed.get_submodule(parent), child, Doubled(changed.get_submodule(name)))
-    assert not torch.allclose(changed(_x(), EDGES), model(_x(), EDGES))
+    assert not torch.allclose(changed(X, EDGES), model(X, EDGES))
 
 
 @pytest.mark.parametrize("options", [{}, {"projection": "shared"}, {"head_form": "full"}, {"num_relations": 2}])
 def test_a_hook_on_the_attention_sees_the_scores(options: dict[str, Any]) -> None:
     conv = MAGNAConv(6, 8, heads=2, K=2, **options)
-    call = (_x(), EDGES, *([EDGES[0] % 2] if "num_relations" in options else []))
+    call = (X, EDGES, *([EDGES[0] % 2] if "num_relations" in options else []))
     out, (_, attention) = conv(*call, return_attention_weights=True)
     scores: list[Tensor] = []
     conv.attention.register_forward_hook(lambda module, inputs, output: scores.append(output))
@@ -168,7 +157,7 @@ def test_pruned_layers_train() -> None:
     source: Any = model.get_submodule("blocks.0.conv.attention.source")
     prune.l1_unstructured(source, "weight", amount=0.5)
     for _ in range(2):
-        model(_x(), EDGES).sum().backward()
+        model(X, EDGES).sum().backward()
     assert (source.weight == 0).sum() == source.weight.numel() // 2
 
 
@@ -184,7 +173,7 @@ def test_a_feed_forward_of_another_form_is_called(name: str) -> None:
             return super().forward(x)
 
     getattr(half, name).__class__ = Counted
-    model(_x(), EDGES)
+    model(X, EDGES)
     assert calls == [1] and isinstance(model.blocks[0], MAGNABlock)
 
 

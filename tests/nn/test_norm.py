@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
-from magna.nn.norm import BatchNorm, UnbiasedLayerNorm, make_norm
+from magna.nn.norm import BatchNorm, LayerNorm, UnbiasedLayerNorm, make_norm
+from magna.typing import Norm
 
 
-def test_unbiased_norm_is_its_formula() -> None:
+def test_unbiased_norm_is_its_formula_with_finite_gradients() -> None:
     x = torch.randn(5, 7, dtype=torch.float64)
     norm = UnbiasedLayerNorm(7).double()
     nn.init.uniform_(norm.weight)
@@ -17,12 +20,9 @@ def test_unbiased_norm_is_its_formula() -> None:
     deviation = ((x - x.mean(1, keepdim=True)) ** 2).sum(1, keepdim=True).div(6).sqrt()
     expected = norm.weight * (x - x.mean(1, keepdim=True)) / (deviation + 1e-6) + norm.bias
     torch.testing.assert_close(norm(x), expected)
-
-
-def test_a_constant_row_has_finite_gradients() -> None:
-    x = torch.ones(2, 4, requires_grad=True)
-    UnbiasedLayerNorm(4)(x).square().sum().backward()
-    assert x.grad is not None and x.grad.isfinite().all()
+    constant = torch.ones(2, 7, dtype=x.dtype, requires_grad=True)
+    norm(constant).square().sum().backward()
+    assert constant.grad is not None and constant.grad.isfinite().all()
 
 
 def test_batch_norm_is_torchs_in_training_and_in_evaluation() -> None:
@@ -61,12 +61,12 @@ def test_autocast_does_not_widen_the_standard_norm() -> None:
     torch.testing.assert_close(narrow.float(), norm(x), rtol=0.02, atol=0.02)
 
 
-def test_the_names() -> None:
+@pytest.mark.parametrize(("name", "eps"), [("layer", 1e-5), ("unbiased", 1e-6), ("batch", 1e-5)])
+def test_each_name_gives_its_norm_with_its_eps(name: Norm, eps: float) -> None:
+    norms: list[Any] = [make_norm(name, 4), make_norm(name, 4, 0.5)]
+    assert type(norms[0]) is {"layer": LayerNorm, "unbiased": UnbiasedLayerNorm, "batch": BatchNorm}[name]
+    assert [norm.eps for norm in norms] == [eps, 0.5]
     assert isinstance(make_norm("none", 4), nn.Identity)
-    assert isinstance(make_norm("layer", 4), nn.LayerNorm)
-    assert make_norm("unbiased", 4, 0.5).eps == 0.5
-    assert isinstance(make_norm("batch", 4), BatchNorm)
-    assert (make_norm("batch", 4).eps, make_norm("batch", 4, 0.5).eps) == (1e-5, 0.5)
 
 
 def test_a_width_without_deviation_is_refused() -> None:
