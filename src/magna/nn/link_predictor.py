@@ -85,7 +85,6 @@ class LinkPredictor(LinkModel):
     def encode(
         self, edge_index: Tensor | Graph, edge_type: Tensor | None = None, *, edge_mask: Tensor | None = None
     ) -> Tensor:
-        """States [N, C] of all entities; edges [E] whose mask is False are left out."""
         deep, types = self.deep, (edge_type, self.deep.relations()) if self.typed else ()
         states: Tensor
         if deep.encoder is None:
@@ -95,7 +94,6 @@ class LinkPredictor(LinkModel):
         return states
 
     def parts(self, states: Tensor, head: Tensor, relation: Tensor, tail: Tensor | None = None) -> dict[str, Scored]:
-        """Queries scored by each of the `scorers`."""
         tables = {"encoder": states} | ({} if self.shallow is None else {"skip": self.shallow.entity_table})
         return {name: scorer.score(tables[name], head, relation, tail) for name, scorer in self.scorers.items()}
 

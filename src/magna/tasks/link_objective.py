@@ -105,7 +105,6 @@ class LinkObjective:
         return padded.to(self.edge_index.device, non_blocking=True).view(-1, self.batch_size).unbind()
 
     def loss(self, model: LinkModel, batch: Tensor, epoch: int | Tensor = 0) -> Tensor:  # noqa: ARG002 (other tasks)
-        """The loss of a batch of queries."""
         settings = self.settings
         head, relation, count, first = self._queries[:, batch]
         weight = (count if settings.query_weight == "answers" else count > 0).to(torch.float32)

@@ -97,13 +97,11 @@ class LinkPrediction:
         return {**names, "fingerprints": triples.fingerprints()}
 
     def make_model(self, settings: ModelSettings, **parts: Any) -> LinkModel:
-        """A fresh model of the right size for this data."""
         sizes = {"num_entities": self.graph.num_entities, "num_relations": self.graph.num_relations}
         model: LinkModel = make_model(settings, **sizes, **({} if self.typed else {"typed": False}), **parts)
         return model
 
     def objective(self, settings: Any, model: LinkModel) -> LinkObjective:
-        """The training of a model; settings that it cannot serve are refused."""
         return LinkObjective(self.graph, self.edge_type, settings, model)
 
     @torch.no_grad()

@@ -22,7 +22,7 @@ from magna.nn.ensemble import make_model
 from magna.nn.sparse import SparseRows, has_few_entries
 from magna.tasks.metrics import correct
 
-Scorer = Callable[..., Tensor]  # a model, or a function in place of one
+Model = Callable[..., Tensor]  # a model, or a function in place of one
 
 
 class NodeClassification:
@@ -54,7 +54,7 @@ class NodeClassification:
         self._random: dict[int, dict[str, Tensor]] = {}
 
     def make_model(self, settings: ModelSettings, **parts: Any) -> Any:
-        """A fresh model of the right width for this data; `parts` are further arguments of its class."""
+        """A fresh model for this data; `parts` are further arguments of its class."""
         sizes: dict[str, Any] = parts | {"in_channels": self.in_channels, "out_channels": self.num_classes}
         if self.data.num_relations is not None:
             if not isinstance(settings, AttentionOptions) and not parts:
@@ -78,11 +78,9 @@ class NodeClassification:
         return self._x.nbytes + 4 * self._edge_index.nbytes
 
     def notes(self, _: Config) -> tuple[str, ...]:
-        """Notes on the data."""
         return self.data.notes
 
     def objective(self, settings: NodeTask, _: nn.Module) -> NodeObjective:
-        """The training of a model."""
         return NodeObjective(self, settings)
 
     @cached_property
@@ -92,7 +90,7 @@ class NodeClassification:
         fingerprints = data.fingerprint(), data.split_fingerprint(), data.feature_fingerprint()
         return data.schema.to_dict() | dict(zip(("fingerprint", "splits", "features"), fingerprints, strict=True))
 
-    def loss(self, model: Scorer, nodes: Tensor, epoch: int | Tensor = 0, settings: NodeTask | None = None) -> Tensor:
+    def loss(self, model: Model, nodes: Tensor, epoch: int | Tensor = 0, settings: NodeTask | None = None) -> Tensor:
         """Cross-entropy of some training nodes and, where the task asks for it, the consistency of passes.
 
         Args:
@@ -120,16 +118,13 @@ class NodeClassification:
         distance = consistency(passes, settings.temperature, settings.confidence)
         return supervised + settings.consistency * ramp.clamp(max=1) * distance
 
-    def scores(self, model: Scorer) -> Tensor:
-        """Scores [N, C] of the classes."""
+    def scores(self, model: Model) -> Tensor:
         return model(self._x, self._edge_index, *self._types)
 
     def labels(self, nodes: Tensor) -> Tensor:
-        """Classes of some nodes."""
         return self._y[nodes]
 
-    def measure(self, model: Scorer, nodes: Tensor) -> dict[str, Tensor]:
-        """Accuracy and loss on some nodes."""
+    def measure(self, model: Model, nodes: Tensor) -> dict[str, Tensor]:
         return scored(self.scores(model)[nodes], self._y[nodes])
 
     @torch.no_grad()
@@ -139,7 +134,6 @@ class NodeClassification:
         return {name: float(value) for name, value in self.measure(model, self.nodes(split)).items()}
 
     def report(self, model: nn.Module, split: str) -> dict[str, Any]:
-        """The metrics on a split, for a finished run."""
         nodes = self.nodes(split)
         metrics = scored(self.finite_scores(model)[nodes], self._y[nodes])
         return {"metrics": {name: float(value) for name, value in metrics.items()}}
@@ -173,7 +167,6 @@ class NodeClassification:
         return metrics["accuracy"], -metrics["loss"]
 
     def calibrate(self, _: nn.Module) -> dict[str, float]:
-        """Nothing: no number is fitted after training."""
         return {}
 
 
@@ -186,11 +179,9 @@ class NodeObjective:
     num_batches = 1
 
     def batches(self, *_: int) -> tuple[Tensor, ...]:
-        """The batches of an epoch."""
         return (self.task.nodes("train"),)
 
-    def loss(self, model: Scorer, batch: Tensor, epoch: int | Tensor = 0) -> Tensor:
-        """Loss of the training nodes."""
+    def loss(self, model: Model, batch: Tensor, epoch: int | Tensor = 0) -> Tensor:
         return self.task.loss(model, batch, epoch, self.settings)
 
 

@@ -63,7 +63,6 @@ class TransE(LinkModel):
         return self.entity_table
 
     def scores(self, states: Tensor, head: Tensor, relation: Tensor, tail: Tensor | None = None) -> Tensor:
-        """Scores [B, N] of queries with all entities, or [B, n] with the entities `tail` [B, n]."""
         sign = torch.where(relation < self.num_relations, 1.0, -1.0)[:, None]
         query = lookup(states, head) + sign * lookup(self.relation_table, relation % self.num_relations)
         p = float(self.options.distance)

@@ -72,7 +72,6 @@ class APPNP(Saved):
             fill_linear(layer, "glorot")
 
     def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
-        """Class scores of each node."""
         options, graph = self.options, graph_at_door(x, edge_index, None, self.in_channels, None)
         h: Any = x
         for number, layer in enumerate(self.layers):

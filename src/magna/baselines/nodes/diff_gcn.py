@@ -80,7 +80,6 @@ class DiffGCN(Saved):
             nn.init.zeros_(bias)
 
     def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
-        """Class scores of each node."""
         graph = graph_at_door(x, edge_index, None, self.in_channels, None)
         graph, weight = diffused_graph(graph, self.options.alpha, self.options.top_k)
         weight = weight.to(x.dtype)

@@ -100,7 +100,6 @@ class GAT(Saved):
             nn.init.zeros_(bias)
 
     def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
-        """Class scores of each node."""
         graph = graph_at_door(x, edge_index, None, self.in_channels, None)
         h = self.embed_dropout(x)
         *hidden, last = zip(self.layers, self.biases, strict=True)
