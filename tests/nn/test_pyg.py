@@ -22,6 +22,7 @@ from torch_geometric.transforms import ToSparseTensor
 
 from magna import MAGNA, Graph, MAGNAConv
 from magna.graph import as_graph
+from magna.training.trial_buffers import register_differences
 from tests.support.graphs import integers, random_graph, uniform
 
 N, E, C = 20, 70, 6
@@ -204,6 +205,12 @@ def test_an_explainer_gets_a_gradient_of_every_edge(model: nn.Module) -> None:
     assert (explanation.edge_mask > 0).all()
     assert torch.equal(model(d.x, d.edge_index), before)
     assert explainer.algorithm._num_hops(model) == 4
+
+
+def test_trials_of_other_hops_share_a_batch() -> None:
+    models = [MAGNA(C, 8, 2, 3, heads=2, K=K) for K in (2, 3)]
+    register_differences(models)
+    assert [int(model.get_buffer("blocks.1.conv.hops.K")) for model in models] == [2, 3]
 
 
 def test_without_pyg_nothing_of_it_is_imported() -> None:

@@ -54,7 +54,6 @@ class NodeClassification:
         self._random: dict[int, dict[str, Tensor]] = {}
 
     def make_model(self, settings: ModelSettings, **parts: Any) -> Any:
-        """A fresh model for this data; `parts` are further arguments of its class."""
         sizes: dict[str, Any] = parts | {"in_channels": self.in_channels, "out_channels": self.num_classes}
         if self.data.num_relations is not None:
             if not isinstance(settings, AttentionOptions) and not parts:

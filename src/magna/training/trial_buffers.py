@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ def register_differences(models: Sequence[nn.Module]) -> None:
     """
     free, most = EncoderOptions.per_trial(), max(_most_hops(model) for model in models)
     device = next((p.device for p in models[0].parameters()), None)
-    for alike in zip(*(list(model.modules()) for model in models), strict=True):
+    for alike in zip(*map(_parts, models), strict=True):
         for name in sorted({"p"} if isinstance(alike[0], Dropout) else free & vars(alike[0]).keys()):
             values = [getattr(module, name) for module in alike]
             if any(value != values[0] for value in values):
@@ -39,6 +39,13 @@ def register_differences(models: Sequence[nn.Module]) -> None:
         for conv in model.modules():
             if isinstance(conv, MAGNAConv) and isinstance(conv.hops.K, Tensor):
                 conv.hops = TrialHops(conv.hops, most, conv.heads)
+
+
+def _parts(module: nn.Module) -> Iterator[nn.Module]:
+    """The module and all below it, without the holders of PyG's edge masks, of which each hop has one."""
+    yield module
+    for child in module.children():
+        yield from _parts(child)
 
 
 def _most_hops(model: nn.Module) -> int:
