@@ -8,6 +8,7 @@ from magna.config.options import Options
 from magna.config.registry import find_model, model_names
 from magna.config.tables import TASKS, TrainOptions
 from magna.config.toml import toml
+from magna.nn.custom import CUSTOM
 from magna.paper.render import TextTable
 
 TABLES = ("data", "model", "task", "train")
@@ -36,9 +37,9 @@ def _kinds(name: str) -> list[tuple[str, type[Options]]]:
     if name == "train":
         return [("", TrainOptions)]
     if name == "model":
-        models = [(task, model, find_model(task, model).settings) for task in TASKS for model in model_names(task)]
-        # A module of the user's has no options, and no recipe names it.
-        return [(f"{model} ({_SHORT[task]})", kind) for task, model, kind in models if kind is not Options]
+        # No recipe names a module of the user's.
+        models = [(task, model) for task in TASKS for model in model_names(task) if model != CUSTOM]
+        return [(f"{model} ({_SHORT[task]})", find_model(task, model).settings) for task, model in models]
     return [(_SHORT[task], kind.DATA if name == "data" else kind) for task, kind in TASKS.items()]
 
 
