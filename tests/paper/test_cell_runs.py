@@ -64,9 +64,7 @@ def _reproduce(folder: Path, seeds: int = 1, lines: list[str] | None = None) -> 
 
 
 def _record(folder: Path, row: str = "magna-tuned") -> dict[str, Any]:
-    record: dict[str, Any] = json.loads(
-        (folder / "results" / "table3" / "families" / f"{row}.json").read_text(encoding="utf-8")
-    )
+    record: dict[str, Any] = json.loads((folder / f"results/table3/families/{row}.json").read_text(encoding="utf-8"))
     return record
 
 

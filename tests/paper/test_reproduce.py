@@ -297,10 +297,10 @@ def test_seeds_are_report_seeds(tmp_path: Path) -> None:
 
 
 def test_a_table_is_trained_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = ["model.hidden_channels=8", "model.num_layers=1", "model.heads=2", "train.epochs=3"]
+    small = ["model.hidden_channels=8", "model.num_layers=1", "model.heads=2", "model.K=2", "train.epochs=3"]
 
     def digits(dataset: str) -> Iterator[Cell]:
-        magna = load_recipe("digits").with_values([*small, "model.K=2"])
+        magna = load_recipe("digits").with_values(small)
         yield Cell("table1", dataset, "MAGNA, tuned", magna)
         yield Cell("table1", dataset, "MAGNA, paper", magna.with_values(["model.alpha=0.5"]))
 

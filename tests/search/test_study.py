@@ -88,15 +88,6 @@ def test_drawn_settings_may_differ_in_the_recipe(tmp_path: Path) -> None:
         Study(url, "test", space, {"model": {"K": 4, "heads": 4, "alpha": 0.2}, "train": {"lr": 0.2}})
 
 
-def test_given_up_trials_are_drawn_again_or_not() -> None:
-    study = Study(IN_MEMORY, "test", SPACE, {})
-    again, never = study.ask(), study.ask()
-    study.give_up([again], again=True)
-    study.give_up([never], again=False)
-    assert study.ask().params == again.params
-    assert study.ask().params not in (again.params, never.params)
-
-
 def test_a_refused_trial_counts_and_is_not_drawn_again() -> None:
     study = Study(IN_MEMORY, "test", SPACE, {})
     refused, given_up = study.ask(), study.ask()

@@ -18,14 +18,9 @@ class PublishedRow(NamedTuple):
     source: str
     figures: Mapping[Any, str]  # data set, or (data set, metric) → figure
 
-
-def mean_of(figure: str) -> float:
-    """The mean of a published figure.
-
-    >>> mean_of("85.4 ± 0.6")
-    85.4
-    """
-    return float(figure.partition(" ")[0])
+    def mean(self, place: str) -> float:
+        """The figure without its deviation."""
+        return float(self.figures[place].partition(" ")[0])
 
 
 def _accuracies(model: str, source: str, *figures: str) -> PublishedRow:

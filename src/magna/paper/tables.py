@@ -8,7 +8,7 @@ from itertools import product
 from magna.paper import published
 from magna.paper.cells import Records
 from magna.paper.experiments import ABLATED_PARTS, CONTROLS, SPLIT_RECIPES, SWITCHES, TABLE_1_RECIPES, TABLE_3_RECIPES
-from magna.paper.published import CITATION_GRAPHS, KNOWLEDGE_GRAPHS, LINK_METRICS, mean_of
+from magna.paper.published import CITATION_GRAPHS, KNOWLEDGE_GRAPHS, LINK_METRICS
 from magna.paper.records import PROTOCOL, Record
 from magna.paper.render import EMPTY, TextTable, difference_text, short, signed, spread_text
 from magna.tasks.metrics import Spread, paired_test, spread
@@ -51,11 +51,11 @@ def ablations(read: Read) -> TextTable:
     ours, base = read("ablations"), read("table1")
     rows = []
     for dataset in CITATION_GRAPHS:
-        whole, theirs = _accuracy(base, TUNED, dataset), published.MAGNA_PAPER.figures[dataset]
-        rows.append([dataset.capitalize(), "MAGNA", spread_text(whole), "", theirs, ""])
+        whole, theirs = _accuracy(base, TUNED, dataset), published.MAGNA_PAPER
+        rows.append([dataset.capitalize(), "MAGNA", spread_text(whole), "", theirs.figures[dataset], ""])
         for row in ABLATED_PARTS:
-            part, their_part = _accuracy(ours, row, dataset), published.PAPER_ABLATIONS[row].figures[dataset]
-            paper = [their_part, signed(mean_of(their_part) - mean_of(theirs))]
+            part, their_part = _accuracy(ours, row, dataset), published.PAPER_ABLATIONS[row]
+            paper = [their_part.figures[dataset], signed(their_part.mean(dataset) - theirs.mean(dataset))]
             rows.append([dataset.capitalize(), row, spread_text(part), difference_text(part, whole), *paper])
     return TextTable(["data", "model", "accuracy, %", "difference", "paper", "difference"], rows)
 
