@@ -74,10 +74,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
 def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Program:
     """The program: it runs with some arguments, must exit with `status`, and returns its stdout and stderr."""
 
-    def run(*arguments: str, status: int = 0) -> tuple[str, str]:
+    def run(*arguments: object, status: int = 0) -> tuple[str, str]:
         from magna import cli  # most tests need no command line
 
-        monkeypatch.setattr(sys, "argv", ["magna", *arguments])
+        monkeypatch.setattr(sys, "argv", ["magna", *map(str, arguments)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as end:
             cli.main()

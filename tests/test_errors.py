@@ -29,19 +29,14 @@ def test_a_message_is_one_short_line(error: ValueError) -> None:
     assert len(str(error)) < 600 and str(error).isprintable()
 
 
-def test_a_tensor_is_shown_on_one_line() -> None:
+def test_values_lists_and_places_in_messages() -> None:
     words = "x is torch.float32 [2, 2] on cpu; allowed: a number"
     assert str(ArgumentError("x", torch.zeros(2, 2), "a number")) == words
-
-
-def test_a_list_names_its_first_words_and_the_number_of_the_others() -> None:
     words = str(ArgumentError("data", "x", [f"set{i}" for i in range(20)]))
     assert words.endswith("'set10', 'set11', and 8 others") and "did you mean" not in words
-
-
-def test_another_name_keeps_the_rest() -> None:
     error = UnknownName("dropout", 2, "0 to 1", "a half").renamed("model.dropout")
     assert type(error) is UnknownName and str(error) == "model.dropout is 2; allowed: 0 to 1; try a half"
+    assert str(DataError("a.parquet", "no id", line=3)) == "a.parquet, row 3: no id"
 
 
 @pytest.mark.parametrize(
@@ -57,10 +52,6 @@ def test_another_name_keeps_the_rest() -> None:
 def test_errors_travel_between_processes(error: ValueError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error) and str(copy) == str(error) and vars(copy) == vars(error)
-
-
-def test_rows_of_parquet_are_called_rows() -> None:
-    assert str(DataError("a.parquet", "no id", line=3)) == "a.parquet, row 3: no id"
 
 
 @pytest.mark.parametrize(

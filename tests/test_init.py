@@ -11,35 +11,31 @@ import pytest
 import magna
 from magna.graph import Graph
 
+EXTRAS = {"triton", "scipy", "sklearn", "torch_geometric", "huggingface_hub", "optuna", "pyarrow", "pandas"}
+
 
 def test_every_public_name_exists() -> None:
-    for name in magna.__all__:
-        assert getattr(magna, name) is not None
-        assert name in dir(magna)
-    assert magna.Graph is Graph
+    assert all(getattr(magna, name) is not None and name in dir(magna) for name in magna.__all__)
+    assert magna.Graph is Graph and not hasattr(magna, "MAGMA")
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    assert not hasattr(magna, "MAGMA")
-
-
-def test_the_import_pays_neither_for_torch_nor_for_triton() -> None:
-    code = "import sys, magna; assert not {'torch', 'triton', 'huggingface_hub'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_the_layer_imports_neither_the_compiler_nor_an_extra() -> None:
-    """The compiler takes as long to import as torch itself."""
-    heavy = {"scipy", "sklearn", "torch_geometric", "huggingface_hub", "optuna", "torch._dynamo", "sympy"}
-    code = f"import sys; from magna import MAGNAConv; assert not {heavy} & set(sys.modules)"
+@pytest.mark.parametrize(
+    ("statement", "heavy"),
+    [
+        ("import magna", {"torch", *EXTRAS}),
+        # The compiler takes as long to import as torch itself.
+        ("from magna import MAGNAConv", {"torch._dynamo", "sympy", *EXTRAS} - {"triton"}),
+    ],
+)
+def test_an_import_pays_for_no_extra(statement: str, heavy: set[str]) -> None:
+    code = f"import sys; {statement}; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_layer_works_without_triton_and_the_extras() -> None:
-    code = """
+    code = f"""
 import sys
-for name in ("triton", "scipy", "sklearn", "torch_geometric", "huggingface_hub", "optuna", "pyarrow", "pandas"):
-    sys.modules[name] = None
+sys.modules.update(dict.fromkeys({EXTRAS}))
 import torch, magna
 assert magna.MAGNAConv(4, 4)(torch.ones(2, 4), torch.tensor([[0], [1]])).shape == (2, 4)
 """
@@ -52,7 +48,7 @@ def test_the_functions_of_the_root_are_those_of_the_commands(tmp_path: Path, mon
     result = magna.train("digits", settings=small, device="cpu")
     assert result["recipe"] == "digits" and result["runs"][0]["run_dir"] == "runs/digits"
     assert magna.evaluate("runs/digits")["metrics"] == result["runs"][0]["test"]
-    assert len(magna.predict("runs/digits", [3]).ids) == 1
+    assert magna.predict("runs/digits", [3]).columns()["id"] == ["3"]
     assert magna.plan(magna.load_recipe("digits"), settings=small, measure=False)["time"]["epochs"] == 1
     graph = Path(__file__).parents[1] / "examples" / "own_graph"
     assert magna.train(graph, recipe="cora", settings=small, device="cpu")["runs"][0]["run_dir"] == "runs/own_graph"

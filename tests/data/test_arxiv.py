@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,20 +31,20 @@ def data_dir(tmp_path: Path) -> Path:
     draw = np.random.Generator(np.random.PCG64(0))
     root = tmp_path / "ogbn_arxiv"
     edges = [(i, int(draw.integers(N))) for i in range(N) for _ in range(2)]
-    parts = {
-        "raw/edge": "".join(f"{source},{target}\n" for source, target in edges),
-        "raw/node-feat": "".join(f"{a:.6f},{b:.6f}\n" for a, b in draw.normal(size=(N, 2))),
-        "raw/node-label": "".join(f"{i % CLASSES}\n" for i in range(N)),
-        "raw/node_year": "".join(f"{2010 + i % 10}\n" for i in range(N)),
-        "raw/num-node-list": f"{N}\n",
-        "raw/num-edge-list": f"{len(edges)}\n",
-        "split/time/train": "".join(f"{i}\n" for i in range(0, 20)),
-        "split/time/valid": "".join(f"{i}\n" for i in range(20, 25)),
-        "split/time/test": "".join(f"{i}\n" for i in reversed(range(25, 30))),
-        "mapping/labelidx2arxivcategeory": "label idx,arxiv category\n0,arxiv cs na\n1,arxiv cs mm\n2,arxiv cs lo\n",
+    parts: dict[str, list[Any]] = {
+        "raw/edge": [f"{source},{target}" for source, target in edges],
+        "raw/node-feat": [f"{a:.6f},{b:.6f}" for a, b in draw.normal(size=(N, 2))],
+        "raw/node-label": [i % CLASSES for i in range(N)],
+        "raw/node_year": [2010 + i % 10 for i in range(N)],
+        "raw/num-node-list": [N],
+        "raw/num-edge-list": [len(edges)],
+        "split/time/train": list(range(20)),
+        "split/time/valid": list(range(20, 25)),
+        "split/time/test": list(reversed(range(25, 30))),
+        "mapping/labelidx2arxivcategeory": ["label,category", "0,arxiv cs na", "1,arxiv cs mm", "2,arxiv cs lo"],
     }
-    for name, text in parts.items():
-        _write(root / f"{name}.csv.gz", text)
+    for name, lines in parts.items():
+        _write(root / f"{name}.csv.gz", "".join(f"{line}\n" for line in lines))
     (root / "processed").mkdir()
     return tmp_path
 
@@ -54,10 +55,8 @@ def test_ogb_files_are_read(data_dir: Path) -> None:
     assert data.schema.class_names == ("cs.NA", "cs.MM", "cs.LO")
     assert data.x is not None and data.x.shape == (N, 2) and data.x.dtype == torch.float32
     assert data.test.tolist() == [25, 26, 27, 28, 29] and data.notes == ()
-    source, target = data.edge_index
-    assert {(a, b) for a, b in zip(source.tolist(), target.tolist(), strict=True)} == {
-        (b, a) for a, b in zip(source.tolist(), target.tolist(), strict=True)
-    }
+    edges = {(source, target) for source, target in data.edge_index.T.tolist()}
+    assert edges == {(target, source) for source, target in edges}
     directed = load_node_data(NodeDataOptions(name="ogbn-arxiv", undirected=False), data_dir)
     assert directed.edge_index.shape == (2, 2 * N)
 
@@ -70,18 +69,12 @@ def test_the_ogb_package_reads_the_same(data_dir: Path) -> None:
         "dir_path": str(data_dir / "ogbn_arxiv"),
         "version": 1,
         "download_name": "arxiv",
-        "num tasks": 1,
-        "task type": "multiclass classification",
-        "eval metric": "acc",
-        "num classes": CLASSES,
-        "is hetero": "False",
-        "binary": "False",
-        "add_inverse_edge": "False",
-        "additional node files": "node_year",
-        "additional edge files": "None",
         "split": "time",
         "url": "",
     }
+    about |= {"task type": "multiclass classification", "num tasks": 1, "num classes": CLASSES, "eval metric": "acc"}
+    about |= dict.fromkeys(("is hetero", "binary", "add_inverse_edge"), "False")
+    about |= {"additional node files": "node_year", "additional edge files": "None"}
     (data_dir / "ogbn_arxiv" / "RELEASE_v1.txt").touch()
     theirs = NodePropPredDataset("ogbn-arxiv", meta_dict=about)
     ours = load_ogb(data_dir / "ogbn_arxiv", "ogbn-arxiv")

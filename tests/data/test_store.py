@@ -16,6 +16,7 @@ from magna.data import DATASETS, store
 from magna.data.planetoid import FILES
 from magna.data.store import PublicFile
 
+CORA = FILES["cora/ind.cora.x"]
 TEXT = b"a\tr\tb\n"
 
 
@@ -46,11 +47,9 @@ def test_the_folder_is_the_argument_then_the_variable_then_the_cache(monkeypatch
     assert store.data_folder() == Path("/cache/magna")
 
 
-def test_a_missing_file_is_fetched_once(
-    tmp_path: Path, published: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_file_is_fetched_once(tmp_path: Path, published: dict[str, bytes]) -> None:
     file = PublicFile("x/f", _sum(TEXT), "https://home/f")
-    published["https://home/f"] = TEXT
+    published[file.url] = TEXT
     assert file.present(tmp_path) is None
     assert file.locate(tmp_path).read_bytes() == TEXT
     published.clear()
@@ -58,9 +57,7 @@ def test_a_missing_file_is_fetched_once(
     assert [child.name for child in (tmp_path / "x").iterdir()] == ["f"]
 
 
-def test_a_member_of_an_archive_is_stored_as_published(
-    tmp_path: Path, published: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_member_of_an_archive_is_stored_as_published(tmp_path: Path, published: dict[str, bytes]) -> None:
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:gz") as tar:
         entry = tarfile.TarInfo("./train.txt")
@@ -80,22 +77,20 @@ def test_a_member_of_an_archive_is_stored_as_published(
 
 def test_without_network_the_error_names_file_home_and_place(tmp_path: Path, published: dict[str, bytes]) -> None:
     with pytest.raises(ValueError, match="no network") as caught:
-        FILES["cora/ind.cora.x"].locate(tmp_path)
-    message = str(caught.value)
-    assert str(tmp_path / "cora" / "ind.cora.x") in message
-    assert FILES["cora/ind.cora.x"].url in message
-    assert "MAGNA_DATA_DIR" in message
+        CORA.locate(tmp_path)
+    for words in (str(tmp_path / "cora" / "ind.cora.x"), CORA.url, "MAGNA_DATA_DIR"):
+        assert words in str(caught.value)
 
 
 def test_other_content_is_refused(tmp_path: Path, published: dict[str, bytes]) -> None:
-    published[FILES["cora/ind.cora.x"].url] = b"something else"
+    published[CORA.url] = b"something else"
     with pytest.raises(ValueError, match="nothing was stored"):
-        FILES["cora/ind.cora.x"].locate(tmp_path)
+        CORA.locate(tmp_path)
     assert not (tmp_path / "cora").exists()
     (tmp_path / "cora").mkdir()
     (tmp_path / "cora" / "ind.cora.x").write_bytes(b"something else")
     with pytest.raises(ValueError, match="SHA-256"):
-        FILES["cora/ind.cora.x"].locate(tmp_path)
+        CORA.locate(tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(
@@ -118,10 +113,6 @@ def test_a_folder_that_cannot_be_written_is_one_line(
 
 def test_the_table_is_complete() -> None:
     numbers = {name: len(dataset.files) for name, dataset in DATASETS.items()}
-    assert numbers == {
-        **dict.fromkeys(("cora", "citeseer", "pubmed"), 8),
-        **dict.fromkeys(("wn18rr", "fb15k-237"), 3),
-        **dict.fromkeys(("digits", "families"), 0),
-        "ogbn-arxiv": 5,
-    }
+    expected = {"cora": 8, "citeseer": 8, "pubmed": 8, "wn18rr": 3, "fb15k-237": 3, "digits": 0, "families": 0}
+    assert numbers == expected | {"ogbn-arxiv": 5}
     assert not DATASETS["cora"].is_present("nowhere") and DATASETS["digits"].is_present("nowhere")

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.running import sign
+from tests.support.data import write_texts
+from tests.support.running import Program, sign
 from typer import Exit
-from typer.testing import CliRunner
 
 from magna import LinkPredictor
-from magna.cli import app, main
+from magna.cli import main
 from magna.cli.command import fail, finish
 from magna.cli.options import show_notes
 from magna.cli.predict import show_links, show_nodes
@@ -27,34 +27,26 @@ from magna.errors import Diverged
 from magna.training import loop
 from magna.training import train as training
 from magna.use.links import Query, predict_links, read_queries
-from magna.use.nodes import predict_nodes
 from magna.use.predict import evaluate
 
 SETTINGS = [
-    "model.hidden_channels=16",
-    "model.num_layers=1",
-    "model.heads=4",
-    "model.entity_channels=16",
-    "model.K=2",
-    "task.batch_size=64",
-    "train.epochs=6",
-    "train.eval_every=2",
+    *("model.hidden_channels=16", "model.num_layers=1", "model.heads=4", "model.entity_channels=16", "model.K=2"),
+    *("task.batch_size=64", "train.epochs=6", "train.eval_every=2"),
 ]
+QUERY, WORDS = Query("town 05", "in", None), ("--head", "town 05", "--relation", "in")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Towns in a ring, each next to two others; the road back is left out now and then."""
-    folder = tmp_path_factory.mktemp("data") / "towns"
-    folder.mkdir()
     chance = random.Random(0)
     rows = [(f"town {i:02}", "beside", f"town {(i + 1) % 60:02}") for i in range(60)]
     rows += [(tail, "behind", head) for head, _, tail in rows]
     rows += [(f"town {i:02}", "in", f"land {i // 10}") for i in range(60)]
     chance.shuffle(rows)
-    for split, part in {"train": rows[40:], "valid": rows[:20], "test": rows[20:40]}.items():
-        (folder / f"{split}.tsv").write_text("".join("\t".join(row) + "\n" for row in part))
-    return folder
+    parts = {"train": rows[40:], "valid": rows[:20], "test": rows[20:40]}
+    texts = {split: "".join("\t".join(row) + "\n" for row in part) for split, part in parts.items()}
+    return write_texts(tmp_path_factory.mktemp("data") / "towns", ".tsv", **texts)
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +61,13 @@ def run(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def _train_row(folder: Path) -> tuple[str, str, str]:
-    head, relation, tail = (folder / "train.tsv").read_text().splitlines()[0].split("\t")
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(run, tmp_path / "run")
+
+
+def _first(folder: Path, split: str = "train") -> tuple[str, str, str]:
+    head, relation, tail = (folder / f"{split}.tsv").read_text().splitlines()[0].split("\t")
     return head, relation, tail
 
 
@@ -134,8 +131,10 @@ def test_a_stopped_run_ends_as_if_it_had_never_stopped(
         assert (tmp_path / "run" / name).read_bytes() == (run / name).read_bytes()
 
 
-def test_the_best_tails_and_heads(run: Path, folder: Path) -> None:
-    head, relation, tail = _train_row(folder)
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+def test_the_best_tails_and_heads(run: Path, folder: Path, split: str) -> None:
+    """Triples of all splits are known."""
+    head, relation, tail = _first(folder, split)
     result = predict_links(run, [Query(head, relation, None), (None, relation, tail)], top=66, device="cpu")
     tails, heads = ([answer.entity for answer in answers] for answers in result.answers)
     assert len(tails) == len(heads) == 66 and tail in tails and head in heads
@@ -144,47 +143,27 @@ def test_the_best_tails_and_heads(run: Path, folder: Path) -> None:
         assert scores == sorted(scores, reverse=True)
         # A softmax over the unknown answers.
         assert sum(answer.probability for answer in answers if not answer.known) == pytest.approx(1)
-    assert next(answer for answer in result.answers[0] if answer.entity == tail).known
-    assert next(answer for answer in result.answers[1] if answer.entity == head).known
-
-
-@pytest.mark.parametrize("split", ["train", "valid", "test"])
-def test_triples_of_all_splits_are_known(run: Path, folder: Path, split: str) -> None:
-    head, relation, tail = (folder / f"{split}.tsv").read_text().splitlines()[0].split("\t")
-    (answers,) = predict_links(run, [Query(head, relation, None)], top=66, device="cpu").answers
-    assert next(answer for answer in answers if answer.entity == tail).known
-    assert not all(answer.known for answer in answers)
+    for answers, entity in zip(result.answers, (tail, head), strict=True):
+        assert next(answer for answer in answers if answer.entity == entity).known
 
 
 def test_other_data_needs_no_split_that_is_not_ranked(run: Path, folder: Path, tmp_path: Path) -> None:
-    other = tmp_path / "towns"
-    shutil.copytree(folder, other)
+    other = shutil.copytree(folder, tmp_path / "towns")
     with (other / "train.tsv").open("a") as train:
         train.write((other / "valid.tsv").read_text())
     (other / "valid.tsv").write_text("")
-    head, relation, _ = _train_row(folder)
-    assert predict_links(run, [Query(head, relation, None)], other, device="cpu").answers[0]
+    assert predict_links(run, [QUERY], other, device="cpu").answers[0]
     assert evaluate(run, "test", other, device="cpu")["metrics"]["mrr"] > 0
     with pytest.raises(ValueError, match="it has no valid triple; allowed: at least one in each split"):
         evaluate(run, "valid", other, device="cpu")
 
 
-def test_a_file_without_queries_is_named(tmp_path: Path) -> None:
-    (tmp_path / "asked.tsv").write_text("head\trelation\ttail\n\n")
-    with pytest.raises(ValueError, match=r"asked\.tsv: it has no query; allowed: lines of head, relation and tail"):
-        read_queries(tmp_path / "asked.tsv")
-
-
 @pytest.mark.parametrize("temperature", [0.5, 4.0])
-def test_probabilities_are_those_of_the_fitted_temperature(
-    run: Path, folder: Path, tmp_path: Path, temperature: float
-) -> None:
-    shutil.copytree(run, tmp_path / "run")
-    summary = json.loads((run / "summary.json").read_text()) | {"temperature": temperature}
-    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
-    sign(tmp_path / "run", "summary.json")
-    head, relation, _ = _train_row(folder)
-    (answers,) = predict_links(tmp_path / "run", [Query(head, relation, None)], top=66, device="cpu").answers
+def test_probabilities_are_those_of_the_fitted_temperature(copy: Path, temperature: float) -> None:
+    summary = json.loads((copy / "summary.json").read_text()) | {"temperature": temperature}
+    (copy / "summary.json").write_text(json.dumps(summary))
+    sign(copy, "summary.json")
+    (answers,) = predict_links(copy, [QUERY], top=66, device="cpu").answers
     scores = torch.tensor([answer.score for answer in answers if not answer.known], dtype=torch.float64)
     others = (scores / temperature).logsumexp(0)
     for answer in answers:
@@ -193,19 +172,16 @@ def test_probabilities_are_those_of_the_fitted_temperature(
         assert answer.probability == pytest.approx((score - total).exp().item())
 
 
-def test_scores_of_nan_come_last(run: Path, tmp_path: Path) -> None:
-    shutil.copytree(run, tmp_path / "run")
-    model = LinkPredictor.from_pretrained(tmp_path / "run" / "model")
+def test_scores_of_nan_come_last(program: Program, copy: Path) -> None:
+    model = LinkPredictor.from_pretrained(copy / "model")
     with torch.no_grad():
         for table in model.parameters():
             if table.shape == model.deep.entity_table.shape:
                 table[:3] = torch.nan
-    model.save_pretrained(tmp_path / "run" / "model")
-    sign(tmp_path / "run", "model/config.json", "model/model.safetensors")
-    shown = CliRunner().invoke(
-        app, ["predict", str(tmp_path / "run"), "--head", "town 50", "--relation", "in", "--top", "66", "--json"]
-    )
-    scores = [answer["score"] for answer in json.loads(shown.stdout)["queries"][0]["answers"]]
+    model.save_pretrained(copy / "model")
+    sign(copy, "model/config.json", "model/model.safetensors")
+    shown, _ = program("predict", copy, "--head", "town 50", "--relation", "in", "--top", "66", "--json")
+    scores = [answer["score"] for answer in json.loads(shown)["queries"][0]["answers"]]
     lost = scores.index(None)
     assert 0 < lost and set(scores[lost:]) == {None}
 
@@ -213,18 +189,17 @@ def test_scores_of_nan_come_last(run: Path, tmp_path: Path) -> None:
 def test_a_terminal_of_ascii_shows_the_answers(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, encoding="ascii", write_through=True))
-    monkeypatch.setattr("sys.argv", ["magna", "predict", str(run), "--head", "town 05", "--relation", "in"])
+    monkeypatch.setattr("sys.argv", ["magna", "predict", str(run), *WORDS])
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 0 and b"town 05 ? in" in shown.getvalue()
 
 
-def test_a_model_of_another_graph_is_refused(run: Path, tmp_path: Path) -> None:
-    shutil.copytree(run, tmp_path / "run")
-    LinkPredictor(67, 3, hidden_channels=16, num_layers=1, heads=4).save_pretrained(tmp_path / "run" / "model")
-    sign(tmp_path / "run", "model/config.json", "model/model.safetensors")
+def test_a_model_of_another_graph_is_refused(copy: Path) -> None:
+    LinkPredictor(67, 3, hidden_channels=16, num_layers=1, heads=4).save_pretrained(copy / "model")
+    sign(copy, "model/config.json", "model/model.safetensors")
     with pytest.raises(ValueError, match="model: it is of 67 entities and 3 relations, the run of 66 and 3"):
-        evaluate(tmp_path / "run", device="cpu")
+        evaluate(copy, device="cpu")
 
 
 def test_a_model_that_diverged_in_its_last_step_is_no_result(config: Config, tmp_path: Path) -> None:
@@ -235,7 +210,7 @@ def test_a_model_that_diverged_in_its_last_step_is_no_result(config: Config, tmp
 
 
 def test_files_hold_the_printed_answers(run: Path, folder: Path, tmp_path: Path) -> None:
-    head, relation, tail = _train_row(folder)
+    head, relation, tail = _first(folder)
     (tmp_path / "queries.tsv").write_text(f"head\trelation\ttail\n{head}\t{relation}\t?\n\n\t{relation}\t{tail}\n")
     queries = read_queries(tmp_path / "queries.tsv")
     assert queries == [Query(head, relation, None), Query(None, relation, tail)]
@@ -251,21 +226,12 @@ def test_files_hold_the_printed_answers(run: Path, folder: Path, tmp_path: Path)
     assert json.loads((tmp_path / "answers.json").read_text()) == result.to_dict()
 
 
-def test_repeated_new_triples_are_counted(run: Path, folder: Path, tmp_path: Path) -> None:
-    row = "\t".join(_train_row(folder)) + "\n"
-    (tmp_path / "new.tsv").write_text("head\trelation\ttail\n" + row)
-    result = predict_links(run, [Query("town 05", "in", None)], new_triples=tmp_path / "new.tsv", device="cpu")
-    header, again = result.notes
-    assert "begins with a header" in header and again.startswith("new.tsv repeats 1 triples")
-
-
 def test_a_random_graph_takes_no_new_triples(config: Config, folder: Path, tmp_path: Path) -> None:
     """One more triple would shuffle all of it again."""
     training.train(config.with_values(["data.control=random-graph"]), run_dir=tmp_path / "run", device="cpu")
-    query = Query("town 05", "in", None)
     with pytest.raises(ValueError, match="allowed: none for a run on a random graph"):
-        predict_links(tmp_path / "run", [query], new_triples=folder / "test.tsv", device="cpu")
-    assert predict_links(tmp_path / "run", [query], device="cpu").answers
+        predict_links(tmp_path / "run", [QUERY], new_triples=folder / "test.tsv", device="cpu")
+    assert predict_links(tmp_path / "run", [QUERY], device="cpu").answers
 
 
 def test_data_from_elsewhere_comes_with_its_notes(run: Path, folder: Path, tmp_path: Path) -> None:
@@ -274,20 +240,21 @@ def test_data_from_elsewhere_comes_with_its_notes(run: Path, folder: Path, tmp_p
     (again / "train.tsv").write_text(f"head\trelation\ttail\n{text}{text}")
     header, twice = evaluate(run, "test", again, device="cpu")["notes"]
     assert header.startswith("train.tsv begins with a header") and twice.startswith("train repeats 140 triples")
-    assert predict_links(run, [Query("town 05", "in", None)], again, device="cpu").notes == (header, twice)
+    assert predict_links(run, [QUERY], again, device="cpu").notes == (header, twice)
     assert evaluate(run, "test", device="cpu")["notes"] == []
 
 
-def test_new_triples_count_without_training(run: Path, tmp_path: Path) -> None:
-    query = Query("town 05", "in", None)
-    (tmp_path / "new.tsv").write_text("town 05\tbeside\ttown 40\ntown 05\tin\tland 4\n")
+def test_new_triples_count_without_training(run: Path, folder: Path, tmp_path: Path) -> None:
+    rows = [("head", "relation", "tail"), ("town 05", "beside", "town 40"), ("town 05", "in", "land 4"), _first(folder)]
+    (tmp_path / "new.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
     before, after = (
-        predict_links(run, [query], top=66, new_triples=new, device="cpu").answers[0]
-        for new in (None, tmp_path / "new.tsv")
+        predict_links(run, [QUERY], top=66, new_triples=new, device="cpu") for new in (None, tmp_path / "new.tsv")
     )
-    known = {answer.entity: answer.known for answer in after}
-    assert known["land 4"] and not {answer.entity: answer.known for answer in before}["land 4"]
-    assert [answer.score for answer in before] != [answer.score for answer in after]
+    known, knew = ({answer.entity: answer.known for answer in each.answers[0]} for each in (after, before))
+    assert known["land 4"] and not knew["land 4"]
+    assert [answer.score for answer in before.answers[0]] != [answer.score for answer in after.answers[0]]
+    header, again = after.notes
+    assert "begins with a header" in header and again.startswith("new.tsv repeats 1 triples") and before.notes == ()
 
 
 def test_seeds_train_one_after_the_other(config: Config, tmp_path: Path) -> None:
@@ -303,15 +270,14 @@ def test_seeds_train_one_after_the_other(config: Config, tmp_path: Path) -> None
         (["--head", "town 05", "--relation", "inn"], "in"),
         (["--head", "town 05"], "--relation is missing"),
         (["--relation", "in"], "query is (None, 'in', None); allowed: head or tail"),
-        (["--head", "town 05", "--tail", "land 0", "--relation", "in"], "allowed: head or tail and not both"),
+        ([*WORDS, "--tail", "land 0"], "allowed: head or tail and not both"),
         (["--node", "3"], "is a run of link prediction"),
         (["--node", "3", "--relation", "in"], "nodes and links are asked for at once"),
     ],
 )
-def test_a_wrong_query_is_one_line(run: Path, arguments: list[str], text: str) -> None:
-    result = CliRunner().invoke(app, ["predict", str(run), "--device", "cpu", *arguments])
-    assert result.exit_code == 2 and len(result.stderr.splitlines()) == 1
-    assert any(part in result.stderr for part in text.split("|"))
+def test_a_wrong_query_is_one_line(program: Program, run: Path, arguments: list[str], text: str) -> None:
+    _, line = program("predict", run, *arguments, status=2)
+    assert len(line.splitlines()) == 1 and any(part in line for part in text.split("|"))
 
 
 @pytest.mark.parametrize("query", ["town 05", ("town 05", "in"), ["town 05", "in", None]])
@@ -322,26 +288,18 @@ def test_a_query_is_a_query_or_a_tuple_of_three(run: Path, query: Any) -> None:
 
 def test_of_many_queries_the_wrong_one_is_named(run: Path) -> None:
     with pytest.raises(ValueError, match=r"^query 2 of 2: entity is 'town 5'.*nearest"):
-        predict_links(run, [Query("town 05", "in", None), Query("town 5", "in", None)], device="cpu")
+        predict_links(run, [QUERY, Query("town 5", "in", None)], device="cpu")
 
 
-def test_the_commands(run: Path, tmp_path: Path) -> None:
-    def call(*arguments: str) -> str:
-        result = CliRunner().invoke(app, [*arguments, "--device", "cpu"])
-        assert result.exit_code == 0, result.stderr
-        return result.stdout
-
-    assert "town" in call("predict", str(run), "--tail", "land 0", "--relation", "in", "--top", "4")
-    answer = json.loads(call("predict", str(run), "--head", "town 05", "--relation", "in", "--top", "2", "--json"))
+def test_the_commands(program: Program, run: Path, tmp_path: Path) -> None:
+    assert "town" in program("predict", run, "--tail", "land 0", "--relation", "in", "--top", "4")[0]
+    answer = json.loads(program("predict", run, *WORDS, "--top", "2", "--json")[0])
     assert [len(query["answers"]) for query in answer["queries"]] == [2]
-    out = tmp_path / "answers.csv"
-    assert "5 answers in" in call(
-        "predict", str(run), "--head", "town 05", "--relation", "in", "--top", "5", "--out", str(out)
-    )
-    shown = call("evaluate", str(run))
+    assert "5 answers in" in program("predict", run, *WORDS, "--top", "5", "--out", tmp_path / "answers.csv")[0]
+    shown, _ = program("evaluate", run)
     assert all(side in shown for side in ("both sides", "heads", "tails"))
     assert all(len(line) <= 80 for line in shown.splitlines())
-    assert json.loads(call("evaluate", str(run), "--split", "valid", "--json"))["split"] == "valid"
+    assert json.loads(program("evaluate", run, "--split", "valid", "--json")[0])["split"] == "valid"
 
 
 @pytest.mark.parametrize(
@@ -351,6 +309,7 @@ def test_the_commands(run: Path, tmp_path: Path) -> None:
         ("a\tr\tb\n", "line 1: query is .*; allowed: head or tail and not both"),
         ("a\tr\t?\n?\t\tb\n", "line 2: it has no relation"),
         (" \n", "line 1: it has 1 columns"),
+        ("head\trelation\ttail\n\n", r"queries\.tsv: it has no query; allowed: lines of head, relation and tail"),
     ],
 )
 def test_faults_of_query_files_are_located(tmp_path: Path, text: str, message: str) -> None:
@@ -361,10 +320,9 @@ def test_faults_of_query_files_are_located(tmp_path: Path, text: str, message: s
 
 def test_queries_are_read_as_triples(tmp_path: Path) -> None:
     text = "Subject\tPredicate\tObject\r\na \tr\u2028s\t?\r\n\r\n\t r\tb\x85\n"
-    (tmp_path / "queries.tsv").write_bytes(text.encode())
-    (tmp_path / "queries.tsv.gz").write_bytes(gzip.compress(text.encode()))
-    (tmp_path / "queries.TSV.GZ").write_bytes(gzip.compress(text.encode()))
     for name in ("queries.tsv", "queries.tsv.gz", "queries.TSV.GZ"):
+        content = text.encode() if name.endswith("tsv") else gzip.compress(text.encode())
+        (tmp_path / name).write_bytes(content)
         assert read_queries(tmp_path / name) == [Query("a ", "r\u2028s", None), Query(None, " r", "b\x85")]
     # A CSV may have blanks around commas, and a comma in a quoted name.
     (tmp_path / "queries.csv.gz").write_bytes(gzip.compress(b'head, relation, tail\n"a, b", r\n'))
@@ -381,25 +339,25 @@ def test_queries_are_read_as_triples(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "comma"), [("queries.tsv", "\t"), ("queries.csv", ",")])
 def test_an_unknown_name_is_located_in_its_file(run: Path, tmp_path: Path, name: str, comma: str) -> None:
     (tmp_path / name).write_text("head,relation,tail\ntown 05,in,\n\ntown 5,in,?\n".replace(",", comma))
-    queries = [Query("town 05", "in", None), *read_queries(tmp_path / name)]
     with pytest.raises(ValueError, match=rf"{name}, line 4: entity is 'town 5'"):
-        predict_links(run, queries, device="cpu")
+        predict_links(run, [QUERY, *read_queries(tmp_path / name)], device="cpu")
 
 
-def test_data_that_has_moved(run: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    moved, ask = tmp_path / "moved", ["--head", "town 05", "--relation", "in", "--json"]
+def test_data_that_has_moved(
+    program: Program, run: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = tmp_path / "moved"
     summary = json.loads((run / "summary.json").read_text())
     folder.rename(moved)
     try:
-        for command in (["evaluate", str(run)], ["predict", str(run), *ask]):
-            result = CliRunner().invoke(app, [*command, "--device", "cpu"])
-            assert result.exit_code == 2 and len(result.stderr.splitlines()) == 1
-            assert f"was trained on {folder}, which is missing; try --data" in " ".join(result.stderr.split())
-            result = CliRunner().invoke(app, [*command, "--device", "cpu", "--data", str(moved)])
-            assert result.exit_code == 0 and "note" not in result.stderr
-        result = CliRunner().invoke(app, ["train", "--resume", "--run-dir", str(run), "--device", "cpu"])
+        for command in (["evaluate", run], ["predict", run, *WORDS, "--json"]):
+            _, error = program(*command, status=2)
+            assert len(error.splitlines()) == 1
+            assert f"was trained on {folder}, which is missing; try --data" in " ".join(error.split())
+            assert "note" not in program(*command, "--data", moved)[1]
+        _, error = program("train", "--resume", "--run-dir", run, status=2)
         line = f"magna: {run}: it was trained on {folder}, which is missing; try to move it back"
-        assert result.exit_code == 2 and result.stderr.splitlines()[-1].startswith(line)
+        assert error.splitlines()[-1].startswith(line)
         assert evaluate(run, "test", moved, device="cpu")["metrics"] == summary["test"]
         # Called as a public knowledge graph is, it is still the folder.
         moved = moved.rename(tmp_path / "families")
@@ -409,46 +367,35 @@ def test_data_that_has_moved(run: Path, folder: Path, tmp_path: Path, monkeypatc
         moved.rename(folder)
 
 
-def test_changed_triples_are_noted(run: Path, folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "changed")
-    with (tmp_path / "changed" / "train.tsv").open("a") as file:
+def test_changed_triples_are_noted(program: Program, run: Path, folder: Path, tmp_path: Path) -> None:
+    changed = shutil.copytree(folder, tmp_path / "changed")
+    with (changed / "train.tsv").open("a") as file:
         file.write("town 05\tbeside\ttown 40\n")
     note = "changed has other triples in train than the run was trained on"
-    report = evaluate(run, "test", tmp_path / "changed", device="cpu")
+    report = evaluate(run, "test", changed, device="cpu")
     assert report["notes"] == [note] and evaluate(run, device="cpu")["notes"] == []
-    answers = predict_links(run, [Query("town 05", "in", None)], tmp_path / "changed", device="cpu")
-    assert answers.to_dict()["notes"] == [note]
-    ask = ["--head", "town 05", "--relation", "in"]
-    out = ["--out", str(tmp_path / "answers.csv")]
-    for command in (["evaluate", str(run)], ["predict", str(run), *ask], ["predict", str(run), *ask, *out]):
-        result = CliRunner().invoke(app, [*command, "--device", "cpu", "--data", str(tmp_path / "changed")])
-        assert result.exit_code == 0 and result.stderr == f"note: {note}\n"
+    assert predict_links(run, [QUERY], changed, device="cpu").to_dict()["notes"] == [note]
+    ask = ["predict", run, *WORDS]
+    for command in (["evaluate", run], ask, [*ask, "--out", tmp_path / "answers.csv"]):
+        assert program(*command, "--data", changed)[1] == f"note: {note}\n"
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])
 def test_training_needs_every_split(folder: Path, tmp_path: Path, split: str) -> None:
-    shutil.copytree(folder, tmp_path / "towns")
-    (tmp_path / "towns" / f"{split}.tsv").write_text("")
-    config = load_recipe(str(tmp_path / "towns")).with_values(SETTINGS)
+    towns = shutil.copytree(folder, tmp_path / "towns")
+    (towns / f"{split}.tsv").write_text("")
+    config = load_recipe(str(towns)).with_values(SETTINGS)
     with pytest.raises(ValueError, match=f"towns: it has no {split} triple; allowed: at least one in each split; try"):
         training.train(config, run_dir=tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
 
 
-def test_other_data_than_that_of_training_is_refused(run: Path, config: Config, folder: Path) -> None:
-    train = folder / "train.tsv"
-    before = train.read_text()
-    try:
-        train.write_text(before + "a new town\tin\tland 0\n")
-        with pytest.raises(ValueError, match="it has other entities than the run was trained on, 'a new town' is"):
-            predict_links(run, [Query("town 05", "in", None)], device="cpu")
-    finally:
-        train.write_text(before)
-
-
-def test_a_link_predictor_has_no_labels(run: Path) -> None:
-    with pytest.raises(ValueError, match="is a run of link prediction"):
-        predict_nodes(run, device="cpu")
+def test_other_entities_than_those_of_training_are_refused(run: Path, folder: Path, tmp_path: Path) -> None:
+    towns = shutil.copytree(folder, tmp_path / "towns")
+    with (towns / "train.tsv").open("a") as train:
+        train.write("a new town\tin\tland 0\n")
+    with pytest.raises(ValueError, match="it has other entities than the run was trained on, 'a new town' is"):
+        predict_links(run, [QUERY], towns, device="cpu")
 
 
 def test_a_terminal_gets_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:

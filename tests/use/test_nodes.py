@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.running import node_task, sign
-from typer.testing import CliRunner
+from tests.support.data import write_texts
+from tests.support.running import Program, node_task, sign
 
-from magna.cli import app
 from magna.config.schema import Config, load_recipe
 from magna.data import load_digits, load_user_graph, prepare
 from magna.training import train as training
@@ -34,34 +33,41 @@ def _write_graph(
     folder: Path, order: Sequence[int], columns: Sequence[str] = FEATURES, *, typed: bool = True, labels: bool = True
 ) -> Path:
     """40 animals in a ring, in any order of rows and columns, always with the same ids."""
-    generator = torch.Generator().manual_seed(7)
     kind = torch.arange(40) % 2
-    x = torch.randn(40, 2, generator=generator) + 3 * kind[:, None]
-    folder.mkdir(parents=True)
-    with (folder / "nodes.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["id", *columns, *(["label", "split"] if labels else [])])
-        for node in order:
-            split = "train" if node < 20 else "valid" if node < 30 else "test"
-            features = [f"{float(x[node, FEATURES.index(name)]):.6f}" for name in columns]
-            writer.writerow([f"animal-{node}", *features, *([KINDS[int(kind[node])], split] if labels else [])])
-    with (folder / "edges.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["source", "target", *(["type"] if typed else [])])
-        for node in order:
-            edge = [f"animal-{node}", f"animal-{(node + 2) % 40}"]
-            writer.writerow([*edge, *(["likes" if node % 3 else "knows"] if typed else [])])
+    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(7)) + 3 * kind[:, None]
+    nodes = [["id", *columns, *(["label", "split"] if labels else [])]]
+    edges = [["source", "target", *(["type"] if typed else [])]]
+    for node in order:
+        split = "train" if node < 20 else "valid" if node < 30 else "test"
+        features = [f"{float(x[node, FEATURES.index(name)]):.6f}" for name in columns]
+        nodes.append([f"animal-{node}", *features, *([KINDS[int(kind[node])], split] if labels else [])])
+        ends = f"animal-{node}", f"animal-{(node + 2) % 40}"
+        edges.append([*ends, *(["likes" if node % 3 else "knows"] if typed else [])])
+    texts = ("".join(",".join(row) + "\r\n" for row in rows) for rows in (nodes, edges))
+    return write_texts(folder, ".csv", **dict(zip(("nodes", "edges"), texts, strict=True)))
+
+
+def _trained(folder: Path, data: Path) -> Path:
+    training.train(load_recipe(str(data)).with_values(SETTINGS), run_dir=folder, device="cpu")
     return folder
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A run on typed data of one's own, and that data."""
-    root = tmp_path_factory.mktemp("own")
+def animals(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run on typed data of one's animals, and that data."""
+    root = tmp_path_factory.mktemp("animals")
     data = _write_graph(root / "animals", range(40))
-    config = load_recipe(str(data)).with_values(SETTINGS)
-    training.train(config, run_dir=root / "run", device="cpu")
-    return root / "run", data
+    return _trained(root / "run", data), data
+
+
+@pytest.fixture
+def copied(animals: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
+    """Copies of both that a test may change; the run names the copy of its data."""
+    run, data = shutil.copytree(animals[0], tmp_path / "run"), shutil.copytree(animals[1], tmp_path / "animals")
+    settings = run / "config.toml"
+    settings.write_text(settings.read_text().replace(str(animals[1]), str(data)))
+    sign(run, "config.toml")
+    return run, data
 
 
 @pytest.fixture(scope="module")
@@ -71,13 +77,13 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_probabilities_are_a_distribution_over_the_users_classes(own: tuple[Path, Path]) -> None:
-    found = predict_nodes(own[0], device="cpu")
-    assert found.ids == [f"animal-{node}" for node in range(40)]
-    assert found.classes == list(KINDS) and set(found.labels) <= set(KINDS) and set(found.truth) == set(KINDS)
-    assert found.probabilities.shape == (40, 2)
-    assert torch.allclose(found.probabilities.sum(1), torch.ones(40, dtype=torch.float64))
-    assert list(found.columns()) == ["id", "label", "probability", "probability_cat", "probability_dog", "true_label"]
+def test_probabilities_are_a_distribution_over_the_users_classes(animals: tuple[Path, Path]) -> None:
+    answers = predict_nodes(animals[0], device="cpu")
+    assert answers.ids == [f"animal-{node}" for node in range(40)]
+    assert answers.classes == list(KINDS) and set(answers.labels) <= set(KINDS) and set(answers.truth) == set(KINDS)
+    assert answers.probabilities.shape == (40, 2)
+    assert torch.allclose(answers.probabilities.sum(1), torch.ones(40, dtype=torch.float64))
+    assert list(answers.columns()) == ["id", "label", "probability", "probability_cat", "probability_dog", "true_label"]
 
 
 @pytest.mark.parametrize("recipe", ["digits", "cora"])
@@ -99,7 +105,7 @@ def test_predictions_are_those_of_the_task(recipe: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["predict", "evaluate"])
 def test_a_command_reads_the_settings_once(
-    own: tuple[Path, Path], command: str, monkeypatch: pytest.MonkeyPatch
+    program: Program, animals: tuple[Path, Path], command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parse, texts = tomllib.loads, list[str]()
 
@@ -108,8 +114,8 @@ def test_a_command_reads_the_settings_once(
         return parse(text)
 
     monkeypatch.setattr(tomllib, "loads", counted)
-    assert CliRunner().invoke(app, [command, str(own[0]), "--device", "cpu"]).exit_code == 0
-    assert texts.count((own[0] / "config.toml").read_text()) == 1
+    program(command, animals[0])
+    assert texts.count((animals[0] / "config.toml").read_text()) == 1
 
 
 def test_an_ensemble_is_a_run_like_any_other(tmp_path: Path) -> None:
@@ -117,20 +123,23 @@ def test_an_ensemble_is_a_run_like_any_other(tmp_path: Path) -> None:
     training.train(config, run_dir=tmp_path, seeds=2, together=True, device="cpu")
     for seed in (0, 1):
         run = tmp_path / f"seed-{seed}"
-        summary, found = RunFolder.open(run).summary, predict_nodes(run, device="cpu")
+        summary, answers = RunFolder.open(run).summary, predict_nodes(run, device="cpu")
         assert summary is not None and evaluate(run, device="cpu")["metrics"] == pytest.approx(summary["test"])
         model, data = RunFolder.open(run).load_model(), prepare(load_digits(), config.data)
         members = [member.eval()(data.x, data.edge_index).softmax(1) for member in model.members]  # type: ignore[union-attr]
-        torch.testing.assert_close(found.probabilities.float(), torch.stack(members).mean(0))
+        torch.testing.assert_close(answers.probabilities.float(), torch.stack(members).mean(0))
 
 
-def test_some_nodes_are_the_rows_of_all_nodes(own: tuple[Path, Path]) -> None:
-    every, some = predict_nodes(own[0], device="cpu"), predict_nodes(own[0], ["animal-7", "animal-2"], device="cpu")
+def test_some_nodes_are_the_rows_of_all_nodes(animals: tuple[Path, Path]) -> None:
+    every, some = (
+        predict_nodes(animals[0], device="cpu"),
+        predict_nodes(animals[0], ["animal-7", "animal-2"], device="cpu"),
+    )
     assert some.ids == ["animal-7", "animal-2"]
     assert torch.equal(some.probabilities, every.probabilities[[7, 2]])
     with pytest.raises(ValueError, match="node is 'animal7'; allowed: an id of animals, such as 'animal-7'"):
-        predict_nodes(own[0], ["animal7"], device="cpu")
-    assert predict_nodes(own[0], [], device="cpu").columns()["probability"] == []
+        predict_nodes(animals[0], ["animal7"], device="cpu")
+    assert predict_nodes(animals[0], [], device="cpu").columns()["probability"] == []
 
 
 def test_ids_of_built_in_data_are_numbers(digits: Path) -> None:
@@ -139,81 +148,78 @@ def test_ids_of_built_in_data_are_numbers(digits: Path) -> None:
         predict_nodes(digits, ["17x"], device="cpu")
 
 
-def test_a_permuted_copy_of_the_graph_gives_the_same_answers(own: tuple[Path, Path], tmp_path: Path) -> None:
-    run, _ = own
+def test_a_permuted_copy_of_the_graph_gives_the_same_answers(animals: tuple[Path, Path], tmp_path: Path) -> None:
+    run, _ = animals
     order = torch.randperm(40, generator=torch.Generator().manual_seed(1)).tolist()
     copy = _write_graph(tmp_path / "copy", order, FEATURES[::-1])
-    here, there = predict_nodes(run, device="cpu"), predict_nodes(run, data=copy, device="cpu")
-    assert there.ids == [f"animal-{node}" for node in order] and there.classes == here.classes
-    assert torch.allclose(there.probabilities, here.probabilities[order], atol=1e-5)
-    assert evaluate(run, data=copy, device="cpu")["metrics"]["loss"] == pytest.approx(
-        evaluate(run, device="cpu")["metrics"]["loss"], abs=1e-5
-    )
+    before, after = predict_nodes(run, device="cpu"), predict_nodes(run, data=copy, device="cpu")
+    assert after.ids == [f"animal-{node}" for node in order] and after.classes == before.classes
+    assert torch.allclose(after.probabilities, before.probabilities[order], atol=1e-5)
+    loss, again = (evaluate(run, data=data, device="cpu")["metrics"]["loss"] for data in (None, copy))
+    assert again == pytest.approx(loss, abs=1e-5)
 
 
 def test_features_are_scaled_as_in_training(tmp_path: Path) -> None:
     data = _write_graph(tmp_path / "animals", range(40))
-    training.train(load_recipe(str(data)).with_values(SETTINGS), run_dir=tmp_path / "run", device="cpu")
-    before = predict_nodes(tmp_path / "run", device="cpu").probabilities
+    run = _trained(tmp_path / "run", data)
+    before = predict_nodes(run, device="cpu").probabilities
     header, first, *rest = (data / "nodes.csv").read_text().splitlines()
     outlier = [first.split(",")[0], "1000", *first.split(",")[2:]]
     (data / "nodes.csv").write_text("\n".join([header, ",".join(outlier), *rest]) + "\n")
     # Animals of odd numbers are in another ring than the outlier, and hear of it by the scale alone.
     for place in (None, data):
-        after = predict_nodes(tmp_path / "run", data=place, device="cpu").probabilities
+        after = predict_nodes(run, data=place, device="cpu").probabilities
         torch.testing.assert_close(after[1::2], before[1::2])
         assert not torch.allclose(after[0], before[0])
 
 
-def test_a_new_split_is_noted(tmp_path: Path) -> None:
-    data = _write_graph(tmp_path / "animals", range(40))
-    training.train(load_recipe(str(data)).with_values(SETTINGS), run_dir=tmp_path / "run", device="cpu")
+def test_a_new_split_is_noted(copied: tuple[Path, Path]) -> None:
+    run, data = copied
     table = (data / "nodes.csv").read_text()
     (data / "nodes.csv").write_text(table.replace("test", "?").replace("train", "test").replace("?", "train"))
-    assert "has another split" in evaluate(tmp_path / "run", device="cpu")["notes"][0]
+    assert "has another split" in evaluate(run, device="cpu")["notes"][0]
 
 
-def test_a_new_graph_needs_no_labels(own: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_new_graph_needs_no_labels(animals: tuple[Path, Path], tmp_path: Path) -> None:
     new = _write_graph(tmp_path / "new", range(40), labels=False)
-    found = predict_nodes(own[0], ["animal-3"], data=new, device="cpu")
-    assert found.truth == [None] and "true_label" not in found.columns()
+    answers = predict_nodes(animals[0], ["animal-3"], data=new, device="cpu")
+    assert answers.truth == [None] and "true_label" not in answers.columns()
     with pytest.raises(ValueError, match="it has no test node"):
-        evaluate(own[0], data=new, device="cpu")
+        evaluate(animals[0], data=new, device="cpu")
 
 
-def test_files_that_changed_their_meaning_are_refused(own: tuple[Path, Path], tmp_path: Path) -> None:
-    run, data = shutil.copytree(own[0], tmp_path / "run"), shutil.copytree(own[1], tmp_path / "animals")
-    settings, nodes = run / "config.toml", data / "nodes.csv"
-    settings.write_text(settings.read_text().replace(str(own[1]), str(data)))
-    sign(run, "config.toml")
-    assert evaluate(run, device="cpu") == evaluate(own[0], device="cpu")
-    for old, new in (("height,weight", "weight,height"), (",dog,", ",ape,")):
-        text = nodes.read_text()
-        nodes.write_text(text.replace(old, new))
-        with pytest.raises(ValueError, match="other features, classes or edge types than the run was trained on"):
-            evaluate(run, device="cpu")
-        nodes.write_text(text)
+@pytest.mark.parametrize(("old", "new"), [("height,weight", "weight,height"), (",dog,", ",ape,")])
+def test_files_that_changed_their_meaning_are_refused(
+    animals: tuple[Path, Path], copied: tuple[Path, Path], old: str, new: str
+) -> None:
+    run, data = copied
+    assert evaluate(run, device="cpu") == evaluate(animals[0], device="cpu")
+    (data / "nodes.csv").write_text((data / "nodes.csv").read_text().replace(old, new))
+    with pytest.raises(ValueError, match="other features, classes or edge types than the run was trained on"):
+        evaluate(run, device="cpu")
 
 
 @pytest.mark.parametrize("column", [True, False], ids=["split", "drawn"])
-def test_a_graph_that_has_moved(tmp_path: Path, column: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_that_has_moved(
+    program: Program, tmp_path: Path, column: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, moved, run = tmp_path / "animals", tmp_path / "moved", tmp_path / "run"
     nodes = _write_graph(folder, range(40)) / "nodes.csv"
     if not column:  # the split is drawn, and is not that of a new graph
         nodes.write_text("".join(line.rsplit(",", 1)[0] + "\n" for line in nodes.read_text().splitlines()))
-    training.train(load_recipe(str(folder)).with_values(SETTINGS), run_dir=run, device="cpu")
+    _trained(run, folder)
     summary = json.loads((run / "summary.json").read_text())
-    everything = [(split, evaluate(run, split, device="cpu")["metrics"]) for split in ("valid", "test")]
-    assert everything == [(split, summary[split]) for split in ("valid", "test")]
+    for split in ("valid", "test"):
+        assert evaluate(run, split, device="cpu")["metrics"] == summary[split]
     folder.rename(moved)
-    for command in (["evaluate", str(run)], ["predict", str(run)], ["train", "--resume", "--run-dir", str(run)]):
-        result = CliRunner().invoke(app, [*command, "--device", "cpu"])
+    for command in (["evaluate", run], ["predict", run], ["train", "--resume", "--run-dir", run]):
+        _, error = program(*command, status=2)
         line = f"magna: {run}: it was trained on {folder}, which is missing; "
         line += "try to move it back" if command[0] == "train" else "try --data"
-        assert result.exit_code == 2 and result.stderr.splitlines()[-1].startswith(line)
-    for split, metrics in everything:
+        assert error.splitlines()[-1].startswith(line)
+    for split in ("valid", "test"):
         again = evaluate(run, split, moved, device="cpu")
-        assert (again["dataset"], again["metrics"], again["notes"]) == ("moved", metrics, [])
+        assert (again["dataset"], again["metrics"], again["notes"]) == ("moved", summary[split], [])
     assert predict_nodes(run, ["animal-3"], moved, device="cpu").labels
     # Called as a public data set is, it is still the folder.
     moved.rename(tmp_path / "digits")
@@ -221,68 +227,61 @@ def test_a_graph_that_has_moved(tmp_path: Path, column: bool, monkeypatch: pytes
     assert evaluate(run, "test", "digits", device="cpu")["metrics"] == summary["test"]
 
 
-def test_a_changed_graph_is_noted(own: tuple[Path, Path]) -> None:
-    run, data = own
-    edges = data / "edges.csv"
-    before = edges.read_text()
-    note = "animals has other nodes, labels or edges than the run was trained on"
-    try:
-        edges.write_text(before + "animal-0,animal-9,likes\n")
-        assert evaluate(run, device="cpu")["notes"] == [note]
-        assert predict_nodes(run, device="cpu").to_dict()["notes"] == [note]
-        result = CliRunner().invoke(app, ["predict", str(run), "--device", "cpu"])
-        assert result.exit_code == 0 and result.stderr == f"note: {note}\n"
-    finally:
-        edges.write_text(before)
+def test_a_changed_graph_is_noted(program: Program, copied: tuple[Path, Path]) -> None:
+    run, data = copied
     assert evaluate(run, device="cpu")["notes"] == []
+    with (data / "edges.csv").open("a") as edges:
+        edges.write("animal-0,animal-9,likes\n")
+    note = "animals has other nodes, labels or edges than the run was trained on"
+    assert evaluate(run, device="cpu")["notes"] == [note]
+    assert predict_nodes(run, device="cpu").to_dict()["notes"] == [note]
+    assert program("predict", run)[1] == f"note: {note}\n"
 
 
-def test_a_graph_with_other_features_is_refused(own: tuple[Path, Path], digits: Path, tmp_path: Path) -> None:
+def test_a_graph_with_other_features_is_refused(animals: tuple[Path, Path], digits: Path, tmp_path: Path) -> None:
     other = _write_graph(tmp_path / "other", range(40), FEATURES[:1])
     with pytest.raises(ValueError, match="weight"):
-        predict_nodes(own[0], data=other, device="cpu")
-    (tmp_path / "triples").mkdir()
-    (tmp_path / "triples" / "train.tsv").write_text("a\tr\tb\n")
+        predict_nodes(animals[0], data=other, device="cpu")
+    triples = write_texts(tmp_path / "triples", ".tsv", train="a\tr\tb\n")
     with pytest.raises(ValueError, match="triples: it holds triples; allowed: a graph as in training"):
-        predict_nodes(own[0], data=tmp_path / "triples", device="cpu")
+        predict_nodes(animals[0], data=triples, device="cpu")
     few = _write_graph(tmp_path / "few", range(40), typed=False, labels=False)
     with pytest.raises(ValueError, match="it has 2 features; allowed: the 64 that the run was trained on"):
         predict_nodes(digits, data=few, device="cpu")
 
 
-def test_scores_that_are_no_numbers_are_no_answer(own: tuple[Path, Path], tmp_path: Path) -> None:
+def test_scores_that_are_no_numbers_are_no_answer(animals: tuple[Path, Path], tmp_path: Path) -> None:
     """A fill value of a table, finite by itself, whose square is not."""
     folder = _write_graph(tmp_path / "filled", range(40), labels=False)
-    nodes = list(csv.reader((folder / "nodes.csv").open()))
+    nodes = [line.split(",") for line in (folder / "nodes.csv").read_text().splitlines()]
     nodes[8][1] = "9.97e36"
-    with (folder / "nodes.csv").open("w", newline="") as file:
-        csv.writer(file).writerows(nodes)
+    write_texts(folder, ".csv", nodes="\n".join(map(",".join, nodes)))
     words = rf"filled: its scores are not numbers; .* {nodes[0][1]} of {nodes[8][0]}; allowed"
     with pytest.raises(ValueError, match=words):
-        predict_nodes(own[0], data=folder, device="cpu")
+        predict_nodes(animals[0], data=folder, device="cpu")
 
 
-def test_links_are_not_asked_of_a_run_on_nodes(own: tuple[Path, Path]) -> None:
+def test_links_are_not_asked_of_a_run_on_nodes(animals: tuple[Path, Path]) -> None:
     with pytest.raises(ValueError, match=r"allowed: a run of link prediction; try magna\.use\.nodes"):
-        predict_links(own[0], [Query("animal-3", "likes", None)], device="cpu")
+        predict_links(animals[0], [Query("animal-3", "likes", None)], device="cpu")
 
 
-def test_files(own: tuple[Path, Path], tmp_path: Path) -> None:
-    found = predict_nodes(own[0], ["animal-7", "animal-2"], device="cpu")
-    found.write(tmp_path / "a.csv")
+def test_files(animals: tuple[Path, Path], tmp_path: Path) -> None:
+    answers = predict_nodes(animals[0], ["animal-7", "animal-2"], device="cpu")
+    answers.write(tmp_path / "a.csv")
     with (tmp_path / "a.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["id"] for row in rows] == found.ids
-    assert float(rows[0]["probability_dog"]) == float(found.probabilities[0, 1])
-    found.write(tmp_path / "answers", "json")
-    assert json.loads((tmp_path / "answers").read_text()) == found.to_dict()
-    found.write(tmp_path / "a.tsv")
+    assert [row["id"] for row in rows] == answers.ids
+    assert float(rows[0]["probability_dog"]) == float(answers.probabilities[0, 1])
+    answers.write(tmp_path / "answers", "json")
+    assert json.loads((tmp_path / "answers").read_text()) == answers.to_dict()
+    answers.write(tmp_path / "a.tsv")
     assert (tmp_path / "a.tsv").read_text().replace("\t", ",") == (tmp_path / "a.csv").read_text()
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
-    found.write(tmp_path / "a.parquet")
-    assert parquet.ParquetFile(tmp_path / "a.parquet").read().to_pydict() == found.columns()
+    answers.write(tmp_path / "a.parquet")
+    assert parquet.ParquetFile(tmp_path / "a.parquet").read().to_pydict() == answers.columns()
     with pytest.raises(ValueError, match="allowed: 'csv', 'tsv', 'json', 'parquet'"):
-        found.write(tmp_path / "a.xls")
+        answers.write(tmp_path / "a.xls")
 
 
 def test_ids_from_a_file(tmp_path: Path) -> None:
@@ -291,16 +290,23 @@ def test_ids_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "gaps.csv").write_text("x, id\n1, a \n2\n3,b\n")
     for name in ("ids.txt", "ids.csv", "gaps.csv"):
         assert read_ids(tmp_path / name) == ["a", "b"]
-    (tmp_path / "no.csv").write_text("x,y\n1,a\n")
-    with pytest.raises(ValueError, match="one of them is id"):
-        read_ids(tmp_path / "no.csv")
     with pytest.raises(ValueError, match="cannot be read"):
         read_ids(tmp_path / "nowhere")
-    (tmp_path / "none.txt").write_text("\n \n")
-    (tmp_path / "none.csv").write_text("id\n")
-    for name in ("none.txt", "none.csv"):
-        with pytest.raises(ValueError, match=f"{name}: it has no id of a node"):
-            read_ids(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("no.csv", "x,y\n1,a\n", "one of them is id"),
+        ("none.txt", "\n \n", r"none\.txt: it has no id of a node"),
+        ("none.csv", "id\n", r"none\.csv: it has no id of a node"),
+        ("open.csv", 'id\n"a\n', r"open\.csv, line 2: it is not CSV"),
+    ],
+)
+def test_a_file_without_ids_is_named(tmp_path: Path, name: str, text: str, words: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=words):
+        read_ids(tmp_path / name)
 
 
 def test_ids_from_a_file_are_those_of_the_nodes(tmp_path: Path) -> None:
@@ -312,17 +318,9 @@ def test_ids_from_a_file_are_those_of_the_nodes(tmp_path: Path) -> None:
     assert ids == ("a", "b", "c, d", "e\x85f", "g\nh") == tuple(read_ids(tmp_path / "nodes.csv"))
     (tmp_path / "ids.txt").write_bytes("\ufeff a\r\nb \n\nc, d\re\x85f".encode())
     assert read_ids(tmp_path / "ids.txt") == list(ids[:4])
-    (tmp_path / "open.csv").write_text('id\n"a\n')
-    with pytest.raises(ValueError, match=r"open\.csv, line 2: it is not CSV"):
-        read_ids(tmp_path / "open.csv")
 
 
 def test_no_rows_make_no_trouble() -> None:
     empty = Predictions("d", ["a", "b"], [], [], torch.zeros(0, 2), [])
-    assert empty.to_dict()["nodes"] == [] and list(empty.columns()) == [
-        "id",
-        "label",
-        "probability",
-        "probability_a",
-        "probability_b",
-    ]
+    assert empty.to_dict()["nodes"] == []
+    assert list(empty.columns()) == ["id", "label", "probability", "probability_a", "probability_b"]
