@@ -1,4 +1,4 @@
-"""Dropout: its mean, its seed, its silence in evaluation."""
+"""Dropout: mean, seeds, gradient, and nothing in evaluation."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_the_probabilities_of_an_ensemble_are_the_mean_of_its_members(name: str)
     torch.testing.assert_close(ensemble.eval()(x, edge_index).softmax(-1), each.softmax(-1).mean(0))
 
 
-def test_members_that_are_sure_of_other_classes_leave_no_infinite_loss() -> None:
+def test_confident_members_that_disagree_give_finite_scores() -> None:
     ensemble = make_model(replace(SMALL["magna"], members=2), in_channels=5, out_channels=3)
     assert isinstance(ensemble, Ensemble)
     with torch.no_grad():
@@ -64,7 +64,7 @@ def test_members_that_are_sure_of_other_classes_leave_no_infinite_loss() -> None
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_models_side_by_side_give_what_each_gives(name: str) -> None:
+def test_stacked_models_give_what_each_gives(name: str) -> None:
     models = [make_model(SMALL[name], in_channels=5, out_channels=3).eval() for _ in range(3)]
     x, edge_index = torch.randn(4, 5), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
     stacked, _ = torch.func.stack_module_state(models)

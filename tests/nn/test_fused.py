@@ -1,4 +1,4 @@
-"""The fast walk gives the bits of the plain one, and steps back wherever a module does more than its forward."""
+"""The fast walk: the bits of the plain forward, and left to the modules where one does more than its forward."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DROPOUTS = dict.fromkeys(
 
 @pytest.fixture
 def walks(monkeypatch: pytest.MonkeyPatch) -> list[MAGNA]:
-    """The walk is taken on the CPU, too; each model that takes it is noted."""
+    """Models that take the walk, in order; the CPU takes it, too."""
     taken: list[MAGNA] = []
     plain = fused.walk
 
@@ -112,7 +112,7 @@ def test_hooks_fire_and_change_nothing(walks: list[MAGNA], name: str) -> None:
         lambda layer: layer.compile(),
     ],
 )
-def test_what_a_module_does_besides_its_forward_is_left_to_it(
+def test_a_module_that_does_more_than_its_forward_is_called(
     walks: list[MAGNA], change: Callable[[nn.Module], object]
 ) -> None:
     model = _model()

@@ -1,4 +1,4 @@
-"""Models as files: what is wrong with a folder is one line, at once."""
+"""Models as files: a wrong folder is refused in one line."""
 
 from __future__ import annotations
 

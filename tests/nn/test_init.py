@@ -1,4 +1,4 @@
-"""Starting values (point 10): the spread of each matrix is that of its recipe."""
+"""Starting values: the deviation of each matrix (docs/switches.md, point 10), and the draws."""
 
 from __future__ import annotations
 
@@ -27,23 +27,27 @@ def xavier(fan_in: int, fan_out: int, gain: float = 1.0) -> float:
     return gain * math.sqrt(2 / (fan_in + fan_out))
 
 
-def test_official_layer() -> None:
-    conv: Any = MAGNAConv(WIDE, WIDE, heads=2, projection="separate", init="official")
-    for linear in (conv.attention.source, conv.attention.target, conv.value, conv.out):
-        assert spread(linear.weight) == pytest.approx(xavier(WIDE, WIDE, 5 / 3), rel=0.05)
+SEPARATE, SHARED = ({"init": "official", "projection": name} for name in ("separate", "shared"))
+TYPED, GLOROT = {"init": "official", "num_relations": 3}, {"init": "glorot"}
+MATRICES = ["attention.source.weight", "attention.target.weight", "value.weight", "out.weight"]
+SPREADS: list[tuple[dict[str, Any], str, float]] = [
+    *((SEPARATE, name, xavier(WIDE, WIDE, 5 / 3)) for name in MATRICES),
     # Shape (1, heads, width): fan-in heads * width, fan-out width.
-    assert spread(conv.attention.source_vector) == pytest.approx(xavier(WIDE, WIDE // 2, 5 / 3), rel=0.15)
+    (SEPARATE, "attention.source_vector", xavier(WIDE, WIDE // 2, 5 / 3)),
+    # The gain of the authors' code for knowledge graphs.
+    (TYPED, "attention.relation.weight", xavier(WIDE, WIDE, math.sqrt(2))),
+    # Torch's own values.
+    (SHARED, "out.weight", 1 / math.sqrt(3 * WIDE)),
+    *((GLOROT, name, xavier(WIDE, WIDE)) for name in MATRICES),
+]
 
 
-def test_official_shared_layer_leaves_the_output_projection_to_torch() -> None:
-    conv: Any = MAGNAConv(WIDE, WIDE, heads=2, projection="shared", init="official")
-    assert conv.out.weight.abs().max().item() <= 1 / math.sqrt(WIDE) + 1e-6
-    assert spread(conv.out.weight) == pytest.approx(1 / math.sqrt(3 * WIDE), rel=0.05)
-
-
-def test_official_typed_layer_has_the_gain_of_the_knowledge_graph_code() -> None:
-    conv: Any = MAGNAConv(WIDE, WIDE, heads=2, num_relations=3, init="official")
-    assert spread(conv.attention.relation.weight) == pytest.approx(xavier(WIDE, WIDE, math.sqrt(2)), rel=0.05)
+@pytest.mark.parametrize(("options", "name", "deviation"), SPREADS)
+def test_the_spread_of_a_layers_weights(options: dict[str, Any], name: str, deviation: float) -> None:
+    weight = MAGNAConv(WIDE, WIDE, heads=2, **options).get_parameter(name)
+    assert spread(weight) == pytest.approx(deviation, rel=0.15 if "vector" in name else 0.05)
+    if options in (SHARED, GLOROT):  # uniform
+        assert weight.abs().max().item() <= math.sqrt(3) * deviation + 1e-6
 
 
 def test_official_feed_forward_residual_and_classifier() -> None:
@@ -52,13 +56,6 @@ def test_official_feed_forward_residual_and_classifier() -> None:
     assert spread(block.feed_forward.layers[0].weight) == pytest.approx(xavier(WIDE, 4 * WIDE, math.sqrt(2)), rel=0.05)
     assert spread(block.residual.weight) == pytest.approx(xavier(WIDE // 2, WIDE, 5 / 3), rel=0.05)
     assert spread(model.classifier.weight) == pytest.approx(xavier(WIDE, 50), rel=0.05)
-
-
-def test_glorot_is_uniform_without_gain() -> None:
-    conv: Any = MAGNAConv(WIDE, WIDE, heads=2, init="glorot")
-    for linear in (conv.attention.source, conv.value, conv.out):
-        assert linear.weight.abs().max().item() <= math.sqrt(6 / (2 * WIDE))
-        assert spread(linear.weight) == pytest.approx(xavier(WIDE, WIDE), rel=0.05)
 
 
 class Draws(TorchDispatchMode):

@@ -1,4 +1,4 @@
-"""Norms: the formula of each, and what eps does to row-normalised bags of words (point 8)."""
+"""Norms: formulas, eps on row-normalised bags of words (docs/switches.md, point 8), types."""
 
 from __future__ import annotations
 

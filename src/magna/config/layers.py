@@ -33,6 +33,7 @@ _DIFFUSION = Needs("diffusion", _diffuses)
 _TRUNCATED = Needs("mode 'truncated'", lambda o: o.mode == "truncated" and _diffuses(o))
 _EXACT = Needs("mode 'exact'", lambda o: o.mode == "exact" and _diffuses(o))
 _FEED_FORWARD = Needs("feed_forward", lambda o: o.feed_forward)
+_TOP_K = Needs("top_k", lambda o: o.top_k is not None)
 _EDGE_DROPOUT = Needs("edge_dropout above 0", lambda o: o.edge_dropout > 0)
 
 
@@ -43,11 +44,11 @@ def _rate(help: str, **info: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerOptions(Options):
-    """Base of the options of layers, which take them as one object, flat as keywords, or both."""
+    """Base of the options of layers, which come as one object, as keywords, or as both."""
 
     @classmethod
     def of(cls, options: Options | None, flat: Mapping[str, Any]) -> Self:
-        """The options, with flat ones in their place; a changed value that would do nothing is refused.
+        """The options with single values replaced; a changed value that would do nothing is refused.
 
         >>> EncoderOptions.of(BlockOptions(K=3), {"alpha": 0.2}).K
         3
@@ -79,11 +80,7 @@ class AttentionOptions(LayerOptions):
         1.0, "Factor on the scores; below 1 the attention starts nearer to uniform.", above=0, per_trial=True
     )
     top_k: int | None = option(None, "Only the k best in-edges of each node get attention; none: all.", low=1)
-    top_k_shared: bool = option(
-        False,
-        "Choose the k best edges by the mean score of all heads.",
-        needs=Needs("top_k", lambda o: o.top_k is not None),
-    )
+    top_k_shared: bool = option(False, "Choose the k best edges by the mean score of all heads.", needs=_TOP_K)
     relation_channels: int | None = option(
         None, "Width of a relation's embedding; none: the width of the features.", low=1, high=HUGE
     )
@@ -174,7 +171,7 @@ class ConvSettings(NamedOptions, ConvOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class BlockOptions(ConvSettings):
-    """Every option of :class:`magna.MAGNABlock`: norms, residuals, feed-forward, dropouts, and those of its layer."""
+    """Every option of :class:`magna.MAGNABlock`: those of its layer, norms, residual, feed-forward and dropouts."""
 
     norm: Norm = option("layer", "layer, unbiased (the authors'), batch (each channel over all nodes) or none.")
     norm_eps: float | None = option(None, "Epsilon of the norms; none: 1e-6 for unbiased, else 1e-5.", low=0)
@@ -195,7 +192,7 @@ class BlockOptions(ConvSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderOptions(BlockOptions):
-    """Every option of :class:`magna.MAGNA`: input projection, output head, dropouts around, and those of its blocks."""
+    """Every option of :class:`magna.MAGNA`: those of its blocks, of its input and of its output."""
 
     input_projection: bool | int = option(
         True, "true: a linear layer to the blocks' width first; a number: to that width; false: none.", low=1, high=HUGE
