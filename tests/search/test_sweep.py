@@ -549,7 +549,7 @@ def test_link_predictors_that_do_not_fit_in_memory_are_refused(
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has 1 GiB free.")
         on_epoch(Epoch("", 1, 1, 1.0, {"mrr": 0.5}, {"mrr": 0.5}))
 
-    monkeypatch.setattr("magna.training.sequential.fit", fit)
+    monkeypatch.setattr("magna.training.trials.fit", fit)
     result = _sweep(tmp_path, replace(ring, search={"model.K": [1, 2], "model.alpha": [0.1, 0.2]}), trials=6)
     rows = _trials(tmp_path)
     assert [row["state"] == "too_large" for row in rows] == [row["params"]["model.K"] == 2 for row in rows]

@@ -13,12 +13,12 @@ import pytest
 
 from magna.config.schema import Config, load_recipe
 from magna.errors import Diverged
-from magna.training import loop
+from magna.training import loop, session
 from magna.training import train as training
 from magna.training.loop import Epoch
 from magna.training.trial_result import TrialResult
 from magna.training.trials import train_trials
-from magna.use import nodes as predicting
+from magna.use.predict import evaluate
 
 SMALL = {
     "recipe": "small",
@@ -46,7 +46,7 @@ def test_seeds_that_train_together_leave_the_same_files(tmp_path: Path) -> None:
         for name in ("config.toml", "environment.json", "schema.json", "metrics.jsonl", "summary.json", "model"):
             assert (folder / name).exists()
         for split in ("valid", "test"):
-            assert predicting.evaluate(folder, split, device="cpu")["metrics"] == run[split]
+            assert evaluate(folder, split, device="cpu")["metrics"] == run[split]
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         assert [row["epoch"] for row in rows] == list(range(20))
         assert list(rows[0]) == ["epoch", "loss", "valid"] and list(rows[0]["valid"]) == ["accuracy", "loss"]
@@ -110,8 +110,8 @@ def test_a_seed_that_diverges_leaves_the_others_their_results(
         return fit(config, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "train_trials", trials_but_one)
-        patch.setattr(training, "fit", fit_but_one)
+        patch.setattr(session, "train_trials", trials_but_one)
+        patch.setattr(session, "fit", fit_but_one)
         with pytest.raises(Diverged) as end:
             training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=together)
     assert str(end.value) == (

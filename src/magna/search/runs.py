@@ -9,8 +9,6 @@ import torch
 
 from magna.config.schema import Config
 from magna.tasks import Task
-from magna.tasks.base import can_share_batch
-from magna.training.sequential import train_in_turn
 from magna.training.trial_result import OnReport, TrialResult
 from magna.training.trials import train_trials
 
@@ -61,9 +59,6 @@ def train_runs(
                 on_trial(place, runs)
 
     options: dict[str, Any] = {"report_every": report_every, "on_report": on_report, "on_results": on_results}
-    if can_share_batch(task):
-        train_trials(configs, task, **options, too_large=too_large)
-    else:
-        train_in_turn(configs, task, **options, too_large=too_large)
+    train_trials(configs, task, **options, too_large=too_large)
     for place in sorted({number // runs_per_trial for number in too_large}):
         on_trial(place, next(too_large[number] for number in runs_of(place) if number in too_large))

@@ -58,7 +58,7 @@ class Progress:
 
     @property
     def best(self) -> Metrics | None:
-        return mean_of(self.bests) if self.bests else None
+        return mean_metrics(self.bests) if self.bests else None
 
 
 def fit(
@@ -160,7 +160,7 @@ class Training:
         """Metrics on the validation split, the mean over the members; weights better than ever are copied."""
         progress = self.progress
         metrics = [self.task.evaluate(member, "valid") for member in self.members]
-        mean = mean_of(metrics)
+        mean = mean_metrics(metrics)
         check_loss(mean.get("loss", loss), progress.epoch)  # the last step may have diverged
         score = torch.tensor([self.task.score(each) for each in metrics], dtype=torch.float64)
         better = self.best.update(score, progress.epoch).tolist()
@@ -216,7 +216,7 @@ class Training:
             torch.cuda.set_rng_state(groups["random"]["cuda"], self.device)
 
 
-def mean_of(metrics: Sequence[Metrics]) -> Metrics:
+def mean_metrics(metrics: Sequence[Metrics]) -> Metrics:
     """The mean of each metric."""
     return metrics[0] if len(metrics) == 1 else {name: fmean(each[name] for each in metrics) for name in metrics[0]}
 

@@ -9,7 +9,9 @@ the first dropout to the choice of the best weights, is one CUDA graph.
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Collection, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +19,12 @@ import torch
 
 from magna.config.options import Options
 from magna.config.schema import Config
-from magna.errors import ArgumentError
+from magna.errors import ArgumentError, Diverged
 from magna.ops.cpu.memory_pool import machine_memory
-from magna.tasks.base import BatchTask
+from magna.tasks import Task
+from magna.tasks.base import BatchTask, can_share_batch
 from magna.training.capture import batch_size_for, matmul_precision, own_stream
+from magna.training.loop import Epoch, fit
 from magna.training.trial_batch import FILLER, Batch
 from magna.training.trial_result import OnReport, OnResults, TrialResult
 
@@ -45,7 +49,7 @@ def structure(config: Config) -> Hashable:
 
 def train_trials(
     configs: Sequence[Config],
-    task: BatchTask,
+    task: Task,
     *,
     read_test: bool = False,
     keep_weights: bool = False,
@@ -56,26 +60,27 @@ def train_trials(
 ) -> list[TrialResult]:
     """Train all configs on the data of one task, as many at once as have the same `structure` and fit in memory.
 
-    A batch that turns out too large for the memory is halved and begun again.
+    A batch that turns out too large for the memory is halved and begun again. Trials of a task that shares no batch
+    train one after the other, without test and weights. No file is written.
 
     Args:
-        configs: what to train; the seeds of starting values and chance are theirs, but draws also depend on which
-            trials share a batch.
+        configs: what to train; the draws of a seed also depend on which trials share a batch.
         task: data and loss. The configs may name other random splits of the same data.
-        read_test: also test the best weights; the one place where the test split is looked at.
-        keep_weights: also give the best weights.
+        read_test: also test the best weights; nothing else reads the test split.
+        keep_weights: also return the best weights.
         report_every: epochs between two calls of `on_report`.
-        on_report: gets the epoch, the indices of the configs still running and their best validation accuracy so far,
-            and returns the indices of those that are to stop there.
-        on_results: gets the results of trials by the indices of their configs, as soon as a batch goes on without them
-            or ends.
-        too_large: gets the index of each config that does not even fit in memory alone, with the reason; it has no
-            result. None: that is an error.
+        on_report: gets the epoch, the indices of the running configs and their best validation scores so far, and
+            returns the indices of those to stop.
+        on_results: gets results by the indices of their configs, as soon as their batch continues without them or ends.
+        too_large: gets the reason for each config that does not fit in memory alone; it has no result. None: that is
+            an error.
     """
+    assert can_share_batch(task) or not (read_test or keep_weights)
     groups: dict[Hashable, list[int]] = {}
     for index, config in enumerate(configs):
-        _check_data(config, task)
-        groups.setdefault(structure(config), []).append(index)
+        if can_share_batch(task):
+            _check_data(config, task)
+        groups.setdefault(structure(config) if can_share_batch(task) else index, []).append(index)
     results: dict[int, TrialResult] = {}
 
     def take(ended: dict[int, TrialResult]) -> None:
@@ -86,11 +91,14 @@ def train_trials(
     for members in groups.values():
         # A batch walks as many hops as its farthest trial: those that walk alike stand together.
         members.sort(key=lambda index: getattr(configs[index].model, "K", 0))
-        size = _batch_size(configs[members[-1]], task)
+        size = _batch_size(configs[members[-1]], task) if can_share_batch(task) else 1
         size = -(-len(members) // -(-len(members) // size))  # no batch much smaller than the others
         while part := [index for index in members if index not in results and index not in (too_large or ())][:size]:
             try:
-                _train_part(configs, part, task, read_test, keep_weights, report_every, on_report, take)
+                if can_share_batch(task):
+                    _train_part(configs, part, task, read_test, keep_weights, report_every, on_report, take)
+                else:
+                    take({part[0]: _train_alone(part[0], configs[part[0]], task, report_every, on_report)})
             except torch.OutOfMemoryError as error:
                 if len(part) > 1:
                     size = len(part) // 2
@@ -100,14 +108,10 @@ def train_trials(
                     too_large[part[0]] = shortage(error)
             else:
                 continue
-            free_memory()
+            # Free what the failed training left; its error, which holds the tensors of its frames, is gone.
+            gc.collect()
+            torch.cuda.empty_cache()
     return [results[index] for index in sorted(results)]
-
-
-def free_memory() -> None:
-    """Let go of what a failed training left. Its error must be gone, as that holds the tensors of its frames."""
-    gc.collect()
-    torch.cuda.empty_cache()
 
 
 def shortage(error: torch.OutOfMemoryError) -> str:
@@ -135,6 +139,44 @@ def _train_part(
             part = part + [FILLER] * (batch_size_for(len(part)) - len(part))
         batch = Batch([configs[index] if index != FILLER else configs[part[0]] for index in part], part, task)
         batch.run(report_every, on_report, on_results, read_test, keep_weights)
+
+
+class _Stopped(Exception):
+    pass
+
+
+def _train_alone(index: int, config: Config, task: Task, report_every: int, on_report: OnReport | None) -> TrialResult:
+    """Train one config by the loop of a lone run."""
+    epochs: list[Epoch] = []
+
+    def on_epoch(epoch: Epoch) -> None:
+        epochs.append(epoch)
+        if on_report is None or epoch.number % report_every or epoch.best is None:
+            return
+        if index in on_report(epoch.number, [index], [epoch.best[task.METRIC]]):
+            raise _Stopped
+
+    started = time.perf_counter()
+    with own_stream(task.device), matmul_precision(config.train.precision):
+        torch.manual_seed(config.train.seed)
+        network = task.make_model(config.model).to(task.device)
+        with suppress(_Stopped):
+            try:
+                fit(config, task, network, on_epoch)
+            except Diverged:
+                # A lone run that diverges leaves no result, whatever it had reached before.
+                epochs = [replace(epoch, best=None) for epoch in epochs]
+    best = next((epoch.best for epoch in reversed(epochs) if epoch.best is not None), {task.METRIC: 0.0})
+    return TrialResult(
+        config=config,
+        epochs=len(epochs),
+        best_epoch=next((epoch.number - 1 for epoch in epochs if epoch.valid == best), -1),
+        seconds=time.perf_counter() - started,
+        valid=best,
+        test=None,
+        history=[{"loss": epoch.loss} for epoch in epochs if epoch.loss is not None],
+        weights=None,
+    )
 
 
 def _check_data(config: Config, task: BatchTask) -> None:

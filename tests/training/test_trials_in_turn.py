@@ -15,8 +15,7 @@ from magna.data.triples import triples_from
 from magna.nn.link_model import LinkModel
 from magna.tasks import LinkPrediction
 from magna.tasks.link_objective import LinkObjective
-from magna.training import sequential as turns
-from magna.training.sequential import train_in_turn
+from magna.training.trials import train_trials
 
 CONFIG = Config.from_dict(
     {
@@ -49,7 +48,7 @@ def test_each_trial_has_its_own_settings(task: LinkPrediction, monkeypatch: pyte
     monkeypatch.setattr(LinkPrediction, "evaluate", evaluated)
     monkeypatch.setattr(LinkObjective, "loss", recorded)
     configs = [CONFIG, CONFIG.with_values(["task.batch_size=4", "task.label_smoothing=0.4"]), CONFIG]
-    results = train_in_turn(configs, task)
+    results = train_trials(configs, task)
     assert splits == [("valid", 8)] * 3 + [("valid", 4)] * 3 + [("valid", 8)] * 3
     assert [result.config for result in results] == configs
     assert results[0].history == results[2].history != results[1].history
@@ -63,14 +62,14 @@ def test_a_trial_is_stopped_when_it_is_told(task: LinkPrediction) -> None:
         heard.append((epoch, *which))
         return which if which == [0] and epoch == 4 else []
 
-    first, second = train_in_turn([CONFIG, CONFIG.with_seed(1)], task, report_every=2, on_report=on_report)
+    first, second = train_trials([CONFIG, CONFIG.with_seed(1)], task, report_every=2, on_report=on_report)
     assert (first.epochs, second.epochs) == (4, 6)
     assert heard == [(2, 0), (4, 0), (2, 1), (4, 1), (6, 1)]
 
 
 def test_a_trial_that_diverges_has_no_score(task: LinkPrediction, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LinkObjective, "loss", lambda _, model, *__: math.nan * next(model.parameters()).sum())
-    (result,) = turns.train_in_turn([CONFIG], task)
+    (result,) = train_trials([CONFIG], task)
     assert result.valid == {"mrr": 0.0} and result.epochs == 0
 
 
@@ -87,6 +86,6 @@ def test_a_trial_that_diverges_later_has_no_score_either(task: LinkPrediction, m
         heard.extend(scores)
         return []
 
-    (result,) = train_in_turn([CONFIG], task, report_every=2, on_report=on_report)
+    (result,) = train_trials([CONFIG], task, report_every=2, on_report=on_report)
     assert len(heard) == 2 and min(heard) > 0, "validation had looked at it before"
     assert (result.valid, result.epochs, result.best_epoch) == ({"mrr": 0.0}, 4, -1)
