@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ from magna.ops.seeded_dropout import dropout_op
 from magna.ops.softmax import edge_softmax_backward_op, edge_softmax_op, kept_edges_op, top_k_mask_op
 from magna.typing import Backend
 from tests.support.graphs import random_graph
-from tests.support.operators import Problem, output_of
+from tests.support.operators import Options, Problem, output_of
 from tests.support.running import device_of, interpreted
 
 pytestmark = pytest.mark.slow
@@ -131,17 +132,13 @@ def test_every_op_passes_opcheck(fused: Backend) -> None:
 
 
 def test_every_op_runs_on_the_device_of_its_tensors(fused: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    entered: list[Tensor] = []
-
-    def device_of(tensor: Tensor) -> AbstractContextManager[None]:
-        entered.append(tensor)
-        return nullcontext()
-
     for op, arguments in op_samples(fused):
+        entered = Mock(return_value=nullcontext())
         with monkeypatch.context() as patch, torch.no_grad():
-            patch.setattr(torch.cuda, "device_of", device_of)
+            patch.setattr(torch.cuda, "device_of", entered)
             op(*arguments)
-        assert entered.pop() is arguments[0] and not entered, op.name
+        (call,) = entered.call_args_list
+        assert call.args[0] is arguments[0], op.name
 
 
 def test_the_short_way_gives_the_same_bits(fused: Backend) -> None:
@@ -166,17 +163,17 @@ def test_the_short_way_gives_the_same_bits(fused: Backend) -> None:
 def test_the_short_way_is_for_plain_tensors_alone(fused: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     device = device_of(fused)
     x = torch.ones(2, 3, 4, device=device)
-    calls = []
-    monkeypatch.setattr(dropout_op, "library", lambda *arguments: calls.append(arguments))
+    library = Mock(return_value=None)
+    monkeypatch.setattr(dropout_op, "library", library)
     passed = torch.tensor([0.5], device=device), torch.tensor([1], device=device), False, fused
     dropout_op(x, *passed)
-    assert not calls
+    assert not library.called
     with FakeTensorMode(allow_non_fake_inputs=True):
         dropout_op(x, *passed)
     dropout_op(x.to("meta"), *passed)
     torch.vmap(lambda row: row.clone() if dropout_op(row, *passed) is None else row)(x)
     dropout_op(x, x.as_subclass(Own), *passed[1:])
-    assert len(calls) == 4
+    assert library.call_count == 4
 
 
 class Own(Tensor):
@@ -206,9 +203,8 @@ def test_a_tracer_sees_the_ops() -> None:
 def layer(graph: Graph, backend: Backend, x: Tensor, source: Tensor, target: Tensor, theta: Tensor) -> Tensor:
     scores = edge_scores(source, target, graph, backend=backend)
     attention = edge_softmax(scores, graph, top_k=2, edge_dropout=0.2, seed=1, backend=backend)
-    z = attention_diffusion(
-        x, attention, graph, theta=theta.softmax(1), dropout=0.3, feature_dropout=0.2, seed=2, backend=backend
-    )
+    drops: Options = {"dropout": 0.3, "feature_dropout": 0.2, "seed": 2}
+    z = attention_diffusion(x, attention, graph, theta=theta.softmax(1), backend=backend, **drops)
     alone = attention_diffusion(x, attention, graph, K=2, alpha=0.2, memory="recompute", backend=backend)
     return dropout(z + alone, 0.5, seed=3, backend=backend)
 

@@ -127,13 +127,9 @@ def test_alpha(fused: Backend, calls: Calls, K: int, alpha: float | list[float])
 
 def test_rates_per_head(fused: Backend) -> None:
     problem = Problem.of(random_graph(4, 8), heads=3, width=4, K=2, device=device_of(fused))
-    rates: Options = {
-        "dropout": torch.tensor([0.0, 0.5, 0.8], device=problem.x.device),
-        "feature_dropout": torch.tensor([0.6, 0.0, 0.1], device=problem.x.device),
-        "seed": 3,
-    }
+    attention, features = torch.tensor([[0.0, 0.5, 0.8], [0.6, 0.0, 0.1]], device=problem.x.device)
     for memory in ("save", "recompute"):
-        check(problem, fused, memory=memory, **rates)
+        check(problem, fused, memory=memory, dropout=attention, feature_dropout=features, seed=3)
 
 
 @pytest.mark.parametrize("K", [1, 3])
@@ -325,9 +321,7 @@ def node_scores_with_grads(backend: Backend, x: Tensor, vector: Tensor, tanh: bo
     "shape", [(0, 2, 3), (1, 1, 1), (5, 3, 7), (130, 2, 8), (3, 1, 65), (300, 1, 20), (70, 1, 300)]
 )
 def test_node_scores_of_odd_sizes(fused: Backend, calls: Calls, shape: tuple[int, int, int], tanh: bool) -> None:
-    x, vector = (
-        uniform(*size, seed=i, low=-3, high=3).to(device_of(fused)) for i, size in enumerate((shape, shape[1:]))
-    )
+    x, vector = (uniform(*s, seed=i, low=-3, high=3).to(device_of(fused)) for i, s in enumerate((shape, shape[1:])))
     actual = node_scores_with_grads(fused, x, vector, tanh)
     assert calls[fused, "head_scores"] == calls[fused, "head_scores_backward"] == 1
     same(actual, node_scores_with_grads("reference", x, vector, tanh))
@@ -559,10 +553,6 @@ def test_no_silent_fallback(name: Backend, monkeypatch: pytest.MonkeyPatch) -> N
     problem = Problem.of(random_graph(4, 6))
     monkeypatch.setitem(MODULES, name, "magna.ops.no_such_module")
     assert choose("auto", torch.device("cpu")) != name
-    calls: list[Callable[[], Tensor]] = [
-        lambda: output_of(problem, name, K=2, alpha=0.1),
-        lambda: edge_softmax(problem.scores, problem.graph, backend=name),
-    ]
-    for call in calls:
+    for call in (partial(output_of, problem, K=2, alpha=0.1), partial(edge_softmax, problem.scores, problem.graph)):
         with pytest.raises(ValueError, match=f"backend is '{name}'; allowed: one that runs .*; try backend='auto'"):
-            call()
+            call(backend=name)

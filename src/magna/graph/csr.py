@@ -128,10 +128,9 @@ class Graph:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Graph:
         """The same graph on another device; one that a PyG `Data` holds goes along with it."""
-        values: dict[str, Any] = {
-            name: value for name, value in vars(self).items() if isinstance(value, Tensor | Segments)
-        }
-        return replace(self, **{name: value.to(device, non_blocking=non_blocking) for name, value in values.items()})
+        tensors = ((name, value) for name, value in vars(self).items() if isinstance(value, Tensor | Segments))
+        moved: dict[str, Any] = {name: value.to(device, non_blocking=non_blocking) for name, value in tensors}
+        return replace(self, **moved)
 
     def has_self_loop(self) -> Tensor:
         """Mask of the nodes that have an edge to themselves, bool [N]."""

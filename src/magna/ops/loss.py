@@ -192,16 +192,9 @@ def kvsall_loss_op(
 
 
 def _loss_backward_shape(
-    grad: Tensor,
-    query: Tensor,
-    candidates: Tensor,
-    bias: Tensor | None,
-    row: Tensor,
-    column: Tensor,
-    targets: Tensor,
-    entity: Tensor | None,
-    *_: Any,
+    grad: Tensor, query: Tensor, candidates: Tensor, bias: Tensor | None, *rest: Any
 ) -> tuple[Tensor, ...]:
+    targets, entity = rest[2:4]
     grad_bias = targets.new_empty(0) if bias is None else torch.empty_like(bias)
     grad_self_bias = targets.new_empty(0 if entity is None else len(query))
     return torch.empty_like(query), candidates.new_empty(candidates.shape), grad_bias, grad_self_bias

@@ -35,12 +35,7 @@ def _mix(h: Tensor) -> Tensor:
 
 
 def bits(seed: Tensor, stream: int, index: Tensor) -> Tensor:
-    """32 random bits for each index.
-
-    Args:
-        seed: int64 [1].
-        stream: number of one of the independent sequences of this seed.
-        index: int64, any shape, not negative.
+    """32 random bits for each index (int64, not negative), in one of the independent streams of a seed (int64 [1]).
 
     >>> bits(torch.tensor([7]), 0, torch.arange(3)).tolist()
     [2603854612, 1540904585, 1412412744]

@@ -47,8 +47,8 @@ def rank_targets(
     another entity that scores NaN is above none and tied with none.
 
     Args:
-        query: unique queries.
-        candidates: all entities; scores are query @ candidates.T + bias.
+        query: unique queries; scores are query @ candidates.T + bias.
+        candidates: all entities.
         bias: one number per entity, or None.
         query_index: the query that each target answers.
         target: the true entities.
@@ -95,7 +95,7 @@ def rank_scores(
     """Count as `rank_targets` does, with scores of any form.
 
     Args:
-        scores: a function from positions of queries, int64 [b], to a new tensor of their scores, [b, N].
+        scores: a function from positions of unique queries, int64 [b], to a new tensor of their scores, [b, N].
         num_queries: number of unique queries.
         num_entities: number of entities N.
         query_index: the query that each target answers.
