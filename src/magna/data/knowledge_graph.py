@@ -110,10 +110,8 @@ class KnowledgeGraph:
         """The questions of `valid` or `test`, with the true answers of all three splits to leave out."""
         triples = self.triples.split(split)
         if len(triples) == 0:
-            hint = f"to move some lines of the train file to the {split} file"
-            raise DataError(
-                self.triples.name, f"it has no {split} triple", allowed="at least one in each split", hint=hint
-            )
+            fault, hint = f"it has no {split} triple", f"to move some lines of the train file to the {split} file"
+            raise DataError(self.triples.name, fault, allowed="at least one in each split", hint=hint)
         head, relation, target = _both_ways(triples, self.num_relations).unbind(1)
         codes, query = torch.unique(_code(head, relation, self.num_relations), return_inverse=True)
         queries = _query(codes, self.num_relations)

@@ -25,10 +25,7 @@ def load_node_data(
 ) -> NodeData:
     """The graph, features, labels and split that the settings name; a name or path alone stands for the defaults.
 
-    Args:
-        data: the settings.
-        data_dir: the data folder, for public names.
-        scaled_like: the schema of a training whose scale of features is taken.
+    `scaled_like` is the schema of a training whose scale of features is taken.
 
     >>> load_node_data("digits").num_nodes
     1797
@@ -76,7 +73,7 @@ def load_knowledge_graph(name_or_folder: str | Path, data_dir: DataDir = None) -
     16
     """
     name = str(name_or_folder)
-    if name in _names(LINK_TASK):
+    if name in DATASETS and DATASETS[name].task == LINK_TASK:
         loaded = DATASETS[name].load(data_dir, NodeDataOptions(name=name))
         assert isinstance(loaded, Triples)
         return KnowledgeGraph.from_triples(loaded)
@@ -127,11 +124,7 @@ def _read(config: NodeDataOptions, data_dir: DataDir) -> NodeData:
     return loaded
 
 
-def _names(task: str) -> list[str]:
-    return [dataset.name for dataset in DATASETS.values() if dataset.task == task]
-
-
 def _refuse(name: str, task: str, path: str) -> None:
-    names = _names(task)
+    names = [dataset.name for dataset in DATASETS.values() if dataset.task == task]
     near = nearest(name, names)
     raise ArgumentError("data.name", name, f"{', '.join(names)}, or {path}", repr(near) if near else "")

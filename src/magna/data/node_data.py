@@ -44,9 +44,8 @@ class Schema:
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Schema:
         names = [entry.name for entry in fields(Schema)]
-        for name in values:
-            if name not in names:
-                raise UnknownName("schema", name, names)
+        if unknown := set(values) - set(names):
+            raise UnknownName("schema", min(unknown), names)
         return Schema(**{name: None if value is None else tuple(value) for name, value in values.items()})
 
 
@@ -86,8 +85,8 @@ class NodeData:
 
     def split_fingerprint(self) -> str:
         """Hash of the splits."""
-        sizes = f"{self.train.numel()} {self.valid.numel()} {self.test.numel()}"
-        return _hash(sizes, self.train, self.valid, self.test)
+        parts = self.train, self.valid, self.test
+        return _hash(" ".join(str(part.numel()) for part in parts), *parts)
 
     def feature_fingerprint(self) -> str | None:
         """Hash of the features; None for standardised ones, which the schema describes."""
@@ -104,12 +103,12 @@ class NodeData:
 
     def index_of(self, ids: Sequence[str]) -> Tensor:
         """The nodes that have these ids."""
-        known = self.node_ids if self.node_ids is not None else map(str, range(self.num_nodes))
+        known = self.node_ids or map(str, range(self.num_nodes))
         at = {name: position for position, name in enumerate(known)}
         for name in ids:
             if nfc(name) not in at:
                 allowed = f"0 to {self.num_nodes - 1}"
-                if self.node_ids is not None:
+                if self.node_ids:
                     allowed = f"an id of {self.name}, such as {listed(similar(name, at) or self.node_ids[:3])}"
                 raise ArgumentError("node", name, allowed)
         return torch.tensor([at[nfc(name)] for name in ids], dtype=torch.int64)
@@ -133,11 +132,10 @@ class NodeData:
         shift, scale = (
             torch.tensor(part, dtype=torch.float64) for part in (schema.feature_shift, schema.feature_scale)
         )
+        columns = self.x.size(1)
         for part in (shift, scale):
-            if part.numel() != self.x.size(1):
-                raise DataError(
-                    self.name, f"it has {self.x.size(1)} features", allowed=f"{part.numel()}, as in training"
-                )
+            if part.numel() != columns:
+                raise DataError(self.name, f"it has {columns} features", allowed=f"{part.numel()}, as in training")
         return replace(self, x=((self.x.double() - shift) * scale).float(), schema=schema)
 
     def with_self_loops(self) -> NodeData:

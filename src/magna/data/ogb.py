@@ -35,12 +35,15 @@ def load_ogb(folder: Path, name: str) -> NodeData:
     check_finite(name, torch.from_numpy(x))
     # OGB writes nan for a node without a label.
     y = np.where(np.isnan(labels), UNLABELLED, labels).astype(np.int64)
-    split = _only_split(folder)
+    splits = [path for path in (folder / "split").glob("*") if path.is_dir()]
+    if len(splits) != 1:
+        raise DataError(folder / "split", f"it has {len(splits)} folders", allowed="one, such as split/time")
     train, valid, test = (
-        torch.from_numpy(np.sort(_numbers(split / f"{part}.csv.gz", np.int64, columns=1)[:, 0]))
+        torch.from_numpy(np.sort(_numbers(splits[0] / f"{part}.csv.gz", np.int64, columns=1)[:, 0]))
         for part in ("train", "valid", "test")
     )
-    class_names = _class_names(folder / "mapping")
+    names = folder / "mapping" / "labelidx2arxivcategeory.csv.gz"
+    class_names = category_names(names) if names.is_file() else None
     return NodeData(
         name=name,
         edge_index=torch.from_numpy(np.ascontiguousarray(edges.T)),
@@ -63,18 +66,6 @@ def category_names(file: Path) -> tuple[str, ...]:
     return tuple(".".join([*area[:-1], area[-1].upper()]) for area in areas)
 
 
-def _class_names(mapping: Path) -> tuple[str, ...] | None:
-    files = sorted(mapping.glob("labelidx2arxivcategeory.csv.gz"))
-    return category_names(files[0]) if files else None
-
-
-def _only_split(folder: Path) -> Path:
-    splits = sorted(path for path in (folder / "split").glob("*") if path.is_dir())
-    if len(splits) != 1:
-        raise DataError(folder / "split", f"it has {len(splits)} folders", allowed="one, such as split/time")
-    return splits[0]
-
-
 def _numbers(file: Path, dtype: Any, columns: int | None = None) -> np.ndarray:
     try:
         with gzip.open(file, "rt") as lines, warnings.catch_warnings():
@@ -84,8 +75,10 @@ def _numbers(file: Path, dtype: Any, columns: int | None = None) -> np.ndarray:
         raise DataError(file, "it is missing, and is one of OGB's files") from None
     except (OSError, EOFError, ValueError) as error:
         raise DataError(file, f"it is not gzipped CSV with numbers ({error})") from None
-    if columns is not None and values.size == 0:
+    if columns is None:
+        return values
+    if values.size == 0:
         return values.reshape(0, columns)
-    if columns is not None and values.shape[1] != columns:
+    if values.shape[1] != columns:
         raise DataError(file, f"it has {values.shape[1]} columns", allowed=f"{columns}")
     return values

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from magna.data.node_data import NodeData
 
@@ -51,7 +50,5 @@ def _draw(data: NodeData, counts: list[int], seed: int) -> tuple[np.ndarray, np.
 
 
 def _with_split(data: NodeData, train: np.ndarray, valid: np.ndarray, test: np.ndarray, note: str) -> NodeData:
-    def nodes(chosen: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.sort(chosen).astype(np.int64))
-
-    return replace(data, train=nodes(train), valid=nodes(valid), test=nodes(test), notes=(*data.notes, note))
+    parts = [torch.from_numpy(np.sort(nodes).astype(np.int64)) for nodes in (train, valid, test)]
+    return replace(data, train=parts[0], valid=parts[1], test=parts[2], notes=(*data.notes, note))

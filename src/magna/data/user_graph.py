@@ -126,27 +126,24 @@ def _labels(nodes: Table, splits: dict[str, Tensor], like: Schema | None) -> tup
 def _features(nodes: Table, like: Schema | None) -> tuple[tuple[str, ...] | None, Tensor | None]:
     names, x = nodes.number_names, nodes.numbers
     if like is not None and like.feature_names is not None:
-        allowed = f"the {len(like.feature_names)} columns of training"
-        for name in like.feature_names:
-            if name not in names:
-                raise DataError(nodes.path, f"it has no column {shortened(name)}", allowed=allowed)
-        for name in names:
-            if name not in like.feature_names:
-                raise DataError(nodes.path, f"its column {shortened(name)} was not in training", allowed=allowed)
-        x = x[:, [names.index(name) for name in like.feature_names]]
-        names = like.feature_names
+        known, allowed = like.feature_names, f"the {len(like.feature_names)} columns of training"
+        if missing := [name for name in known if name not in names]:
+            raise DataError(nodes.path, f"it has no column {shortened(missing[0])}", allowed=allowed)
+        if new := [name for name in names if name not in known]:
+            raise DataError(nodes.path, f"its column {shortened(new[0])} was not in training", allowed=allowed)
+        names, x = known, x[:, [names.index(name) for name in known]]
     return (names, torch.from_numpy(np.ascontiguousarray(x))) if names else (None, None)
 
 
 def _types(edges: Table, like: Schema | None) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    kinds = edges.text.get("type")
-    if like is not None and (like.relation_names is None) != (kinds is None):
+    kinds, known = edges.text.get("type"), None if like is None else like.relation_names
+    if like is not None and (known is None) != (kinds is None):
         fault = "it has no column 'type'" if kinds is None else "it has a column 'type'"
-        trained = "without it" if like.relation_names is None else f"with {listed(like.relation_names)}"
+        trained = "without it" if known is None else f"with {listed(known)}"
         raise DataError(edges.path, fault, allowed=f"edges as in training, which was {trained}")
     if kinds is None or (not kinds and like is None):  # a graph without edges has no types, whatever its columns
         return None, None
-    known = like.relation_names if like is not None and like.relation_names is not None else _in_order(kinds)
+    known = _in_order(kinds) if known is None else known
     at = {name: number for number, name in enumerate(known)}
     for row, kind in enumerate(kinds):
         if kind not in at:
