@@ -143,11 +143,6 @@ def test_without_residual_no_bit_changes_not_even_the_sign_of_zero() -> None:
     assert torch.equal((x + Zero()(x)).signbit(), x.signbit()) and torch.equal(x + Zero()(x), x)
 
 
-def test_two_dropouts_of_a_block_draw_different_masks() -> None:
-    block, x = make(C, C, H, input_dropout=0.5, residual_dropout=0.5), torch.ones(64, C, dtype=torch.float64)
-    assert not torch.equal(block.input_dropout(x), block.residual_dropout(x))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

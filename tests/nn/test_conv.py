@@ -121,12 +121,6 @@ def test_top_k_leaves_k_edges() -> None:
     assert ((shared > 0).all(1) | (shared == 0).all(1)).all()
 
 
-def test_masked_edges_are_absent() -> None:
-    conv, mask = make(C, 12, H), integers(2, GRAPH.num_edges, seed=4).bool()
-    smaller = Graph.from_edge_index(GRAPH.edge_index[:, mask], N)
-    torch.testing.assert_close(conv(X, GRAPH, edge_mask=mask), conv(X, smaller))
-
-
 @pytest.mark.parametrize("typed", [False, True])
 def test_added_loops_are_the_last_edges_and_a_relation_of_their_own(typed: bool) -> None:
     types = integers(2, GRAPH.num_edges, seed=5) if typed else None
@@ -152,12 +146,6 @@ def test_dropout_is_drawn_in_training_alone_and_from_the_seed(rate: str) -> None
     assert torch.equal(conv(X, GRAPH), first)
     assert not torch.equal(first, second)
     torch.testing.assert_close(conv.eval()(X, GRAPH), make(C, 12, H, K=3)(X, GRAPH))
-
-
-def test_edge_dropout_follows_its_own_seed() -> None:
-    conv, seed = make(C, 12, H, edge_dropout=0.5), torch.tensor([5])
-    first, second = (conv(X, GRAPH, edge_seed=seed, return_attention_weights=True)[1][1] for _ in range(2))
-    assert torch.equal(first, second) and (first == 0).any()
 
 
 def test_edge_pairs_drops_both_directions() -> None:

@@ -241,9 +241,10 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(ValueError, match=r"x is torch.float32 \[14, 4\] on cpu; allowed: \[num_nodes, 10\]"):
-        make()(X[:, :4], GRAPH)
-    with pytest.raises(ValueError, match=r"x is .* on meta; allowed: a tensor on cpu, as the edges"):
-        make()(X.to("meta"), GRAPH)
-    with pytest.raises(ValueError, match="edge_type is None; allowed: one of"):
-        make(num_relations=3)(X, GRAPH)
+    for model, x, message in (
+        (make(), X[:, :4], r"x is torch.float32 \[14, 4\] on cpu; allowed: \[num_nodes, 10\]"),
+        (make(), X.to("meta"), "x is .* on meta; allowed: a tensor on cpu, as the edges"),
+        (make(num_relations=3), X, "edge_type is None; allowed: one of"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model(x, GRAPH)
