@@ -58,3 +58,13 @@ def test_a_loss_that_is_not_finite_is_an_error(loss: float) -> None:
     check_loss(3.0, 1)
     with pytest.raises(Diverged, match=r"after epoch 4; try a smaller train\.lr"):
         check_loss(loss, 4)
+
+
+def test_rates_reach_an_optimiser_whose_state_was_loaded() -> None:
+    schedule = Schedule([TRAIN])
+    schedule._on_gpu = True  # there a captured step reads the rate from a tensor
+    adam = schedule.adam([{"params": [nn.Parameter(torch.zeros(2))], "row": 0}])
+    adam.load_state_dict(adam.state_dict())
+    schedule.link(adam)
+    schedule.set_rates(adam, 5)
+    assert float(adam.param_groups[0]["lr"]) == pytest.approx(0.4)

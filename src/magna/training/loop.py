@@ -211,6 +211,7 @@ class Training:
             index, name = key.split(".", 1)
             moments.setdefault(int(index), {})[name] = value
         self.adam.load_state_dict({"state": moments, "param_groups": self.adam.state_dict()["param_groups"]})
+        self.schedule.link(self.adam)
         torch.set_rng_state(groups["random"]["cpu"])
         if self.device.type == "cuda" and "cuda" in groups["random"]:  # a run that comes from a CPU has none
             torch.cuda.set_rng_state(groups["random"]["cuda"], self.device)

@@ -33,22 +33,31 @@ class Schedule:
         )
         self._limit = torch.tensor([each.clip for each in train], dtype=torch.float32, device=device)
         self._current = torch.zeros(len(train), device=device)  # rates on a GPU, where a captured step reads them
+        self._on_gpu = self._current.is_cuda
 
     def adam(self, groups: Sequence[dict[str, Any]]) -> torch.optim.Adam:
         """Adam in one fused pass over the weights; `row` of a group says which of the rates it has."""
-        on_gpu, train = self._current.is_cuda, self._train
-        return torch.optim.Adam(
-            [group | {"lr": self._current[group["row"]] if on_gpu else 0.0} for group in groups],
+        train = self._train
+        adam = torch.optim.Adam(
+            groups,
             betas=(train.beta1, train.beta2),
             weight_decay=train.weight_decay,
-            capturable=on_gpu,
+            capturable=self._on_gpu,
             fused=True,
         )
+        self.link(adam)
+        return adam
+
+    def link(self, adam: torch.optim.Adam) -> None:
+        """Let the optimiser read the rates of this schedule; loading a state replaces them by copies."""
+        if self._on_gpu:
+            for group in adam.param_groups:
+                group["lr"] = self._current[group["row"]]
 
     def set_rates(self, adam: torch.optim.Adam, epoch: float) -> None:
         """Set the learning rate of each group to that after some epochs."""
         rates = self.rates(epoch)
-        if self._current.is_cuda:
+        if self._on_gpu:
             self._current.copy_(rates, non_blocking=True)
             return
         for group in adam.param_groups:
