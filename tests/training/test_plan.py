@@ -115,7 +115,12 @@ class Clock:
     [
         ("digits", ["model.hidden_channels=16", "train.epochs=12"], 2),
         ("digits", ["model.hidden_channels=16", "train.epochs=11", "train.eval_every=4"], 1),
-        ("families", ["model.hidden_channels=16", "task.batch_size=2048", "train.epochs=5", "train.eval_every=2"], 1),
+        pytest.param(
+            "families",
+            ["model.hidden_channels=16", "task.batch_size=2048", "train.epochs=5", "train.eval_every=2"],
+            1,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_time_is_what_a_run_takes(

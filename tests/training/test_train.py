@@ -83,13 +83,6 @@ def test_the_result_has_the_promised_shape(finished: Finished) -> None:
         assert (folder / name).exists()
 
 
-def test_the_model_that_is_evaluated_is_the_model_that_is_saved(finished: Finished) -> None:
-    folder, result = finished
-    for split in ("valid", "test"):
-        again = evaluate(folder, split, device="cpu")
-        assert again["metrics"] == result["runs"][0][split]
-
-
 def test_the_best_epoch_by_validation_is_kept(finished: Finished) -> None:
     folder, result = finished
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -290,17 +283,12 @@ def test_patience_stops_the_run(tmp_path: Path) -> None:
     assert result["runs"][0]["epochs"] == 4  # the first epoch is the best, then three without a better one
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
-    config = Config.from_dict(SMALL).with_values(["train.lr=1e30", "train.clip=0"])
+@pytest.mark.parametrize("seeds", [1, 2])
+@pytest.mark.parametrize("epochs", [1, 3])  # weights may diverge in the last step
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, seeds: int, epochs: int) -> None:
+    config = Config.from_dict(SMALL).with_values(["train.lr=1e30", "train.clip=0", f"train.epochs={epochs}"])
     with pytest.raises(RuntimeError, match=r"smaller train\.lr"):
-        training.train(config, run_dir=tmp_path / "run", device="cpu")
-
-
-def test_weights_that_diverge_in_the_last_step_are_no_result(tmp_path: Path) -> None:
-    config = Config.from_dict(SMALL).with_values(["train.lr=1e30", "train.clip=0", "train.epochs=1"])
-    for seeds in (1, 2):
-        with pytest.raises(RuntimeError, match=r"smaller train\.lr"):
-            training.train(config, run_dir=tmp_path / str(seeds), seeds=seeds, device="cpu", together=True)
+        training.train(config, run_dir=tmp_path, seeds=seeds, device="cpu", together=True)
     assert not list(tmp_path.rglob("summary.json"))
 
 
@@ -356,6 +344,7 @@ def test_a_device_that_is_not_there_is_refused() -> None:
             pick_device("cuda")
 
 
+@pytest.mark.slow
 def test_a_run_killed_while_it_writes_ends_as_if_it_had_never_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,17 +441,9 @@ def test_embeddings_past_the_encoder_have_a_rate_of_their_own(tmp_path: Path) ->
 def test_embeddings_past_the_encoder_go_on_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config.from_dict(LINKS).with_values(["train.lr=0.01", "train.epochs=3"])
     training.train(config, run_dir=tmp_path / "whole", device="cpu")
-
-    class Killed(Exception):
-        pass
-
-    def killed(epoch: Epoch) -> None:
-        if epoch.number == 2:
-            raise Killed
-
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(Killed):
-        training.train(config, run_dir=tmp_path / "stopped", device="cpu", on_epoch=killed)
+        training.train(config, run_dir=tmp_path / "stopped", device="cpu", on_epoch=_killed_after(2))
     training.train(config, run_dir=tmp_path / "stopped", device="cpu", resume=True)
     whole, stopped = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "stopped"))
     assert all(torch.equal(whole[name], stopped[name]) for name in whole)
