@@ -50,7 +50,7 @@ class StepMemory:
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of what a run does again and again."""
+    """Seconds of the repeated parts of a run."""
 
     measured: int = 0  # steps
     step: float | None = None  # of seeds that share a batch: of all of them, evaluation included
@@ -141,7 +141,7 @@ def _pace_in_turn(config: Config, task: Task, seeds: int) -> Pace:
             evaluations.start()
             task.evaluate(network, "valid")
             evaluations.stop()
-    return Pace(steps.counted, steps.typical, evaluations.typical if evaluations.counted else None, seeds)
+    return Pace(len(steps.counted), steps.typical, evaluations.typical if evaluations.counted else None, seeds)
 
 
 def _pace_together(config: Config, task: Any, seeds: int) -> Pace:
@@ -162,7 +162,7 @@ def _pace_together(config: Config, task: Any, seeds: int) -> Pace:
     with suppress(_Enough):
         configs = [config.with_seed(config.train.seed + number) for number in range(seeds)]
         train_trials(configs, task, report_every=every, on_report=on_report)
-    return Pace(rounds.counted, rounds.typical / every, 0.0, turns=-(-seeds // sizes[0]))
+    return Pace(len(rounds.counted), rounds.typical / every, 0.0, turns=-(-seeds // sizes[0]))
 
 
 def forecast(task: Task, config: Config, device: torch.device) -> StepMemory:
@@ -213,19 +213,18 @@ def _advice(task: Task, config: Config, device: torch.device) -> list[str]:
 
 
 class _Enough(Exception):
-    """All that was to be measured has been measured."""
+    """Raised to end the loop once enough has been measured."""
 
 
 class _Laps:
-    """Seconds of something that is done again and again, until enough has been seen."""
+    """Seconds of repeated work, until enough have been measured."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._seconds: list[float] = []
+        self._device, self._seconds = device, list[float]()
         self.begin()
 
     def begin(self) -> None:
-        """From here on it takes its time."""
+        """Count the time from here on."""
         self._begin = time.perf_counter()
 
     def start(self) -> None:
@@ -242,20 +241,17 @@ class _Laps:
         return spent >= MOST_SECONDS or (spent >= _LEAST_SECONDS and len(self._seconds) >= _WARM_UP + _LEAST)
 
     @property
-    def counted(self) -> int:
-        return len(self._after_warm_up)
+    def counted(self) -> list[float]:
+        """The seconds after the warm-up."""
+        return self._seconds[_WARM_UP:] or self._seconds[-1:]
 
     @property
     def typical(self) -> float:
-        return median(self._after_warm_up)
-
-    @property
-    def _after_warm_up(self) -> list[float]:
-        return self._seconds[_WARM_UP:] or self._seconds[-1:]
+        return median(self.counted)
 
 
 class _Watched:
-    """A task whose steps are timed, and which ends the loop when enough of them have been seen."""
+    """A task whose steps are timed, and which ends the loop once enough are measured."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
