@@ -104,7 +104,7 @@ def step_ms(config: Config, device: torch.device, data_dir: str | None) -> float
 
 def _fitted_ms(config: Config, task: Task, network: Any) -> float:
     ends: list[float] = []
-    steps: int = task.objective(config.task, network).num_batches  # type: ignore[arg-type]
+    steps: int = task.objective(config.task, network).num_batches
     fit(config, task, network, lambda _: ends.append(time.perf_counter()))
     # The first epoch began with capturing the step, the last ended with an evaluation.
     return 1000 * (ends[-2] - ends[0]) / (steps * (len(ends) - 2))
@@ -134,7 +134,8 @@ def _flops(task: LinkPrediction, objective: LinkObjective, network: Any) -> int:
     # The counter does not see into the loss: the scores twice, and the gradients of queries and candidates.
     channels: int = sum(scorer.decoder.channels for scorer in network.scorers.values())
     scored = 2 * objective.batch_size * task.num_nodes * channels
-    return counter.get_total_flops() + 4 * scored
+    flops: int = counter.get_total_flops() + 4 * scored
+    return flops
 
 
 def _products() -> dict[Any, Any]:

@@ -29,7 +29,8 @@ class TwoHop(Saved):
         self.classifier = nn.Linear(hidden_channels, out_channels)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.classifier(self.conv(x, edge_index).relu())
+        logits: Tensor = self.classifier(self.conv(x, edge_index).relu())
+        return logits
 
 
 recipe = Path(tempfile.mkdtemp()) / "two-hop.toml"
