@@ -111,15 +111,11 @@ def test_no_recipe_is_the_default() -> None:
     assert load_recipe(None) == load_recipe("digits")
 
 
-def test_a_recipe_from_a_file_is_named_after_it(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text("[train]\nepochs = 7\n")
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_a_recipe_from_a_file_is_named_after_it(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "mine.toml").write_text("[train]\nepochs = 7\n", encoding=encoding)
     config = load_recipe(str(tmp_path / "mine.toml"))
     assert (config.recipe, config.train.epochs) == ("mine", 7)
-
-
-def test_a_mark_at_the_start_of_a_file_does_no_harm(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text("[train]\nepochs = 7\n", encoding="utf-8-sig")
-    assert load_recipe(str(tmp_path / "mine.toml")).train.epochs == 7
 
 
 def test_set_overrides() -> None:

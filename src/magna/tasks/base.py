@@ -77,14 +77,11 @@ class BatchTask(Task, Protocol):
     def nodes(self, split: str, seed: int | None = None) -> Tensor:
         """The nodes of a split; with a seed, of that random split."""
 
-    def labels(self, nodes: Tensor) -> Tensor:
-        """The classes of some nodes."""
-
     def scores(self, model: Any) -> Tensor:
         """The scores of the classes for all nodes."""
 
-    def measure(self, model: Any, nodes: Tensor) -> dict[str, Tensor]:
-        """Metrics on some nodes."""
+    def measure(self, scores: Tensor, nodes: Tensor) -> dict[str, Tensor]:
+        """Metrics on some nodes by the scores of all."""
 
     def loss(self, model: Any, nodes: Tensor, epoch: int | Tensor = 0, settings: Any = None) -> Tensor:
         """The loss of some training nodes."""

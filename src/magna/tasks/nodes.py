@@ -120,21 +120,19 @@ class NodeClassification:
     def scores(self, model: Model) -> Tensor:
         return model(self._x, self._edge_index, *self._types)
 
-    def labels(self, nodes: Tensor) -> Tensor:
-        return self._y[nodes]
-
-    def measure(self, model: Model, nodes: Tensor) -> dict[str, Tensor]:
-        return scored(self.scores(model)[nodes], self._y[nodes])
+    def measure(self, scores: Tensor, nodes: Tensor) -> dict[str, Tensor]:
+        target = self._y[nodes]
+        accuracy = correct(scores[nodes], target).double().mean()
+        return {"accuracy": accuracy, "loss": F.cross_entropy(scores[nodes], target)}
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, split: str) -> dict[str, float]:
         """Accuracy and loss on `train`, `valid` or `test`."""
-        model.eval()
-        return {name: float(value) for name, value in self.measure(model, self.nodes(split)).items()}
+        metrics = self.measure(self.scores(model.eval()), self.nodes(split))
+        return {name: float(value) for name, value in metrics.items()}
 
     def report(self, model: nn.Module, split: str) -> dict[str, Any]:
-        nodes = self.nodes(split)
-        metrics = scored(self.finite_scores(model)[nodes], self._y[nodes])
+        metrics = self.measure(self.finite_scores(model), self.nodes(split))
         return {"metrics": {name: float(value) for name, value in metrics.items()}}
 
     @torch.no_grad()
@@ -198,11 +196,6 @@ def _check(data: NodeData, splits: Sequence[str]) -> None:
         raise DataError(data.name, fault, allowed=allowed)
     if empty:
         raise DataError(data.name, f"it has no {empty[0]} node", allowed="one or more with a label")
-
-
-def scored(scores: Tensor, target: Tensor) -> dict[str, Tensor]:
-    """Accuracy and loss of scores."""
-    return {"accuracy": correct(scores, target).double().mean(), "loss": F.cross_entropy(scores, target)}
 
 
 def consistency(passes: Sequence[Tensor], temperature: float | Tensor, confidence: float | Tensor = 0.0) -> Tensor:

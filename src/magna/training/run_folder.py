@@ -54,17 +54,16 @@ class RunFolder:
         """Start a run in a new or empty folder."""
         run = RunFolder(path)
         with run.alone():
-            run.begin(config, device, schema)
+            run.begin(config, device, schema or {})
         return run
 
-    def begin(self, config: Config, device: torch.device, schema: Mapping[str, Any] | None = None) -> None:
+    def begin(self, config: Config, device: torch.device, schema: Mapping[str, Any]) -> None:
         """Start a run while this process is `alone`; `schema` describes the columns that the model needs."""
         if self.exists():
             raise DataError(self.path, "it holds a run already", hint="resume=True, or another run_dir")
         self._check_free()
-        files = {"environment.json": _json({"format": FORMAT, **environment(device), "packages": _installed()})}
-        if schema is not None:
-            files["schema.json"] = _json(schema)
+        versions = {"format": FORMAT, **environment(device), "packages": _installed()}
+        files = {"environment.json": _json(versions), "schema.json": _json(dict(schema))}
         files["config.toml"] = config.to_toml().encode()  # last: where it is, the folder holds a run
         self._write_sums(files)
         for name, content in files.items():
@@ -140,7 +139,7 @@ class RunFolder:
 
     def check_schema(self, schema: Mapping[str, Any]) -> None:
         """Refuse data that has changed since the run was started; a scale may differ in its last bits."""
-        for name, value in (self.schema or {}).items():
+        for name, value in self.schema.items():
             if not _same(value, schema.get(name), last_bits=name in ("feature_shift", "feature_scale")):
                 raise DataError(
                     self.path,
@@ -155,9 +154,10 @@ class RunFolder:
         return json.loads(self._read("summary.json")) if (self.path / "summary.json").exists() else None
 
     @property
-    def schema(self) -> dict[str, Any] | None:
-        """Names of features, classes and relations, and fingerprints of the data; None where the run began without."""
-        return json.loads(self._read("schema.json")) if "schema.json" in self._sums() else None
+    def schema(self) -> dict[str, Any]:
+        """Names of features, classes and relations, and fingerprints of the data."""
+        schema: dict[str, Any] = json.loads(self._read("schema.json"))
+        return schema
 
     def load_model(self, **parts: Any) -> Saved:
         """The model with its best weights; `parts` are arguments that its files do not hold, as a user's `module`."""

@@ -15,7 +15,6 @@ from magna.config.schema import Config
 from magna.config.tables import NodeTask
 from magna.nn.ensemble import averaged, members_of
 from magna.tasks.base import BatchTask
-from magna.tasks.nodes import scored
 from magna.training.capture import batch_size_for, captured, step_precision
 from magna.training.schedule import BestEpochs, Schedule
 from magna.training.trial_buffers import register_differences
@@ -117,8 +116,11 @@ class Batch:
     @torch.no_grad()
     def _measure(self, weights: Tensor, nodes: Tensor) -> dict[str, Tensor]:
         self.network.eval()
-        measure = torch.vmap(lambda row, buffers, nodes: self.task.measure(self._scorer(row, buffers), nodes))
-        metrics: dict[str, Tensor] = measure(weights, self.buffers, nodes)
+
+        def measure(row: Tensor, buffers: dict[str, Tensor], nodes: Tensor) -> dict[str, Tensor]:
+            return self.task.measure(self.task.scores(self._scorer(row, buffers)), nodes)
+
+        metrics: dict[str, Tensor] = torch.vmap(measure)(weights, self.buffers, nodes)
         return metrics
 
     def step(self) -> Tensor:
@@ -274,7 +276,7 @@ class Batch:
         """Accuracy and loss of a trial at its best epoch; of an ensemble those of its members together."""
         assert scores is not None
         nodes = self._nodes_of(self.configs[rows[0]], split)
-        metrics = scored(averaged(scores[rows])[nodes], self.task.labels(nodes))
+        metrics = self.task.measure(averaged(scores[rows]), nodes)
         return {name: float(value) for name, value in metrics.items()}
 
     def _weights_of(self, rows: list[int]) -> dict[str, Tensor]:

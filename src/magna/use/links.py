@@ -222,8 +222,6 @@ def open_links(
 def _changes(run: RunFolder, task: LinkPrediction) -> tuple[str, ...]:
     """Notes on triples that have changed since the training; other names are an error."""
     before, now = run.schema, task.schema
-    if before is None:
-        raise DataError(run.path, "it has no schema.json, with its names", hint="a copy of it, or train again")
     for kind in ("entities", "relations"):
         if before[kind] != now[kind]:
             new, missing = (sorted(set(a[kind]) - set(b[kind])) for a, b in ((now, before), (before, now)))

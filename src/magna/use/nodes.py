@@ -145,25 +145,23 @@ def open_nodes(
 
 def _graph(run: RunFolder, data: str | Path | None, data_dir: str | Path | None) -> tuple[NodeData, tuple[str, ...]]:
     """The run's graph, at its present place, or a new one, and notes on it."""
-    settings, stored = run.config.data, run.schema or {}
-    fingerprint, splits, _ = (stored.pop(name, None) for name in ("fingerprint", "splits", "features"))
+    settings, stored = run.config.data, run.schema
+    fingerprint, splits, _ = (stored.pop(name) for name in ("fingerprint", "splits", "features"))
     schema = Schema.from_dict(stored)
     if data is None:
         run.check_data("data=… with the folder or file where it is now")
     else:
-        if not stored:
-            raise DataError(run.path, "it has no schema.json, which a new graph needs", hint="to train it again")
         graph = load_new_graph(data, settings, schema)
         if graph.fingerprint() != fingerprint:
             return graph, ()
         settings = from_anywhere(settings, data)  # the run's graph, with the split that the run has drawn
     graph = load_node_data(settings, data_dir, scaled_like=schema)
-    if stored and schema.names != graph.schema.names:
+    if schema.names != graph.schema.names:
         fault = "it has other features, classes or edge types than the run was trained on"
         hint = "data=… for a new graph, or to train again"
         raise DataError(graph.name, fault, allowed="the same, in the same files", hint=hint)
-    if stored and fingerprint != graph.fingerprint():
+    if fingerprint != graph.fingerprint():
         return graph, (f"{graph.name} has other nodes, labels or edges than the run was trained on",)
-    if stored and splits != graph.split_fingerprint():
+    if splits != graph.split_fingerprint():
         return graph, (f"{graph.name} has another split than the run was trained with",)
     return graph, ()
