@@ -590,13 +590,11 @@ def test_link_predictors_are_stopped_early_by_validation_mrr(
     config = replace(ring, search={"task.label_smoothing": {"low": 0.0, "high": 0.9}})
     _sweep(tmp_path, config.with_values(["train.epochs=8"]), trials=48, prune=True)
     rows = _trials(tmp_path)
-    mrrs = [row["params"]["task.label_smoothing"] for row in rows]
+    mrrs, ends = [row["params"]["task.label_smoothing"] for row in rows], [row["epochs"] for row in rows]
     assert [row["value"] for row in rows] == mrrs
-    ends = [row["epochs"] for row in rows]
     assert {row["epochs"] for row in rows if row["state"] == "complete"} == {8}
     # Seven trials are too few to compare; later ones stop at the first rung below the median of all before them.
     assert ends[:7] == [8] * 7 and set(ends) == {1, 2, 4, 8}
     for place in range(7, 48):
-        at_first_rung = sorted(mrrs[: place + 1], reverse=True)
-        better_half = at_first_rung[: math.ceil(len(at_first_rung) / 2)]
+        better_half = sorted(mrrs[: place + 1], reverse=True)[: math.ceil((place + 1) / 2)]
         assert (ends[place] == 1) == (mrrs[place] not in better_half), place
