@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from magna.graph import torch_internals
-
 ROOT = Path(__file__).parents[2]
-FILE = Path(torch_internals.__file__)
+FILE = ROOT / "src" / "magna" / "graph" / "torch_internals.py"
 # Attributes of values, by the value that the file reads them from.
 VALUES = {
     "tensor": torch.zeros(1),
