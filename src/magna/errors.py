@@ -6,7 +6,6 @@ import heapq
 import re
 from collections.abc import Iterable, Sequence
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +86,8 @@ class Diverged(RuntimeError):
 
 def distribution() -> str:
     """Name under which pip knows the installed package."""
+    from importlib import metadata  # which takes long to import
+
     names = metadata.packages_distributions().get("magna", [])
     return names[0] if names and _DISTRIBUTION not in names else _DISTRIBUTION
 

@@ -22,6 +22,7 @@ Init = Literal["glorot", "official"]
 RelationSource = Literal["relations", "entities"]
 RelationGuess = Literal["states", "embeddings"]
 Control = Literal["none", "random-graph", "no-types"]
+Sampler = Literal["random", "tpe"]
 
 
 def one_of(name: str, value: object, allowed: object) -> None:

@@ -25,6 +25,7 @@ from magna import __version__
 from magna.cli import command as commands
 from magna.cli.command import app, finish
 from magna.cli.predict import show_nodes
+from magna.config.schema import DEFAULT_RECIPE
 from magna.training import run_folder as run
 from magna.training.checkpoint import load_checkpoint
 
@@ -39,9 +40,15 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_help_does_not_load_torch() -> None:
-    code = "import sys, magna.cli; sys.exit('torch' in sys.modules)"
+def test_help_loads_neither_torch_nor_the_settings() -> None:
+    code = (
+        "import sys, magna.cli; sys.exit(len({'torch', 'magna.config.schema', 'importlib.metadata'} & {*sys.modules}))"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_help_names_the_default_recipe(program: Program) -> None:
+    assert f"Default: {DEFAULT_RECIPE}." in " ".join(program("plan", "--help")[0].split())
 
 
 @pytest.mark.slow

@@ -11,8 +11,6 @@ import typer
 
 from magna import __version__
 from magna.cli.command import STOPPED, InputError, app, catch_signals, ignore_signals, tell
-from magna.config.schema import Config
-from magna.config.spaces import keys
 
 # Each module registers its command; the help lists them in this order.
 for _verb in ("train", "evaluate", "predict", "plan", "sweep", "reproduce", "bench", "data"):
@@ -50,6 +48,9 @@ def main() -> None:
 
 def _input_fault(error: Any) -> str:
     """The message of an error in the arguments, with what to try: for an option such as --epochs, its setting."""
+    from magna.config.schema import Config
+    from magna.config.spaces import keys
+
     command = getattr(getattr(error, "ctx", None), "command_path", "magna")
     option = getattr(error, "option_name", "").lstrip("-").replace("-", "_")
     settings = [key for key in keys(Config()) if option and key.endswith(f".{option}")]

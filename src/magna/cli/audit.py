@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from magna.cli.options import plain_console
 from magna.config.path_kind import SPLITS
-from magna.config.registry import LINK_TASK
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,6 +18,8 @@ _NUMBERS_WIDTH = 58  # of the table of relations, without their names
 def show_audit(report: dict[str, Any], console: Console | None = None) -> None:
     """Print an audit of a graph or of a knowledge graph."""
     from rich.table import Table
+
+    from magna.config.registry import LINK_TASK
 
     triples = report.get("task") == LINK_TASK
     console = console or plain_console()

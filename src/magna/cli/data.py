@@ -12,10 +12,6 @@ from magna.cli.audit import show_audit
 from magna.cli.command import Result, app, command
 from magna.cli.options import Assignments, DataDir
 from magna.config.path_kind import kind_of
-from magna.config.registry import LINK_TASK
-from magna.config.schema import Config
-from magna.config.spaces import split_key
-from magna.config.tables import NodeDataOptions
 from magna.errors import ArgumentError
 
 # Settings for reading a graph; the other settings of the data change it for a model.
@@ -73,6 +69,10 @@ def data_audit(
 
     For a graph, also the K that its distances suggest; for a knowledge graph, the score of reversed training triples.
     """
+    from magna.config.registry import LINK_TASK
+    from magna.config.schema import Config
+    from magna.config.spaces import split_key
+    from magna.config.tables import NodeDataOptions
     from magna.data import DATASETS, load_knowledge_graph, load_node_data
     from magna.data.audit import audit_nodes
     from magna.data.audit_triples import audit_triples

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from magna.config.schema import DEFAULT_RECIPE
-
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -21,7 +19,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on s
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show the traceback of an error.")]
 OnDevice = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto: the GPU if there is one.")]
 Recipe = Annotated[
-    str | None, typer.Argument(help=f"A recipe, a TOML file or a folder with your data. Default: {DEFAULT_RECIPE}.")
+    str | None, typer.Argument(help="A recipe, a TOML file or a folder with your data. Default: digits.")
 ]
 Assignments = Annotated[
     list[str] | None,

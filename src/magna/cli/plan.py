@@ -8,7 +8,6 @@ import typer
 
 from magna.cli.command import Result, command, say
 from magna.cli.options import Assignments, DataDir, OnDevice, Recipe, show_notes
-from magna.config.schema import load_recipe
 
 
 def _show(result: Result) -> None:
@@ -71,6 +70,8 @@ def plan(
     device: OnDevice = "auto",
 ) -> Result:
     """Forecast the memory and the time of a run."""
+    from magna.config.schema import load_recipe
+
     config = load_recipe(recipe).with_values(assignments or [])
     from magna.training.plan import plan
 

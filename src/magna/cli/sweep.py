@@ -9,9 +9,7 @@ import typer
 
 from magna.cli.command import Result, command, share_cores
 from magna.cli.options import Assignments, DataDir, OnDevice, plain_console, show_notes
-from magna.config.schema import load_recipe
-from magna.config.spaces import split_key
-from magna.search.study import Sampler
+from magna.typing import Sampler
 
 
 def _show(result: Result) -> None:
@@ -46,6 +44,8 @@ def sweep(
 
     A setting that --set fixes is not searched.
     """
+    from magna.config.schema import load_recipe
+    from magna.config.spaces import split_key
     from magna.training.progress import TrainingProgress
 
     config = load_recipe(recipe).with_values(assignments or [])

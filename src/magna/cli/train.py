@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from magna.cli.command import Result, command
 from magna.cli.options import Assignments, DataDir, OnDevice, Recipe, printable
-from magna.config.registry import LINK_TASK, NODE_TASK
-from magna.config.schema import Config, load_recipe
 
-_QUERY = {NODE_TASK: "", LINK_TASK: " --head NAME --relation NAME"}
+if TYPE_CHECKING:
+    from magna.config.schema import Config
 
 
 def _show(result: Result) -> None:
+    from magna.config.registry import LINK_TASK
     from magna.tasks.metrics import headline
 
     runs = result["runs"]
@@ -32,7 +32,8 @@ def _show(result: Result) -> None:
         typer.echo(f"mean of {len(runs)} seeds: test {headline(mean, std)}")
     typer.echo(f"run folder: {runs[0]['run_dir'] if len(runs) == 1 else Path(runs[0]['run_dir']).parent}")
     folder = shlex.quote(runs[0]["run_dir"])
-    typer.echo(f"its answers: magna predict {folder}{_QUERY[result['task']]}")
+    query = " --head NAME --relation NAME" if result["task"] == LINK_TASK else ""
+    typer.echo(f"its answers: magna predict {folder}{query}")
     typer.echo(f"its score again: magna evaluate {folder}")
 
 
@@ -89,6 +90,8 @@ def _folder_and_config(
     """Run folder and config; None for the settings of the run that is resumed."""
     if resume and run_dir is not None and recipe is None and not assignments:
         return run_dir, None
+    from magna.config.schema import load_recipe
+
     config = load_recipe(recipe).with_values(assignments)
     if run_dir is not None:
         return run_dir, config

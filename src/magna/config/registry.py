@@ -14,7 +14,6 @@ Once that module is imported again, runs and saved models with these names can b
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, make_dataclass
 from functools import cache
@@ -140,6 +139,8 @@ def _address(kind: type[Any]) -> str:
 @cache
 def _load_models() -> None:
     """Import the modules of this package that define models, so that they register."""
+    import pkgutil
+
     import_module("magna.nn")
     baselines = import_module("magna.baselines")
     for module in pkgutil.walk_packages(baselines.__path__, "magna.baselines."):

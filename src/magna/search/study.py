@@ -20,13 +20,13 @@ from urllib.parse import quote
 from magna.config.spaces import split_key
 from magna.config.toml import Range
 from magna.errors import ArgumentError, DataError, MissingExtra
+from magna.typing import Sampler
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.storages import RDBStorage
     from optuna.trial import FrozenTrial, Trial
 
-Sampler = Literal["random", "tpe"]
 Refusal = Literal["refused", "too_large"]  # settings that give no model, or one that does not fit in memory
 
 # A trial without a heartbeat for this long is drawn again.

@@ -21,11 +21,12 @@ from magna.errors import ArgumentError, DataError
 from magna.search.pruning import Watch, note_on_validation
 from magna.search.report import FILES, judge, name_seeds, recipe_of, trial_rows, write_files
 from magna.search.runs import fault_of, train_runs, with_seeds
-from magna.search.study import GRACE_SECONDS, Sampler, Study, file_url, safe
+from magna.search.study import GRACE_SECONDS, Study, file_url, safe
 from magna.tasks import Task, make_task
 from magna.tasks.metrics import headline
 from magna.training.run_folder import pick_device
 from magna.training.trial_result import TrialResult
+from magna.typing import Sampler
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
