@@ -15,6 +15,8 @@ from magna.ops.backend.registry import choose
 from magna.typing import Backend
 from tests.support.graphs import integers, random_graph, uniform
 
+pytestmark = pytest.mark.slow
+
 N, E, C = 12, 40, 8
 GRAPH, X = random_graph(N, E), uniform(N, C, seed=1).float()
 

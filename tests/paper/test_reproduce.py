@@ -25,6 +25,8 @@ from magna.paper.published import KNOWLEDGE_GRAPHS
 from magna.training.trial_result import TrialResult
 from magna.training.trials import structure
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -20,6 +20,8 @@ from magna.config.toml import Range
 from magna.search import study as study_module
 from magna.search.study import Study, refusal_of, safe
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
@@ -122,7 +124,6 @@ def _heartbeats(study: Study) -> list[str]:
         return [row[0] for row in connection.exec_driver_sql("SELECT heartbeat FROM trial_heartbeats")]
 
 
-@pytest.mark.slow
 def test_a_killed_process_loses_its_trials_and_a_living_one_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

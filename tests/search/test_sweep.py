@@ -32,6 +32,8 @@ from magna.tasks import LinkPrediction, NodeClassification, make_task
 from magna.training.loop import Epoch
 from magna.training.trial_result import OnReport, OnResults, TrialResult
 
+pytestmark = pytest.mark.slow
+
 BASE = Config.from_dict(
     {
         "recipe": "toy",
@@ -422,7 +424,6 @@ def test_what_is_set_is_not_searched() -> None:
     assert without(BASE, ["model.K", "model.top_k", "model.alpha"]).search == {}
 
 
-@pytest.mark.slow
 def test_the_test_split_stays_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real training on digits: test labels that nobody could use change nothing."""
     config = load_recipe("digits").with_values(
@@ -460,7 +461,6 @@ def test_a_batch_that_patience_has_ended_says_nothing_more(tmp_path: Path, monke
     assert any("1 running" in line for line in said) and not any("0 running" in line for line in said)
 
 
-@pytest.mark.slow
 def test_the_command(tmp_path: Path, trainer: Trainer, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "make_task", make_task)
     monkeypatch.chdir(tmp_path)
@@ -571,7 +571,6 @@ def test_link_predictors_that_do_not_go_together_are_refused(tmp_path: Path, rin
     assert "relations of width 7; try equal widths" in result["refused"]["refused"]
 
 
-@pytest.mark.slow
 def test_link_predictors_are_stopped_early_by_validation_mrr(
     tmp_path: Path, ring: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,8 @@ from magna.training import train as training
 from magna.training.plan import StepMemory, forecast, plan
 from magna.training.trial_batch import Batch
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 WIDE = ["model.hidden_channels=256", "model.num_layers=3", "model.input_dropout=0.5", "model.dropout=0.3"]
 

@@ -20,6 +20,8 @@ from magna.training.trial_result import TrialResult
 from magna.training.trials import train_trials
 from magna.use.predict import evaluate
 
+pytestmark = pytest.mark.slow
+
 SMALL = {
     "recipe": "small",
     "model": {

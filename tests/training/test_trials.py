@@ -31,6 +31,8 @@ from magna.training.trial_batch import Batch
 from magna.training.trial_buffers import register_differences
 from magna.training.trials import _batch_size, structure, train_trials
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SMALL: dict[str, Any] = {
     "model": {"hidden_channels": 8, "num_layers": 1, "heads": 2, "K": 2},
