@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.support.running import node_task
+from tests.support.running import SMALL, node_task
 from torch import nn
 
 from magna.config.schema import Config, load_recipe
@@ -26,20 +26,6 @@ from magna.training.checkpoint import load_checkpoint, save_checkpoint
 from magna.training.loop import Epoch
 from magna.training.run_folder import RunFolder, pick_device
 from magna.use.predict import evaluate
-
-SMALL = {
-    "recipe": "small",
-    "model": {
-        "hidden_channels": 16,
-        "num_layers": 1,
-        "heads": 4,
-        "K": 2,
-        "input_dropout": 0.2,
-        "dropout": 0.2,
-    },
-    "train": {"epochs": 12, "lr": 0.02},
-}
-
 
 Finished = tuple[Path, dict[str, Any]]
 

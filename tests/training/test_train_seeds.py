@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.running import SMALL
 
 from magna.config.schema import Config, load_recipe
 from magna.errors import Diverged
@@ -21,19 +22,6 @@ from magna.training.trials import train_trials
 from magna.use.predict import evaluate
 
 pytestmark = pytest.mark.slow
-
-SMALL = {
-    "recipe": "small",
-    "model": {
-        "hidden_channels": 16,
-        "num_layers": 1,
-        "heads": 4,
-        "K": 2,
-        "input_dropout": 0.2,
-        "dropout": 0.2,
-    },
-    "train": {"epochs": 12, "lr": 0.02},
-}
 
 
 def test_seeds_that_train_together_leave_the_same_files(tmp_path: Path) -> None:
