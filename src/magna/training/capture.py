@@ -5,6 +5,7 @@ On small graphs launching the kernels takes longer than running them.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -84,7 +85,7 @@ def captured(
     for _ in range(TRIAL_RUNS):
         step(*inputs)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=torch.cuda.current_stream(device)):
+    with _no_collection(), torch.cuda.graph(graph, stream=torch.cuda.current_stream(device)):
         out = step(*inputs)
     with torch.no_grad():
         for tensor, value in before:
@@ -103,6 +104,18 @@ def captured(
         return out
 
     return replay
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No automatic garbage collection: destroying the graph of an earlier run would invalidate the capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def batch_size_for(trials: int) -> int:
