@@ -29,7 +29,8 @@ def clubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_folder_is_a_recipe(clubs: Path) -> None:
     config = load_recipe("clubs")
     assert (config.recipe, config.data.name) == ("clubs", str(clubs.resolve()))
-    assert config.data.standardise_features and config.data.undirected and config.expected.seeds == 0
+    assert isinstance(config.data, NodeDataOptions) and config.expected.seeds == 0
+    assert config.data.standardise_features and config.data.undirected
     with pytest.raises(ValueError, match="or a folder with your data"):
         load_recipe("club")
 

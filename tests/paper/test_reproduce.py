@@ -49,7 +49,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[list[Config]]:
 
 
 def _result(config: Config) -> TrialResult:
-    accuracy = 0.8 + 0.001 * config.train.seed + 0.01 * config.data.split_seed
+    accuracy = 0.8 + 0.001 * config.train.seed + 0.01 * config.to_dict()["data"]["split_seed"]
     valid, test = {"accuracy": 0.5, "loss": 1.0}, {"accuracy": accuracy, "loss": 1.0}
     return TrialResult(config, epochs=3, best_epoch=2, seconds=0.1, valid=valid, test=test, history=[], weights=None)
 
@@ -84,7 +84,7 @@ def test_every_cell_has_a_model_and_a_file_of_its_own(name: str, dataset: str) -
     with torch.device("meta"):
         for config in [*configs, *(experiments.quick(name, config) for config in configs)]:
             if config.task.name == "link_prediction":
-                typed = config.data.control != "no-types"
+                typed = config.to_dict()["data"]["control"] != "no-types"
                 make_model(config.model, num_entities=500, num_relations=200, typed=typed)
             else:
                 make_model(config.model, in_channels=10, out_channels=3)
@@ -102,7 +102,11 @@ def test_table_3_has_the_recipes_and_every_control(dataset: str) -> None:
     for row in experiments.CONTROLS:
         assert chosen[row].config == tuned.with_values(chosen[row].changes) != tuned
     assert chosen["No propagation"].config.model.K == 0 and not chosen["One hop of attention"].config.model.diffusion
-    assert {chosen[row].config.data.control for row in experiments.CONTROLS} == {"none", "random-graph", "no-types"}
+    assert {chosen[row].config.to_dict()["data"]["control"] for row in experiments.CONTROLS} == {
+        "none",
+        "random-graph",
+        "no-types",
+    }
 
 
 def test_embedded_families_have_the_controls_alone_and_only_where_asked_for() -> None:
@@ -124,7 +128,7 @@ def test_random_splits_have_a_cell_for_each_model_and_split() -> None:
     chosen = cells("random-splits", ["cora"])
     assert {cell.config.model.name for cell in chosen} == {"magna", "gat", "diff-gcn"}
     assert len(chosen) == 3 * experiments.NUM_SPLITS
-    assert {(cell.config.data.split, cell.config.data.split_seed) for cell in chosen} == {
+    assert {(data["split"], data["split_seed"]) for cell in chosen if (data := cell.config.to_dict()["data"])} == {
         ("random", split) for split in range(experiments.NUM_SPLITS)
     }
 

@@ -398,6 +398,11 @@ def test_other_entities_than_those_of_training_are_refused(run: Path, folder: Pa
         predict_links(run, [QUERY], towns, device="cpu")
 
 
+def test_a_run_of_links_takes_no_module(run: Path) -> None:
+    with pytest.raises(ValueError, match="model is 'Linear'; allowed: none for a run of link prediction"):
+        evaluate(run, model=torch.nn.Linear(1, 1))
+
+
 def test_a_terminal_gets_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     answer = {"entity": "b\x1b[2J", "score": 1.0, "probability": 0.5, "known": False}
     query = {"head": "a\x1b[2J", "relation": "r\x07", "tail": None, "answers": [answer]}

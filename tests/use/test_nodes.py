@@ -17,6 +17,7 @@ from tests.support.data import write_texts
 from tests.support.running import Program, node_task, sign
 
 from magna.config.schema import Config, load_recipe
+from magna.config.tables import NodeDataOptions
 from magna.data import load_digits, load_user_graph, prepare
 from magna.training import train as training
 from magna.training.run_folder import RunFolder
@@ -125,7 +126,7 @@ def test_an_ensemble_is_a_run_like_any_other(tmp_path: Path) -> None:
         run = tmp_path / f"seed-{seed}"
         summary, answers = RunFolder.open(run).summary, predict_nodes(run, device="cpu")
         assert summary is not None and evaluate(run, device="cpu")["metrics"] == pytest.approx(summary["test"])
-        model, data = RunFolder.open(run).load_model(), prepare(load_digits(), config.data)
+        model, data = RunFolder.open(run).load_model(), prepare(load_digits(), NodeDataOptions(name="digits"))
         members = [member.eval()(data.x, data.edge_index).softmax(1) for member in model.members]  # type: ignore[union-attr]
         torch.testing.assert_close(answers.probabilities.float(), torch.stack(members).mean(0))
 

@@ -89,4 +89,5 @@ def data_audit(
         if any(key not in _READ for key in split_key(assignment.partition("=")[0])):
             raise ArgumentError("--set", assignment, f"the settings for reading a graph, {', '.join(_READ)}")
     config = Config(data=NodeDataOptions(name=name)).with_values(assignments or [])
+    assert isinstance(config.data, NodeDataOptions)
     return audit_nodes(load_node_data(config.data, data_dir))

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, make_dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from magna.config.options import Options, option
 from magna.errors import ArgumentError, UnknownName
@@ -33,6 +33,10 @@ class ModelSettings(Options):
 
     name: ClassVar[str]
     task: ClassVar[str]
+
+    if TYPE_CHECKING:  # the fields of a registered model are known when its class is made
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,12 +12,13 @@ from typing import Any
 
 from magna.config.options import Needs, Options
 from magna.config.path_kind import kind_of
-from magna.config.registry import NODE_TASK, find_model, model_names
+from magna.config.registry import NODE_TASK, ModelSettings, find_model, model_names
 from magna.config.spaces import TABLES, keys, search_space, split_key, unknown_key
 from magna.config.tables import (
     TASKS,
     ExpectedOptions,
     LinkDataOptions,
+    LinkTask,
     NodeDataOptions,
     NodeTask,
     SourceOptions,
@@ -49,9 +50,9 @@ class Config:
 
     recipe: str = ""
     source: SourceOptions = field(default_factory=SourceOptions)
-    data: Any = _OF_TASK  # NodeDataOptions or LinkDataOptions
-    model: Any = _OF_TASK  # a ModelSettings
-    task: Any = field(default_factory=NodeTask)  # NodeTask or LinkTask
+    data: NodeDataOptions | LinkDataOptions = _OF_TASK
+    model: ModelSettings = _OF_TASK
+    task: NodeTask | LinkTask = field(default_factory=NodeTask)
     train: TrainOptions = field(default_factory=TrainOptions)
     search: Mapping[str, Any] = field(default_factory=dict)  # key → a list of values or a `Range` that is tried
     expected: ExpectedOptions = field(default_factory=ExpectedOptions)
@@ -65,8 +66,7 @@ class Config:
             raise ArgumentError("task", self.task.name, "the task of data and model")
         for table in _TRAINED:
             options = getattr(self, table)
-            idle = [name for name in options.in_recipes() if self._unmet(table, name) is not None]
-            self._set(table, options.with_defaults(idle))
+            self._set(table, options.with_defaults([name for name in options.in_recipes() if self._unmet(table, name)]))
 
     @staticmethod
     def from_dict(tables: Mapping[str, Any]) -> Config:

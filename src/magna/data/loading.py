@@ -17,7 +17,7 @@ from magna.data.triples import Triples, load_triples
 from magna.data.user_graph import load_user_graph
 from magna.errors import ArgumentError, DataError, nearest
 
-_Data = TypeVar("_Data", NodeDataOptions, LinkDataOptions)
+_Data = TypeVar("_Data", bound=NodeDataOptions | LinkDataOptions)
 
 
 def load_node_data(

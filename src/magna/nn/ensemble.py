@@ -71,7 +71,7 @@ def make_model(settings: ModelSettings, **sizes: Any) -> Any:
     values = settings.recipe_values()
     if values.pop("members", 1) == 1:
         return find_model(settings.task, settings.name).kind(**sizes, **values)
-    return Ensemble(settings.name, settings.members, **sizes, **values)  # type: ignore[attr-defined]
+    return Ensemble(settings.name, settings.members, **sizes, **values)
 
 
 def model_class(settings: ModelSettings) -> Any:

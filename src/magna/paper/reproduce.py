@@ -120,7 +120,7 @@ def _train_groups(missing: Sequence[Cell], job: Job) -> list[str]:
         rows = list(dict.fromkeys(cell.row for cell in members))
         title = f"{rows[0]} and {len(rows) - 1} more" if len(rows) > 1 else rows[0]
         job.say(f"{members[0].dataset}, {title}: training")
-        last, data = data, replace(members[0].config.data, split_seed=0)
+        last, data = data, members[0].config.data.with_defaults(["split_seed"])
         if task is None or data != last:  # data that differ only in the split are read once
             task = cast(NodeClassification, make_task(members[0].config, job.data_dir, job.device))
         started = time.perf_counter()

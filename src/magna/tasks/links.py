@@ -79,6 +79,7 @@ class LinkPrediction:
 
     def notes(self, config: Config) -> tuple[str, ...]:
         """Notes on the data, and on a batch size that it does not allow."""
+        assert isinstance(config.task, LinkTask)
         queries, wanted = len(self.graph.queries), config.task.batch_size
         size = batch_size(self.graph, config.task, config.model)
         if size == min(wanted, queries):

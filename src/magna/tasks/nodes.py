@@ -15,7 +15,7 @@ from magna.config.layers import AttentionOptions
 from magna.config.path_kind import SPLITS
 from magna.config.registry import ModelSettings
 from magna.config.schema import Config
-from magna.config.tables import NodeTask
+from magna.config.tables import NodeDataOptions, NodeTask
 from magna.data import NodeData, prepare, with_random_split
 from magna.errors import ArgumentError, DataError
 from magna.nn.ensemble import make_model
@@ -39,6 +39,7 @@ class NodeClassification:
 
     def __init__(self, data: NodeData, config: Config, device: torch.device, splits: Sequence[str] = SPLITS):
         """Put a graph on a device; `splits` must have nodes."""
+        assert isinstance(config.data, NodeDataOptions) and isinstance(config.task, NodeTask)
         _check(data, splits)
         self.data_config, self._unprepared = config.data, data
         self.data = data = prepare(data, config.data)

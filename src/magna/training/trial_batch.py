@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from statistics import fmean
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
 from magna.config.schema import Config
-from magna.config.tables import NodeTask
+from magna.config.tables import NodeDataOptions, NodeTask
 from magna.nn.ensemble import averaged, members_of
 from magna.tasks.base import BatchTask
 from magna.training.capture import batch_size_for, captured, step_precision
@@ -87,7 +88,9 @@ class Batch:
         self.adam = self.schedule.adam(groups)
 
     def _nodes_of(self, config: Config, split: str) -> Tensor:
-        return self.task.nodes(split, config.data.split_seed if config.data.split == "random" else None)
+        data = config.data
+        assert isinstance(data, NodeDataOptions)
+        return self.task.nodes(split, data.split_seed if data.split == "random" else None)
 
     def _scorer(self, row: Tensor, buffers: dict[str, Tensor]) -> Callable[..., Tensor]:
         """One trial's model as a function, inside `vmap`."""
@@ -101,7 +104,7 @@ class Batch:
         weights = self.weights.detach().requires_grad_()
 
         def loss(row: Tensor, buffers: dict[str, Tensor], settings: dict[str, Tensor], nodes: Tensor) -> Tensor:
-            common = self.configs[0].task
+            common: Any = self.configs[0].task
             if common.consistency > 0:
                 common = SimpleNamespace(**vars(common) | settings)
             return self.task.loss(self._scorer(row, buffers), nodes, self.state["epoch"], common)

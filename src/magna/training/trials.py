@@ -181,8 +181,8 @@ def _train_alone(index: int, config: Config, task: Task, report_every: int, on_r
 
 def _check_data(config: Config, task: BatchTask) -> None:
     """Refuse a config of other data than the task's: it would train on the task's all the same."""
-    data = task.data_config
-    if config.data not in (data, replace(data, split="random", split_seed=config.data.split_seed)):
+    data, seed = task.data_config, getattr(config.data, "split_seed", 0)
+    if config.data not in (data, replace(data, split="random", split_seed=seed)):
         raise ArgumentError("data", config.data, f"that of the task, {data}, or another random split of it")
 
 

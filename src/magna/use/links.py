@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from magna.config.registry import LINK_TASK
+from magna.config.tables import LinkDataOptions
 from magna.data import KnowledgeGraph, from_anywhere
 from magna.data.tables import csv_rows, is_csv
 from magna.data.triples import read_lines, without_header
@@ -93,7 +94,7 @@ class LinkPredictions:
 
 
 def predict_links(
-    run_dir: str | Path,
+    run_dir: str | Path | RunFolder,
     queries: Sequence[Query | tuple[str | None, str, str | None]] | None,
     data: str | Path | None = None,
     *,
@@ -192,7 +193,7 @@ def open_links(
 ) -> tuple[LinkPrediction, LinkModel, tuple[str, ...]]:
     """The task on the run's triples or others, of which it can rank `ranked`; the model, and notes on the data."""
     config = run.config
-    if config.task.name != LINK_TASK:
+    if not isinstance(config.data, LinkDataOptions):
         raise ArgumentError("run_dir", str(run.path), "a run of link prediction", "magna.use.nodes for this one")
     control = config.data.control
     if new_triples is not None and control == "random-graph":

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from magna.config.registry import NODE_TASK
+from magna.config.tables import NodeDataOptions
 from magna.data import NodeData, Schema, from_anywhere, load_new_graph, load_node_data
 from magna.data.node_data import UNLABELLED
 from magna.data.tables import csv_rows, is_csv, text_of
@@ -69,7 +70,7 @@ class Predictions:
 
 
 def predict_nodes(
-    run_dir: str | Path,
+    run_dir: str | Path | RunFolder,
     nodes: Sequence[str | int] | None = None,
     data: str | Path | None = None,
     *,
@@ -132,7 +133,7 @@ def open_nodes(
     module: nn.Module | None = None,
 ) -> tuple[NodeClassification, Any, tuple[str, ...]]:
     """The task on the run's graph or a new one, whose `splits` must have nodes; the model, and notes on the data."""
-    if run.config.task.name != NODE_TASK:
+    if not isinstance(run.config.data, NodeDataOptions):
         raise DataError(run.path, "it is a run of link prediction", hint="queries of head=… and relation=…")
     model: Any = run.load_model(**({} if module is None else {"module": module}))
     graph, notes = _graph(run, data, data_dir)
@@ -146,6 +147,7 @@ def open_nodes(
 def _graph(run: RunFolder, data: str | Path | None, data_dir: str | Path | None) -> tuple[NodeData, tuple[str, ...]]:
     """The run's graph, at its present place, or a new one, and notes on it."""
     settings, stored = run.config.data, run.schema
+    assert isinstance(settings, NodeDataOptions)
     fingerprint, splits, _ = (stored.pop(name) for name in ("fingerprint", "splits", "features"))
     schema = Schema.from_dict(stored)
     if data is None:

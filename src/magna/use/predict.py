@@ -8,15 +8,13 @@ from typing import Any
 
 from torch import nn
 
-from magna.config.registry import LINK_TASK, NODE_TASK
+from magna.config.tables import NodeTask
 from magna.errors import ArgumentError
+from magna.tasks import Task
 from magna.training.capture import matmul_precision
 from magna.training.run_folder import RunFolder
 from magna.use.links import LinkPredictions, open_links, predict_links
 from magna.use.nodes import Predictions, open_nodes, predict_nodes
-
-_PREDICT: dict[str, Any] = {NODE_TASK: predict_nodes, LINK_TASK: predict_links}
-_OPEN: dict[str, Any] = {NODE_TASK: open_nodes, LINK_TASK: open_links}
 
 
 def predict(
@@ -31,8 +29,9 @@ def predict(
         options: further arguments of :func:`magna.use.nodes.predict_nodes` or :func:`magna.use.links.predict_links`.
     """
     run = RunFolder.open(run_dir)
-    answers: Predictions | LinkPredictions = _PREDICT[run.config.task.name](run, asked, data, **options)
-    return answers
+    if isinstance(run.config.task, NodeTask):
+        return predict_nodes(run, asked, data, **options)
+    return predict_links(run, asked, data, **options)
 
 
 def evaluate(
@@ -52,8 +51,13 @@ def evaluate(
     if split not in ("valid", "test"):
         raise ArgumentError("split", split, ["valid", "test"])
     run = RunFolder.open(run_dir)
-    module = {} if model is None else {"module": model}
-    task, network, notes = _OPEN[run.config.task.name](run, data, data_dir, device, (split,), **module)
+    task: Task
+    if isinstance(run.config.task, NodeTask):
+        task, network, notes = open_nodes(run, data, data_dir, device, (split,), model)
+    elif model is not None:
+        raise ArgumentError("model", type(model).__name__, "none for a run of link prediction, which holds its model")
+    else:
+        task, network, notes = open_links(run, data, data_dir, device, (split,))
     with matmul_precision(run.config.train.precision):
         report = task.report(network, split)
     return {"task": run.config.task.name, "dataset": task.dataset, "split": split, **report, "notes": list(notes)}
