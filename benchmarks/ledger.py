@@ -16,7 +16,7 @@ from magna import bench
 
 HERE = Path(__file__).parent
 RECORDS = HERE / "records"
-DOCS = HERE.parent / "docs" / "benchmarks.md"
+DOCS = HERE.parent / "docs" / "reference" / "benchmarks.md"
 
 # fmt: off
 COLUMNS = (

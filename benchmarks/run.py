@@ -8,7 +8,7 @@
     python benchmarks/run.py switch-off                  a training step without each of the GPU pieces
     python benchmarks/run.py loss                        the loss over all entities, time and memory
     python benchmarks/run.py ranking                     the ranks of whole test sets
-    python benchmarks/run.py table                       write the records into docs/benchmarks.md
+    python benchmarks/run.py table                       write the records into docs/reference/benchmarks.md
 
 The device is the GPU if there is one. Graphs are read from --data-dir or MAGNA_DATA_DIR; a missing graph is replaced
 by a synthetic one of the same size, and marked.
@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, parents in (("loss", [shared]), ("ranking", [shared, data])):
         study = commands.add_parser(name, parents=parents)
         study.add_argument("--graph", nargs="+", default=list(knowledge.ENTITIES), choices=list(knowledge.ENTITIES))
-    commands.add_parser("table", help="write the tables of docs/benchmarks.md")
+    commands.add_parser("table", help="write the tables of docs/reference/benchmarks.md")
     return parser
 
 

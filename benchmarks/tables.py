@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md, written from the records."""
+"""The tables of docs/reference/benchmarks.md, written from the records."""
 
 from __future__ import annotations
 

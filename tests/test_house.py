@@ -1,4 +1,4 @@
-"""The house is built as `docs/floor_plan.md` says: rooms, sizes, names and examples."""
+"""The house is built as `docs/explanation/floor_plan.md` says: rooms, sizes, names and examples."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ENTRY = re.compile(r"^[├└]── (\S+?)/?\s")
 
 def plan() -> dict[str, int]:
     """The place of every room in the plan's tree, from the top."""
-    tree = (ROOT / "docs" / "floor_plan.md").read_text().split("```")[1]
+    tree = (ROOT / "docs" / "explanation" / "floor_plan.md").read_text().split("```")[1]
     rooms = [entry[1] for line in tree.splitlines() if (entry := _ENTRY.match(line))]
     return {room: place for place, room in enumerate(rooms)}
 
@@ -196,13 +196,13 @@ def test_examples_in_docstrings(name: str) -> None:
 
 
 def test_every_test_that_the_documents_name_exists() -> None:
-    for page in ("math.md", "switches.md", "evaluation.md"):
-        text = (ROOT / "docs" / page).read_text()
+    for page in ("math.md", "switches.md", "scores.md"):
+        text = (ROOT / "docs" / "explanation" / page).read_text()
         for path, test in re.findall(r"`([\w/]*test_\w+\.py)(?:::(\w+))?`", text):
             files = [file for file in (ROOT / "tests").rglob(Path(path).name) if str(file).endswith(path)]
-            assert files, f"docs/{page}: there is no {path}"
+            assert files, f"{page}: there is no {path}"
             if test:
-                assert any(f"def {test}(" in file.read_text() for file in files), f"docs/{page}: no {test} in {path}"
+                assert any(f"def {test}(" in file.read_text() for file in files), f"{page}: no {test} in {path}"
         everything = "".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
         for test in re.findall(r"`(test_\w+)`", text):
-            assert f"def {test}(" in everything, f"docs/{page}: there is no {test}"
+            assert f"def {test}(" in everything, f"{page}: there is no {test}"

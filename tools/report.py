@@ -20,7 +20,7 @@ PEER = "pyg"
 # The tables of each page, each between its markers.
 PAGES = {
     "README.md": ("training", "table1", "links", "speed"),
-    "docs/settings.md": tuple(TABLES),
+    "docs/reference/settings.md": tuple(TABLES),
     "docs/reproduction.md": ("table1", "ablations", "switches", "random-splits", "table3", "controls"),
 }
 

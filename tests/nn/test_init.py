@@ -1,4 +1,4 @@
-"""Starting values: the deviation of each matrix (docs/switches.md, point 10), and the draws."""
+"""Starting values: the deviation of each matrix (docs/explanation/switches.md, point 10), and the draws."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
 def test_the_page_counts_the_draws_of_starting_values(name: str) -> None:
     with Draws() as draws:
         MODULES[name]()
-    page = (Path(__file__).parents[2] / "docs" / "determinism.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "explanation" / "determinism.md").read_text()
     row = re.search(rf"^\| `{re.escape(name)}`? .*\| (\d+) \|$", page, re.MULTILINE)
     assert row is not None and len(draws.sizes) == int(row[1])
 

@@ -1,4 +1,4 @@
-"""Norms: formulas, eps on row-normalised bags of words (docs/switches.md, point 8), types."""
+"""Norms: formulas, eps on row-normalised bags of words (docs/explanation/switches.md, point 8), types."""
 
 from __future__ import annotations
 

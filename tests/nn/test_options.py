@@ -94,7 +94,7 @@ def test_no_module_of_the_layers_retypes_an_option() -> None:
 
 
 def test_the_page_of_switches_names_options_that_exist() -> None:
-    page = (ROOT / "docs" / "switches.md").read_text()
+    page = (ROOT / "docs" / "explanation" / "switches.md").read_text()
     rows = [line.split("|") for line in page.splitlines() if re.match(r"\| [^|]+\| `", line)]
     named = {name for row in rows if len(row) > 5 for name in re.findall(r"`(\w+)`", row[2])}
     assert len(named) > 25 and named <= MAGNAOptions.options().keys()

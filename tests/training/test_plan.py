@@ -224,6 +224,12 @@ def test_wrong_settings_are_refused() -> None:
         plan(Config().with_values(["model.K=-1"]), device="cpu")
 
 
+@pytest.mark.parametrize("name", ["appnp", "diff-gcn", "gat"])
+def test_baselines_are_planned_too(name: str) -> None:
+    memory = plan(Config.from_dict({"model": {"name": name}}), device="cpu", measure=False)["memory"]
+    assert memory["peak"] > memory["parameters"] > 0
+
+
 def test_a_link_predictor_is_planned_like_any_other() -> None:
     config = load_recipe("families").with_values(["model.hidden_channels=16"])
     result = plan(config, device="cpu", seeds=2, together=True, measure=False)

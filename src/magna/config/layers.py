@@ -232,7 +232,7 @@ _SHARED = {"backend", "final_norm", "init", "norm_eps", "relation_channels"}  # 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkPredictorOptions(MAGNAOptions):
-    """Every option of :class:`magna.nn.LinkPredictor`: embeddings, decoder, and those of its encoder."""
+    """Every option of :class:`magna.LinkPredictor`: embeddings, decoder, and those of its encoder."""
 
     num_layers: int = option(2, "Number of blocks; 0: no encoder, the decoder takes the embeddings.", low=0, high=4096)
     decoder: str = option("distmult", "Score of head, relation and tail.", names=decoder_names)

@@ -63,7 +63,7 @@ class MAGNABlock(nn.Module):
         elif in_channels != out_channels:
             self.residual = Linear(in_channels, out_channels, bias=False, backend=backend)
         self.feed_forward = FeedForward(out_channels, options) if options.feed_forward else nn.ELU()
-        # Drawn in the order of these parts, then in that of `reset_parameters` (docs/determinism.md).
+        # Drawn in the order of these parts, then in that of `reset_parameters` (docs/explanation/determinism.md).
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

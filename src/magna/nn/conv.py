@@ -109,7 +109,7 @@ class MAGNAConv(nn.Module):
         self.hops = Hops(heads, settings)
         self._edge_mask: tuple[nn.Module, ...] = ()  # of PyG's explainers; in a tuple, so that it is no submodule
 
-        # Drawn in the order of these parts, then in that of `reset_parameters` (docs/determinism.md).
+        # Drawn in the order of these parts, then in that of `reset_parameters` (docs/explanation/determinism.md).
         split, backend = settings.head_form == "split", settings.backend
         width = out_channels // heads if split else in_channels
         relations = None if num_relations is None else num_relations + settings.add_self_loops

@@ -76,7 +76,7 @@ class MAGNA(Saved):
         self.in_channels, self.hidden_channels, self.out_channels = in_channels, hidden_channels, out_channels
         self.num_relations = num_relations
 
-        # Drawn in the order of these parts, then in that of `reset_parameters` (docs/determinism.md).
+        # Drawn in the order of these parts, then in that of `reset_parameters` (docs/explanation/determinism.md).
         backend, width = options.backend, _input_width(options, in_channels, hidden_channels)
         shared = self._share_relations()
         self.node_dropout = Dropout(options.node_dropout, rows=True, backend=backend)

@@ -1,4 +1,4 @@
-"""Starting values: plain Glorot, or those of the authors' code (docs/switches.md, point 10)."""
+"""Starting values: plain Glorot, or those of the authors' code (docs/explanation/switches.md, point 10)."""
 
 from __future__ import annotations
 

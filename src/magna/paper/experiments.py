@@ -25,7 +25,7 @@ class Cell:
     row: str
     config: Config
     changes: tuple[str, ...] = ()
-    point: str = ""  # of docs/switches.md
+    point: str = ""  # of docs/explanation/switches.md
     split: int | None = None  # number of the random split, None for the public one
 
     @property
@@ -81,7 +81,7 @@ CONTROLS = {
 }
 
 # One change of the tuned recipe for each difference between the paper and its authors' code, by its point in
-# docs/switches.md, and for each addition of this package. A change that a recipe already has is left out.
+# docs/explanation/switches.md, and for each addition of this package. A change that a recipe already has is left out.
 # fmt: off
 _BY_POINT = {
     "1": ("model.projection=shared", "model.projection=separate", "model.tanh=true", "model.tanh=false"),
