@@ -36,19 +36,17 @@ class Table:
         return DataError(self.path, fault, self.lines[row], allowed=allowed)
 
 
-def find_table(folder: Path, stem: str) -> Path:
-    """The one file of this name in a folder."""
+def read_table(folder: Path, stem: str, required: Sequence[str], optional: Sequence[str], *, numbers: bool) -> Table:
+    """Read the one table of this name in a folder.
+
+    It has the named text columns; its other columns must be numbers, or are refused (`numbers=False`).
+    """
     files = [file for suffix in TABLE_SUFFIXES if (file := folder / f"{stem}{suffix}").is_file()]
-    if len(files) == 1:
-        return files[0]
-    fault = f"it has {'both' if files else 'none'} of {stem}.csv and {stem}.parquet"
-    raise DataError(folder, fault, allowed="one of them")
-
-
-def read_table(path: Path, required: Sequence[str], optional: Sequence[str], *, numbers: bool) -> Table:
-    """Read a table with the named text columns; other columns must be numbers, or are refused (`numbers=False`)."""
-    read = _read_parquet if path.suffix == ".parquet" else _read_csv
-    return read(path, required, optional, numbers)
+    if len(files) != 1:
+        fault = f"it has {'both' if files else 'none'} of {stem}.csv and {stem}.parquet"
+        raise DataError(folder, fault, allowed="one of them")
+    read = _read_parquet if files[0].suffix == ".parquet" else _read_csv
+    return read(files[0], required, optional, numbers)
 
 
 def is_csv(path: Path) -> bool:
@@ -121,11 +119,10 @@ def _read_csv(path: Path, required: Sequence[str], optional: Sequence[str], numb
         lines.append(line)
         for column, position in zip(columns, text_at, strict=True):
             column.append(nfc(row[position].strip()))
-        if number_at:
-            waiting.append([row[position] for position in number_at])
-            if len(waiting) == _BLOCK:
-                blocks.append(_parsed(path, as_numbers, waiting, lines))
-                waiting = []
+        waiting.append([row[position] for position in number_at])
+        if len(waiting) == _BLOCK:
+            blocks.append(_parsed(path, as_numbers, waiting, lines))
+            waiting = []
     blocks.append(_parsed(path, as_numbers, waiting, lines))
     return Table(path, dict(zip(as_text, columns, strict=True)), as_numbers, np.concatenate(blocks), lines)
 
