@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.data import named_triples, needs, write_texts
+from tests.support.data import named_triples, names_of, needs, write_texts
 
 from magna.data import Triples, load_triples
 from magna.data.triples import read_lines, without_header
@@ -16,10 +16,6 @@ from magna.data.triples import read_lines, without_header
 
 def _read(folder: Path, train: str, valid: str = "", test: str = "") -> Triples:
     return load_triples(write_texts(folder, ".txt", train=train, valid=valid, test=test))
-
-
-def _names(data: Triples, split: str) -> list[tuple[str, str, str]]:
-    return [(data.entities[h], data.relations[r], data.entities[t]) for h, r, t in data.split(split).tolist()]
 
 
 def test_names_stay_strings_and_line_ends_go(tmp_path: Path) -> None:
@@ -41,8 +37,8 @@ def test_names_stay_strings_and_line_ends_go(tmp_path: Path) -> None:
         ("a\tr\tb\nc\tr\ta\n\r", [("a", "r", "b"), ("c", "r", "a")]),
     ],
 )
-def test_line_ends_are_no_part_of_names(tmp_path: Path, text: str, names: list[tuple[str, str, str]]) -> None:
-    assert _names(_read(tmp_path, text), "train") == names
+def test_line_ends_are_no_part_ofnames_of(tmp_path: Path, text: str, names: list[tuple[str, str, str]]) -> None:
+    assert names_of(_read(tmp_path, text), "train") == names
 
 
 def test_plain_and_gzip_give_the_same(tmp_path: Path) -> None:
@@ -58,7 +54,7 @@ def test_plain_and_gzip_give_the_same(tmp_path: Path) -> None:
 
 def test_duplicates_are_counted_and_kept_once_where_they_came_first(tmp_path: Path) -> None:
     data = _read(tmp_path, "b\tr\ta\na\tr\tb\nb\tr\ta\nb\tr\ta\n", "a\tr\tb\n", "b\ts\ta\nb\ts\ta\n")
-    assert _names(data, "train") == [("b", "r", "a"), ("a", "r", "b")]
+    assert names_of(data, "train") == [("b", "r", "a"), ("a", "r", "b")]
     assert data.duplicates == {"train": 2, "valid": 0, "test": 1}
     assert data.notes == tuple(f"{part} triples; each was kept once" for part in ("train repeats 2", "test repeats 1"))
 
@@ -67,8 +63,8 @@ def test_a_first_line_that_names_the_columns_is_no_triple(tmp_path: Path) -> Non
     header, other = "\ufeffhead\trelation\ttail\r\n", "Subject\tPREDICATE\tobject\n"
     data = _read(tmp_path, header + "a\tr\tb\nhead\trelation\ttail\n", other + "a\tr\tb\n", "a\tr\tb\n")
     # Further down the same line is a triple as any other.
-    assert _names(data, "train") == [("a", "r", "b"), ("head", "relation", "tail")]
-    assert _names(data, "valid") == _names(data, "test") == [("a", "r", "b")]
+    assert names_of(data, "train") == [("a", "r", "b"), ("head", "relation", "tail")]
+    assert names_of(data, "valid") == names_of(data, "test") == [("a", "r", "b")]
     assert data.notes == (
         "train.txt begins with a header (head, relation, tail), which was not read as a triple",
         "valid.txt begins with a header (Subject, PREDICATE, object), which was not read as a triple",
