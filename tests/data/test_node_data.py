@@ -53,6 +53,11 @@ def test_rows_are_normalised_and_zeros_stay() -> None:
     assert x is not None and x.tolist() == [[0.25, 0.75], [0.0, 0.0]]
 
 
+def test_a_constant_feature_becomes_zero() -> None:
+    x = node_graph([], [0] * 9, x=torch.full((9, 1), 0.1)).with_standardised_features().x
+    assert x is not None and x.tolist() == [[0.0]] * 9
+
+
 def test_to_pyg_and_back(digits: NodeData) -> None:
     typed = replace(digits, edge_type=digits.edge_index[0] % 3, num_relations=3)
     for data in (digits, typed):
