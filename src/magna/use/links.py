@@ -224,6 +224,5 @@ def _changes(run: RunFolder, task: LinkPrediction) -> tuple[str, ...]:
             fault = f"it has other {kind} than the run was trained on, {fault}"
             raise DataError(task.dataset, fault, allowed="the same entities and relations", hint="to train again")
     changed = [split for split, mark in before["fingerprints"].items() if mark != now["fingerprints"][split]]
-    if not changed:
-        return ()
-    return (f"{task.dataset} has other triples in {', '.join(changed)} than the run was trained on",)
+    note = f"{task.dataset} has other triples in {', '.join(changed)} than the run was trained on"
+    return (note,) if changed else ()
