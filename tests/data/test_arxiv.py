@@ -13,16 +13,10 @@ from tests.support.data import needs
 
 from magna.config.tables import NodeDataOptions
 from magna.data import load_arxiv, load_node_data
-from magna.data.ogb import load_ogb
+from magna.data.arxiv import load_ogb
 from magna.tasks.metrics import correct
 
 N, CLASSES = 30, 3
-
-
-def _write(file: Path, text: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with gzip.open(file, "wt") as out:
-        out.write(text)
 
 
 @pytest.fixture
@@ -44,7 +38,9 @@ def data_dir(tmp_path: Path) -> Path:
         "mapping/labelidx2arxivcategeory": ["label,category", "0,arxiv cs na", "1,arxiv cs mm", "2,arxiv cs lo"],
     }
     for name, lines in parts.items():
-        _write(root / f"{name}.csv.gz", "".join(f"{line}\n" for line in lines))
+        file = root / f"{name}.csv.gz"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
     (root / "processed").mkdir()
     return tmp_path
 
@@ -65,19 +61,13 @@ def test_the_ogb_package_reads_the_same(data_dir: Path) -> None:
     pytest.importorskip("ogb")
     from ogb.nodeproppred import Evaluator, NodePropPredDataset
 
-    about = {
-        "dir_path": str(data_dir / "ogbn_arxiv"),
-        "version": 1,
-        "download_name": "arxiv",
-        "split": "time",
-        "url": "",
-    }
+    root = data_dir / "ogbn_arxiv"
+    about = {"dir_path": str(root), "version": 1, "download_name": "arxiv", "split": "time", "url": ""}
     about |= {"task type": "multiclass classification", "num tasks": 1, "num classes": CLASSES, "eval metric": "acc"}
     about |= dict.fromkeys(("is hetero", "binary", "add_inverse_edge"), "False")
     about |= {"additional node files": "node_year", "additional edge files": "None"}
-    (data_dir / "ogbn_arxiv" / "RELEASE_v1.txt").touch()
-    theirs = NodePropPredDataset("ogbn-arxiv", meta_dict=about)
-    ours = load_ogb(data_dir / "ogbn_arxiv", "ogbn-arxiv")
+    (root / "RELEASE_v1.txt").touch()
+    theirs, ours = NodePropPredDataset("ogbn-arxiv", meta_dict=about), load_ogb(root)
     graph, labels = theirs[0]
     assert np.array_equal(graph["edge_index"], ours.edge_index.numpy())
     assert ours.x is not None and np.array_equal(graph["node_feat"].astype(np.float32), ours.x.numpy())
@@ -86,16 +76,15 @@ def test_the_ogb_package_reads_the_same(data_dir: Path) -> None:
         assert np.array_equal(np.sort(nodes), ours.split(split).numpy())
 
     scores = torch.randn(N, CLASSES, generator=torch.Generator().manual_seed(0))
-    for nodes in (ours.valid, ours.test, torch.arange(N)):
-        answer = {"y_true": ours.y[nodes, None], "y_pred": scores[nodes].argmax(1, keepdim=True)}
-        assert Evaluator("ogbn-arxiv").eval(answer)["acc"] == pytest.approx(
-            float(correct(scores[nodes], ours.y[nodes]).double().mean())
-        )
+    answer = {"y_true": ours.y[:, None], "y_pred": scores.argmax(1, keepdim=True)}
+    accuracy = correct(scores, ours.y).double().mean().item()
+    assert Evaluator("ogbn-arxiv").eval(answer)["acc"] == pytest.approx(accuracy)
 
 
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
+        ("split/time/valid", None, r"valid\.csv\.gz: it is missing"),
         ("raw/edge", "0,99\n", "edge to node 99; allowed: 0 to 29"),
         ("raw/edge", "0,a\n", "not gzipped CSV"),
         ("raw/edge", "0,1,2\n", "3 columns; allowed: 2"),
@@ -104,18 +93,18 @@ def test_the_ogb_package_reads_the_same(data_dir: Path) -> None:
         ("raw/node-label", "1\n", "has 1 lines; allowed: 30"),
     ],
 )
-def test_damaged_ogb_files_are_named(data_dir: Path, name: str, text: str, words: str) -> None:
-    _write(data_dir / "ogbn_arxiv" / f"{name}.csv.gz", text)
+def test_damaged_ogb_files_are_named(data_dir: Path, name: str, text: str | None, words: str) -> None:
+    file = data_dir / "ogbn_arxiv" / f"{name}.csv.gz"
+    file.unlink()
+    if text is not None:
+        file.write_bytes(gzip.compress(text.encode()))
     with pytest.raises(ValueError, match=words):
         load_node_data("ogbn-arxiv", data_dir)
 
 
-def test_missing_ogb_files_are_named(data_dir: Path, tmp_path: Path) -> None:
-    (data_dir / "ogbn_arxiv" / "split" / "time" / "valid.csv.gz").unlink()
-    with pytest.raises(ValueError, match=r"valid\.csv\.gz: it is missing"):
-        load_node_data("ogbn-arxiv", data_dir)
+def test_missing_features_offer_stand_ins(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"data\.features=stand-in"):
-        load_node_data("ogbn-arxiv", tmp_path / "elsewhere")
+        load_node_data("ogbn-arxiv", tmp_path)
 
 
 def test_the_public_graph() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,16 +44,14 @@ def test_numbers_that_can_be_counted_by_hand() -> None:
     assert json.loads(json.dumps(report)) == report
 
 
-def test_a_graph_without_edges_labels_or_features() -> None:
+def test_a_graph_without_edges_labels_or_features_and_one_with_types() -> None:
     report = audit_nodes(node_graph([], [-1, -1, -1]))
     assert report["homophily"] is None and report["distance"]["mean"] is None
     assert report["suggested_K"] == 1 and report["components"]["count"] == 3
     assert "no two nodes are joined" in printed_audit(report)
-
-
-def test_duplicates_of_another_type_are_none() -> None:
-    data = node_graph([(0, 1), (0, 1), (0, 1)], [0, 0], edge_type=torch.tensor([0, 1, 1]), num_relations=2)
-    assert audit_nodes(data)["edges"]["duplicates"] == 1
+    assert "no edge joins two labelled nodes" in printed_audit(audit_nodes(node_graph([(0, 2)], [0, 1, -1])))
+    typed = node_graph([(0, 1), (0, 1), (0, 1)], [0, 0], edge_type=torch.tensor([0, 1, 1]), num_relations=2)
+    assert audit_nodes(typed)["edges"]["duplicates"] == 1
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
@@ -64,9 +60,8 @@ def test_distances_are_those_of_scipy(edges: list[tuple[int, int]]) -> None:
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import shortest_path
 
-    data = node_graph(edges, [0] * 100)
-    report = audit_nodes(data)
-    adjacency = coo_matrix((np.ones(len(edges)), data.edge_index.numpy()), shape=(100, 100))
+    report = audit_nodes(node_graph(edges, [0] * 100))
+    adjacency = coo_matrix((np.ones(len(edges)), np.transpose(edges)), shape=(100, 100))
     distance = shortest_path(adjacency, directed=False, unweighted=True)
     reachable = np.isfinite(distance)
     inside = reachable[reachable.sum(1).argmax()]
@@ -80,12 +75,16 @@ def test_distances_are_those_of_scipy(edges: list[tuple[int, int]]) -> None:
 
 def test_a_large_component_is_sampled_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     digits = load_digits()
-    exact = audit_nodes(digits)["distance"]["mean"]
+    exact = audit_nodes(digits)
+    text = printed_audit(exact)
+    assert "96.9 % of edges join nodes of one class" in text and "suggested K  8" in text
+    assert "nothing suspicious was found" in text
+    assert all(len(line.rstrip()) <= 100 for line in text.splitlines())
     monkeypatch.setattr("magna.data.audit.EXACT_NODES", 100)
-    sampled = audit_nodes(digits)["distance"]
-    assert not sampled["exact"] and sampled["sources"] == 512
-    assert sampled["mean"] == pytest.approx(exact, rel=0.03) and sampled == audit_nodes(digits)["distance"]
-    assert "from 512 random nodes" in printed_audit(audit_nodes(digits))
+    report = audit_nodes(digits)
+    assert not report["distance"]["exact"] and report["distance"]["sources"] == 512
+    assert report["distance"]["mean"] == pytest.approx(exact["distance"]["mean"], rel=0.03)
+    assert report == audit_nodes(digits) and "from 512 random nodes" in printed_audit(report)
 
 
 @pytest.mark.parametrize(
@@ -99,25 +98,3 @@ def test_planetoid(name: str, distance: float, K: int, components: int, isolated
     assert (report["components"]["count"], report["degree"]["isolated"]) == (components, isolated)
     assert round(report["homophily"], 2) == homophily
     assert set(report["leakage"]["shared_nodes"].values()) == {0}
-
-
-def test_the_distance_that_the_paper_quotes() -> None:
-    """5.27 "for Cora" is Cora-ML (2,810 connected nodes; Gasteiger et al. 2019); Planetoid's Cora has 6.31."""
-    file = Path(os.environ.get("MAGNA_DATA_DIR", ".")) / "cora-ml" / "cora_ml.npz"
-    if not file.is_file():
-        pytest.skip("cora-ml/cora_ml.npz (github.com/gasteigerjo/ppnp) is not in the data folder (MAGNA_DATA_DIR)")
-    stored = np.load(file, allow_pickle=False)
-    pointer = stored["adj_matrix.indptr"]
-    source = np.repeat(np.arange(len(pointer) - 1), np.diff(pointer))
-    edges = list(zip(source.tolist(), stored["adj_matrix.indices"].tolist(), strict=True))
-    report = audit_nodes(node_graph(edges, [0] * (len(pointer) - 1)))
-    assert report["components"]["largest"] == 2_810
-    assert round(report["distance"]["mean"], 2) == 5.27 and report["suggested_K"] == 6
-
-
-def test_people_can_read_it() -> None:
-    text = printed_audit(audit_nodes(load_digits()))
-    assert "96.9 % of edges join nodes of one class" in text and "suggested K  8" in text
-    assert "nothing suspicious was found" in text
-    assert all(len(line.rstrip()) <= 100 for line in text.splitlines())
-    assert "no edge joins two labelled nodes" in printed_audit(audit_nodes(node_graph([(0, 2)], [0, 1, -1])))

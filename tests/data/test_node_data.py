@@ -1,17 +1,20 @@
-"""Digits, and what all node data share."""
+"""Digits, the Planetoid graphs as published, and what all node data share."""
 
 from __future__ import annotations
 
+import collections
 import hashlib
+import pickle
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from tests.support.data import needs, node_graph
+from tests.support.data import Harm, needs, node_graph
 
-from magna.data import NodeData, Schema, load_digits, load_node_data
-from magna.data.planetoid import FILES
+from magna.data import NodeData, Schema, load_digits, load_node_data, load_planetoid
+from magna.data.planetoid import FILES, read_restricted
 from magna.data.pyg import from_pyg, to_pyg
 
 
@@ -20,11 +23,13 @@ def digits() -> NodeData:
     return load_digits()
 
 
+def assert_same(one: NodeData, other: NodeData) -> None:
+    for part in ("edge_index", "x", "y", "train", "valid", "test"):
+        assert torch.equal(getattr(one, part), getattr(other, part))
+
+
 def test_digits_counts(digits: NodeData) -> None:
     assert digits.x is not None and digits.x.shape == (1_797, 64) and digits.edge_index.shape == (2, 15_044)
-    assert (len(digits.train), len(digits.valid), len(digits.test)) == (100, 500, 1_197)
-    assert torch.bincount(digits.y[digits.train]).tolist() == [10] * 10
-    assert torch.unique(torch.cat([digits.train, digits.valid, digits.test])).numel() == 1_797
     # The same on every machine.
     parts = (digits.edge_index, digits.train, digits.valid, digits.test)
     together = b"".join(part.numpy().astype("<i8").tobytes() for part in parts)
@@ -47,10 +52,13 @@ def test_self_loops_are_added_once(digits: NodeData) -> None:
 
 
 def test_rows_are_normalised_and_zeros_stay() -> None:
-    data = node_graph([], [0, 0], x=torch.tensor([[1.0, 3.0], [0.0, 0.0]]))
-    normalised = data.with_row_normalised_features().x
-    assert normalised is not None
-    assert normalised.tolist() == [[0.25, 0.75], [0.0, 0.0]]
+    x = node_graph([], [0, 0], x=torch.tensor([[1.0, 3.0], [0.0, 0.0]])).with_row_normalised_features().x
+    assert x is not None and x.tolist() == [[0.25, 0.75], [0.0, 0.0]]
+
+
+def test_a_constant_feature_becomes_zero() -> None:
+    x = node_graph([], [0] * 9, x=torch.full((9, 1), 0.1)).with_standardised_features().x
+    assert x is not None and x.tolist() == [[0.0]] * 9
 
 
 def test_to_pyg_and_back(digits: NodeData) -> None:
@@ -59,10 +67,8 @@ def test_to_pyg_and_back(digits: NodeData) -> None:
         pyg = to_pyg(data)
         pyg.validate()
         assert (pyg.num_nodes, pyg.num_features, pyg.num_edges) == (1_797, 64, 15_044)
-        assert pyg.is_undirected() or data is typed
         back = from_pyg(pyg, "digits")
-        for part in ("edge_index", "x", "y", "train", "valid", "test"):
-            assert torch.equal(getattr(back, part), getattr(data, part))
+        assert_same(back, data)
         assert (back.num_classes, back.num_relations) == (10, data.num_relations)
 
 
@@ -71,8 +77,7 @@ def test_transforms_of_pyg_serve(digits: NodeData) -> None:
 
     theirs = from_pyg(Compose([NormalizeFeatures(), AddSelfLoops()])(to_pyg(digits)))
     ours = digits.with_row_normalised_features().with_self_loops()
-    assert theirs.x is not None and ours.x is not None
-    assert torch.allclose(theirs.x, ours.x)
+    assert theirs.x is not None and ours.x is not None and torch.allclose(theirs.x, ours.x)
     assert torch.equal(theirs.with_self_loops().edge_index, ours.edge_index)
 
 
@@ -80,25 +85,51 @@ def test_cora_is_that_of_pyg() -> None:
     needs("cora")
     from torch_geometric.io import read_planetoid_data
 
-    folder = FILES["cora/ind.cora.x"].present()
-    assert folder is not None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # old names inside the published pickles
-        theirs = from_pyg(read_planetoid_data(str(folder.parent), "cora"))
-    ours = load_node_data("cora")
-    assert torch.equal(theirs.with_both_directions().edge_index, ours.edge_index)
-    for part in ("x", "y", "train", "valid", "test"):
-        assert torch.equal(getattr(theirs, part), getattr(ours, part))
+        theirs = from_pyg(read_planetoid_data(str(FILES["cora/ind.cora.x"].locate().parent), "cora"))
+    assert_same(theirs.with_both_directions(), load_node_data("cora"))
 
 
-def test_a_schema_refuses_what_it_does_not_know() -> None:
-    with pytest.raises(ValueError, match="schema is 'colour'; allowed: 'feature_names'"):
-        Schema.from_dict({"colour": ["red"]})
-
-
-@pytest.mark.parametrize("lengths", [(1, 64), (64, 1)])
-def test_a_scale_of_other_columns_is_refused(digits: NodeData, lengths: tuple[int, int]) -> None:
-    shift, scale = ((1.0,) * length for length in lengths)
-    data = replace(digits, schema=Schema(feature_shift=shift, feature_scale=scale))
+def test_a_scale_of_other_columns_is_refused(digits: NodeData) -> None:
+    data = replace(digits, schema=Schema(feature_shift=(1.0,), feature_scale=(1.0,)))
     with pytest.raises(ValueError, match="64 features; allowed: 1, as in training"):
         data.with_standardised_features()
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "edges", "features", "classes", "train"),
+    [
+        ("cora", 2_708, 5_278, 1_433, 7, 140),
+        ("citeseer", 3_327, 4_552, 3_703, 6, 120),
+        ("pubmed", 19_717, 44_324, 500, 3, 60),
+    ],
+)
+def test_planetoid_counts(name: str, nodes: int, edges: int, features: int, classes: int, train: int) -> None:
+    needs(name)
+    data = load_planetoid(name)
+    assert data.x is not None and data.x.shape == (nodes, features)
+    assert (data.num_nodes, data.num_classes, data.edge_index.size(1)) == (nodes, classes, 2 * edges)
+    assert (len(data.train), len(data.valid), len(data.test)) == (train, 500, 1_000)
+    source, target = data.edge_index
+    assert (source != target).all() and torch.equal(target, target.sort().values)
+    both = torch.unique(source * nodes + target)
+    assert len(both) == 2 * edges and torch.equal(both, torch.unique(target * nodes + source))
+    assert torch.bincount(data.y[data.train]).tolist() == [20] * classes
+    assert (data.y[torch.cat([data.train, data.valid, data.test])] >= 0).all()
+    # Citeseer's 15 nodes without features or label.
+    unlabelled = data.y < 0
+    assert int(unlabelled.sum()) == (15 if name == "citeseer" else 0)
+    assert (data.x[unlabelled] == 0).all()
+
+
+def test_a_hostile_pickle_is_refused_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad").write_bytes(pickle.dumps(Harm(), protocol=2))
+    with pytest.raises(ValueError, match="the pickle asks for"):
+        read_restricted(tmp_path / "bad")
+    assert not (tmp_path / "harm").exists()
+    (tmp_path / "graph").write_bytes(pickle.dumps(collections.defaultdict(list, {0: [1], 1: [0]}), protocol=2))
+    assert read_restricted(tmp_path / "graph") == {0: [1], 1: [0]}
+    with pytest.raises(ValueError, match="allowed: 'cora', 'citeseer', 'pubmed'"):
+        load_planetoid("coral")

@@ -13,15 +13,16 @@ from pathlib import Path
 import pytest
 
 from magna.data import DATASETS, store
-from magna.data.planetoid import FILES
 from magna.data.store import PublicFile
 
-CORA = FILES["cora/ind.cora.x"]
 TEXT = b"a\tr\tb\n"
 
 
 def _sum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+FILE = PublicFile("x/f", _sum(TEXT), "https://home/f")
 
 
 @pytest.fixture
@@ -48,12 +49,11 @@ def test_the_folder_is_the_argument_then_the_variable_then_the_cache(monkeypatch
 
 
 def test_a_missing_file_is_fetched_once(tmp_path: Path, published: dict[str, bytes]) -> None:
-    file = PublicFile("x/f", _sum(TEXT), "https://home/f")
-    published[file.url] = TEXT
-    assert file.present(tmp_path) is None
-    assert file.locate(tmp_path).read_bytes() == TEXT
+    published[FILE.url] = TEXT
+    assert FILE.present(tmp_path) is None
+    assert FILE.locate(tmp_path).read_bytes() == TEXT
     published.clear()
-    assert file.locate(tmp_path) == tmp_path / "x" / "f"
+    assert FILE.locate(tmp_path) == tmp_path / "x" / "f"
     assert [child.name for child in (tmp_path / "x").iterdir()] == ["f"]
 
 
@@ -63,51 +63,44 @@ def test_a_member_of_an_archive_is_stored_as_published(tmp_path: Path, published
         entry = tarfile.TarInfo("./train.txt")
         entry.size = len(TEXT)
         tar.addfile(entry, io.BytesIO(TEXT))
-    zipped = gzip.compress(TEXT)
-    home = "https://home/a.tar.gz"
-    file = PublicFile("x/train.txt.gz", _sum(zipped), home, text_sha256=_sum(TEXT), member="train.txt")
+    zipped, plain = gzip.compress(TEXT), tmp_path / "x" / "train.txt"
+    file = PublicFile("x/train.txt.gz", _sum(zipped), "https://home/a.tar.gz", _sum(TEXT), member="train.txt")
     published[file.url] = archive.getvalue()
-    assert file.locate(tmp_path) == tmp_path / "x" / "train.txt"
-
+    assert file.locate(tmp_path) == plain
     # A folder that holds the gzip is taken as it is.
-    (tmp_path / "x" / "train.txt").unlink()
-    (tmp_path / "x" / "train.txt.gz").write_bytes(zipped)
-    assert file.locate(tmp_path) == tmp_path / "x" / "train.txt.gz"
+    packed = plain.rename(tmp_path / "x" / "train.txt.gz")
+    packed.write_bytes(zipped)
+    assert file.locate(tmp_path) == packed
 
 
-def test_without_network_the_error_names_file_home_and_place(tmp_path: Path, published: dict[str, bytes]) -> None:
-    with pytest.raises(ValueError, match="no network") as caught:
-        CORA.locate(tmp_path)
-    for words in (str(tmp_path / "cora" / "ind.cora.x"), CORA.url, "MAGNA_DATA_DIR"):
-        assert words in str(caught.value)
-
-
-def test_other_content_is_refused(tmp_path: Path, published: dict[str, bytes]) -> None:
-    published[CORA.url] = b"something else"
+def test_no_network_and_other_content_are_refused(tmp_path: Path, published: dict[str, bytes]) -> None:
+    place = tmp_path / "x" / "f"
+    with pytest.raises(ValueError, match=f"{place}: .*no network.*{FILE.url} .*MAGNA_DATA_DIR"):
+        FILE.locate(tmp_path)
+    published[FILE.url] = b"something else"
     with pytest.raises(ValueError, match="nothing was stored"):
-        CORA.locate(tmp_path)
-    assert not (tmp_path / "cora").exists()
-    (tmp_path / "cora").mkdir()
-    (tmp_path / "cora" / "ind.cora.x").write_bytes(b"something else")
+        FILE.locate(tmp_path)
+    assert not place.parent.exists()
+    place.parent.mkdir()
+    place.write_bytes(b"something else")
     with pytest.raises(ValueError, match="SHA-256"):
-        CORA.locate(tmp_path)
+        FILE.locate(tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(
     tmp_path: Path, published: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = PublicFile("x/f", _sum(TEXT), "https://home/f")
-    published["https://home/f"] = TEXT
+    published[FILE.url] = TEXT
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(ValueError, match="cannot be written; try to put the file there, or another data_dir"):
-        file.locate(tmp_path / "file")
+        FILE.locate(tmp_path / "file")
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match=r"f could not be written \(No space .*make room, then the same command"):
-        file.locate(tmp_path)
+        FILE.locate(tmp_path)
     assert list((tmp_path / "x").iterdir()) == []
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.data import named_triples, needs, write_texts
+from tests.support.data import named_triples, names_of, needs, write_texts
 
 from magna.data import Triples, load_triples
 from magna.data.triples import read_lines, without_header
@@ -16,10 +16,6 @@ from magna.data.triples import read_lines, without_header
 
 def _read(folder: Path, train: str, valid: str = "", test: str = "") -> Triples:
     return load_triples(write_texts(folder, ".txt", train=train, valid=valid, test=test))
-
-
-def _names(data: Triples, split: str) -> list[tuple[str, str, str]]:
-    return [(data.entities[h], data.relations[r], data.entities[t]) for h, r, t in data.split(split).tolist()]
 
 
 def test_names_stay_strings_and_line_ends_go(tmp_path: Path) -> None:
@@ -41,8 +37,8 @@ def test_names_stay_strings_and_line_ends_go(tmp_path: Path) -> None:
         ("a\tr\tb\nc\tr\ta\n\r", [("a", "r", "b"), ("c", "r", "a")]),
     ],
 )
-def test_line_ends_are_no_part_of_names(tmp_path: Path, text: str, names: list[tuple[str, str, str]]) -> None:
-    assert _names(_read(tmp_path, text), "train") == names
+def test_line_ends_are_no_part_ofnames_of(tmp_path: Path, text: str, names: list[tuple[str, str, str]]) -> None:
+    assert names_of(_read(tmp_path, text), "train") == names
 
 
 def test_plain_and_gzip_give_the_same(tmp_path: Path) -> None:
@@ -51,14 +47,13 @@ def test_plain_and_gzip_give_the_same(tmp_path: Path) -> None:
         (tmp_path / f"{file.stem}.tsv.gz").write_bytes(gzip.compress(file.read_bytes()))
         file.unlink()
     packed = load_triples(tmp_path)
-    assert packed.entities == plain.entities
-    assert packed.train.tolist() == plain.train.tolist()
+    assert (packed.entities, packed.fingerprints()) == (plain.entities, plain.fingerprints())
     assert packed.valid.shape == (0, 3)
 
 
 def test_duplicates_are_counted_and_kept_once_where_they_came_first(tmp_path: Path) -> None:
     data = _read(tmp_path, "b\tr\ta\na\tr\tb\nb\tr\ta\nb\tr\ta\n", "a\tr\tb\n", "b\ts\ta\nb\ts\ta\n")
-    assert _names(data, "train") == [("b", "r", "a"), ("a", "r", "b")]
+    assert names_of(data, "train") == [("b", "r", "a"), ("a", "r", "b")]
     assert data.duplicates == {"train": 2, "valid": 0, "test": 1}
     assert data.notes == tuple(f"{part} triples; each was kept once" for part in ("train repeats 2", "test repeats 1"))
 
@@ -67,15 +62,13 @@ def test_a_first_line_that_names_the_columns_is_no_triple(tmp_path: Path) -> Non
     header, other = "\ufeffhead\trelation\ttail\r\n", "Subject\tPREDICATE\tobject\n"
     data = _read(tmp_path, header + "a\tr\tb\nhead\trelation\ttail\n", other + "a\tr\tb\n", "a\tr\tb\n")
     # Further down the same line is a triple as any other.
-    assert _names(data, "train") == [("a", "r", "b"), ("head", "relation", "tail")]
-    assert _names(data, "valid") == _names(data, "test") == [("a", "r", "b")]
+    assert names_of(data, "train") == [("a", "r", "b"), ("head", "relation", "tail")]
+    assert names_of(data, "valid") == names_of(data, "test") == [("a", "r", "b")]
     assert data.notes == (
         "train.txt begins with a header (head, relation, tail), which was not read as a triple",
         "valid.txt begins with a header (Subject, PREDICATE, object), which was not read as a triple",
     )
     assert data.with_train_file(tmp_path / "valid.txt").train.tolist() == data.train.tolist()
-    with pytest.raises(ValueError, match=r"train\.txt: it has no triple"):
-        _read(tmp_path, other)
 
 
 def test_a_header_may_lack_the_tail() -> None:
@@ -102,8 +95,8 @@ def test_fingerprints_tell_triples_and_not_their_order() -> None:
         ("a\t\tb\n", r"train\.txt, line 1: the relation is empty"),
         ("a\tr\t\r\n", r"train\.txt, line 1: the tail is empty"),
         ("a\tr\tb\n   \tr\tb\n", r"train\.txt, line 2: the head is empty"),
-        ("", r"train\.txt: it has no triple"),
         ("\n\n", r"train\.txt: it has no triple"),
+        ("Subject\tPREDICATE\tobject\n", r"train\.txt: it has no triple"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, text: str, words: str) -> None:
@@ -126,7 +119,7 @@ def test_files_that_are_no_text(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_one_too_many_are_named(tmp_path: Path) -> None:
-    write_texts(tmp_path, ".txt", train="a\tr\tb\n")
+    (tmp_path / "train.txt").write_text("a\tr\tb\n")
     with pytest.raises(ValueError, match="has no valid file"):
         load_triples(tmp_path)
     (tmp_path / "train.tsv").write_text("a\tr\tb\n")
@@ -137,22 +130,21 @@ def test_a_missing_file_and_one_too_many_are_named(tmp_path: Path) -> None:
 def test_names_in_names_out() -> None:
     data = named_triples([("anna-12", "aunt_of", "ben-2")])
     assert (data.entity_id("ben-2"), data.relation_id("aunt_of")) == (1, 0)
-    with pytest.raises(ValueError, match="entity is 'Anna12'; allowed: one of the 2 of drawn, nearest: 'anna-12'"):
-        data.entity_id("Anna12")
-    with pytest.raises(ValueError, match="relation is 'aunt'; allowed: one of the 1 of drawn, nearest: 'aunt_of'"):
-        data.relation_id("aunt")
-    with pytest.raises(ValueError, match="is '☃'; allowed: one of the 2 of drawn, for example 'anna-12', 'ben-2'"):
-        data.entity_id("☃")
-    with pytest.raises(ValueError, match="split is 'dev'; allowed: 'train', 'valid', 'test'"):
-        data.split("dev")
+    for ask, name, words in (
+        (data.entity_id, "Anna12", "entity is 'Anna12'; allowed: one of the 2 of drawn, nearest: 'anna-12'"),
+        (data.relation_id, "aunt", "relation is 'aunt'; allowed: one of the 1 of drawn, nearest: 'aunt_of'"),
+        (data.entity_id, "☃", "is '☃'; allowed: one of the 2 of drawn, for example 'anna-12', 'ben-2'"),
+        (data.split, "dev", "split is 'dev'; allowed: 'train', 'valid', 'test'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            ask(name)
 
 
 def test_new_triples_of_known_names_come_with_notes(tmp_path: Path) -> None:
     data = named_triples([("a", "r", "b"), ("b", "r", "c"), ("a", "r", "b")])
     file = tmp_path / "more.tsv"
     file.write_text("c\tr\ta\n\nc\tr\taa\n")
-    words = r"more\.tsv, line 3: entity is 'aa'; allowed: one of the 3 of drawn, nearest: 'a'"
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=r"more\.tsv, line 3: entity is 'aa'; allowed: one of the 3 of drawn"):
         data.with_train_file(file)
     file.write_text("Head\tRelation\tTail\nc\tr\ta\na\tr\tb\nc\tr\ta\n")
     more = data.with_train_file(file)

@@ -40,6 +40,11 @@ def named_triples(train: Sequence[Row], valid: Sequence[Row] = (), test: Sequenc
     return triples_from("drawn", {"train": train, "valid": valid, "test": test})
 
 
+def names_of(data: Triples, split: str) -> list[Row]:
+    """The triples of a split by name."""
+    return [(data.entities[h], data.relations[r], data.entities[t]) for h, r, t in data.split(split).tolist()]
+
+
 def knowledge_graph(train: Sequence[Row], valid: Sequence[Row] = (), test: Sequence[Row] = ()) -> KnowledgeGraph:
     """The graph of `named_triples`."""
     return KnowledgeGraph.from_triples(named_triples(train, valid, test))

@@ -3,13 +3,13 @@
 from magna.data.arxiv import load_arxiv
 from magna.data.digits import load_digits
 from magna.data.families import load_families
-from magna.data.knowledge_graph import Answers, KnowledgeGraph, Ranking
+from magna.data.knowledge_graph import Answers, KnowledgeGraph
 from magna.data.loading import from_anywhere, load_knowledge_graph, load_new_graph, load_node_data, prepare
-from magna.data.node_data import NodeData, Schema, undirected
+from magna.data.node_data import NodeData, Schema
 from magna.data.planetoid import load_planetoid
 from magna.data.pyg import from_pyg, to_pyg
-from magna.data.registry import DATASETS, Dataset
-from magna.data.splits import with_drawn_split, with_random_split
+from magna.data.registry import DATASETS
+from magna.data.splits import with_random_split
 from magna.data.store import data_folder
 from magna.data.triples import Triples, load_triples
 from magna.data.user_graph import load_user_graph
@@ -17,10 +17,8 @@ from magna.data.user_graph import load_user_graph
 __all__ = [
     "DATASETS",
     "Answers",
-    "Dataset",
     "KnowledgeGraph",
     "NodeData",
-    "Ranking",
     "Schema",
     "Triples",
     "data_folder",
@@ -37,7 +35,5 @@ __all__ = [
     "load_user_graph",
     "prepare",
     "to_pyg",
-    "undirected",
-    "with_drawn_split",
     "with_random_split",
 ]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from magna.config.registry import LINK_TASK
-from magna.data.audit import SPLIT_PAIRS
+from magna.data.audit import shared
 from magna.data.knowledge_graph import Answers, KnowledgeGraph
 from magna.data.triples import SPLITS, Triples, codes
 
@@ -33,6 +33,7 @@ def audit_triples(graph: KnowledgeGraph) -> dict[str, Any]:
     ({'train_valid': 0, 'train_test': 0, 'valid_test': 0}, [])
     """
     triples, names = graph.triples, graph.triples.relations
+    sizes = triples.num_entities, triples.num_relations
     splits = {split: len(triples.split(split)) for split in SPLITS}
     held_out = [split for split in _HELD_OUT if splits[split]]
     mirrored = _mirrored(triples)
@@ -50,7 +51,7 @@ def audit_triples(graph: KnowledgeGraph) -> dict[str, Any]:
         "splits": splits,
         "duplicates": dict(triples.duplicates),
         "leakage": {
-            "shared_triples": _shared(triples),
+            "shared_triples": shared({split: codes(triples.split(split), *sizes) for split in SPLITS}),
             "reverse_rule": {split: reverse_rule(graph, split) for split in held_out},
             "inverse_in_train": {split: _inverse_in_train(triples, split, inverses) for split in held_out},
         },
@@ -92,13 +93,6 @@ def _pairs(answers: Answers, num_entities: int) -> Tensor:
     """One number for each query and answer."""
     query = torch.repeat_interleave(torch.arange(len(answers.counts)), answers.counts)
     return query * num_entities + answers.index
-
-
-def _shared(triples: Triples) -> dict[str, int]:
-    """Triples that two splits have in common, word for word."""
-    sizes = triples.num_entities, triples.num_relations
-    of = {split: codes(triples.split(split), *sizes) for split in SPLITS}
-    return {f"{one}_{other}": int(torch.isin(of[other], of[one]).sum()) for one, other in SPLIT_PAIRS}
 
 
 def _mirrored(triples: Triples) -> dict[tuple[int, int], float]:

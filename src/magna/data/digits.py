@@ -33,16 +33,10 @@ def load_digits() -> NodeData:
     target = torch.from_numpy(nearest.reshape(-1).astype(np.int64))
 
     order = np.random.Generator(np.random.PCG64(_SPLIT_SEED)).permutation(len(y))
-    train = np.concatenate([order[y[order] == digit][:_TRAIN_PER_CLASS] for digit in range(10)])
-    rest = order[~np.isin(order, train)]
-    valid, test = rest[:_NUM_VALID], rest[_NUM_VALID:]
-    return NodeData(
-        name="digits",
-        edge_index=undirected(source, target, len(y)),
-        x=torch.from_numpy((pixels / 16).astype(np.float32)),
-        y=torch.from_numpy(y),
-        num_classes=10,
-        train=torch.from_numpy(np.sort(train)),
-        valid=torch.from_numpy(np.sort(valid)),
-        test=torch.from_numpy(np.sort(test)),
-    )
+    chosen = np.concatenate([order[y[order] == digit][:_TRAIN_PER_CLASS] for digit in range(10)])
+    rest = order[~np.isin(order, chosen)]
+    parts = (chosen, rest[:_NUM_VALID], rest[_NUM_VALID:])
+    train, valid, test = (torch.from_numpy(np.sort(part)) for part in parts)
+    x = torch.from_numpy((pixels / 16).astype(np.float32))
+    edge_index = undirected(source, target, len(y))
+    return NodeData("digits", edge_index, torch.from_numpy(y), 10, train, valid, test, x)

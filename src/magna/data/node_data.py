@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from magna.data.tables import nfc
-from magna.errors import ArgumentError, DataError, UnknownName, listed, similar
+from magna.errors import ArgumentError, DataError, listed, similar
 
 UNLABELLED = -1
 
@@ -43,9 +43,6 @@ class Schema:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Schema:
-        names = [entry.name for entry in fields(Schema)]
-        if unknown := set(values) - set(names):
-            raise UnknownName("schema", min(unknown), names)
         return Schema(**{name: None if value is None else tuple(value) for name, value in values.items()})
 
 
@@ -132,10 +129,8 @@ class NodeData:
         shift, scale = (
             torch.tensor(part, dtype=torch.float64) for part in (schema.feature_shift, schema.feature_scale)
         )
-        columns = self.x.size(1)
-        for part in (shift, scale):
-            if part.numel() != columns:
-                raise DataError(self.name, f"it has {columns} features", allowed=f"{part.numel()}, as in training")
+        if self.x.size(1) != len(shift):
+            raise DataError(self.name, f"it has {self.x.size(1)} features", allowed=f"{len(shift)}, as in training")
         return replace(self, x=((self.x.double() - shift) * scale).float(), schema=schema)
 
     def with_self_loops(self) -> NodeData:

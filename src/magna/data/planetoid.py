@@ -75,15 +75,15 @@ def load_planetoid(name: str, data_dir: str | Path | None = None) -> NodeData:
     y[test] = test_y.argmax(1)
 
     pairs = np.array([(i, j) for i, neighbours in read("graph").items() for j in neighbours], dtype=np.int64)
+    source, target = torch.from_numpy(pairs).unbind(1)
+    train, valid = torch.arange(num_train + _NUM_VALID).split([num_train, _NUM_VALID])
     return NodeData(
-        name=name,
-        edge_index=undirected(torch.from_numpy(pairs[:, 0]), torch.from_numpy(pairs[:, 1]), num_nodes),
+        name,
+        undirected(source, target, num_nodes),
+        torch.from_numpy(y),
+        rest_y.shape[1],
+        *(train, valid, torch.from_numpy(np.sort(test))),
         x=torch.from_numpy(x),
-        y=torch.from_numpy(y),
-        num_classes=rest_y.shape[1],
-        train=torch.arange(num_train),
-        valid=torch.arange(num_train, num_train + _NUM_VALID),
-        test=torch.from_numpy(np.sort(test)),
     )
 
 

@@ -29,10 +29,8 @@ def to_pyg(data: NodeData) -> Any:
     except ModuleNotFoundError:
         raise MissingExtra("to_pyg", "torch-geometric", "pyg") from None
 
-    nothing = torch.zeros(data.num_nodes, dtype=torch.bool)
-    masks = {mask: nothing.index_fill(0, data.split(split), True) for split, mask in _MASKS.items()}
     types = {} if data.edge_type is None else {"edge_type": data.edge_type}
-    return Data(x=data.x, edge_index=data.edge_index, y=data.y, num_nodes=data.num_nodes, **types, **masks)
+    return Data(x=data.x, edge_index=data.edge_index, y=data.y, num_nodes=data.num_nodes, **types, **_masks(data))
 
 
 def from_pyg(data: Any, name: str = "data") -> NodeData:
@@ -46,29 +44,20 @@ def from_pyg(data: Any, name: str = "data") -> NodeData:
     _check_range(name, "an edge to node", edge_index, num_nodes)
     y = torch.full((num_nodes,), UNLABELLED)
     if getattr(data, "y", None) is not None:
-        y = _whole_numbers(name, "y", data.y.squeeze(-1) if data.y.dim() == 2 else data.y, (num_nodes,))
-        y = torch.where(y < 0, UNLABELLED, y)
+        labels = data.y.squeeze(-1) if data.y.dim() == 2 else data.y
+        y = _whole_numbers(name, "y", labels, (num_nodes,)).clamp(min=UNLABELLED)
     _check_range(name, "a label of", y[y >= 0], _MOST_KINDS)
-    splits = {split: _masked(name, mask, getattr(data, mask, None), num_nodes) for split, mask in _MASKS.items()}
-    for split, nodes in splits.items():
-        if (y[nodes] < 0).any():
-            raise DataError(name, f"it has a {split} node without a label", allowed="y of 0 or more in the masks")
+    train, valid, test = (_masked(name, split, getattr(data, mask, None), y) for split, mask in _MASKS.items())
     edge_type = getattr(data, "edge_type", None)
     if edge_type is not None:
         edge_type = _whole_numbers(name, "edge_type", edge_type, (edge_index.size(1),))
         _check_range(name, "an edge of type", edge_type, _MOST_KINDS)
     return NodeData(
-        name=name,
-        edge_index=edge_index,
-        y=y,
-        num_classes=int(y.max()) + 1,
+        *(name, edge_index, y, int(y.max()) + 1, train, valid, test),
         x=_features(name, getattr(data, "x", None), num_nodes),
         edge_type=edge_type,
         num_relations=None if edge_type is None else int(edge_type.max()) + 1 if edge_type.numel() else 1,
         notes=tuple(f"its {part} is not used" for part in _UNUSED if getattr(data, part, None) is not None),
-        train=splits["train"],
-        valid=splits["valid"],
-        test=splits["test"],
     )
 
 
@@ -78,8 +67,7 @@ def save_pyg(data: Any, folder: Path) -> None:
     tensors = {"edge_index": graph.edge_index, "y": graph.y, "num_nodes": torch.tensor(graph.num_nodes)}
     tensors |= {name: part for name in ("x", "edge_type") if (part := getattr(graph, name)) is not None}
     if graph.train.numel():
-        nothing = torch.zeros(graph.num_nodes, dtype=torch.bool)
-        tensors |= {mask: nothing.index_fill(0, graph.split(split), True) for split, mask in _MASKS.items()}
+        tensors |= _masks(graph)
     path, content = folder / TENSORS_FILE, safetensors.torch.save({n: t.cpu().contiguous() for n, t in tensors.items()})
     if path.is_file() and path.read_bytes() != content:
         raise DataError(folder, "it holds other data", hint="another run_dir")
@@ -167,12 +155,20 @@ def _whole_numbers(name: str, part: str, values: Any, shape: tuple[int, ...]) ->
     return values.long().contiguous()
 
 
-def _masked(name: str, part: str, mask: Any, num_nodes: int) -> Tensor:
+def _masks(data: NodeData) -> dict[str, Tensor]:
+    nothing = torch.zeros(data.num_nodes, dtype=torch.bool)
+    return {mask: nothing.index_fill(0, data.split(split), True) for split, mask in _MASKS.items()}
+
+
+def _masked(name: str, split: str, mask: Any, y: Tensor) -> Tensor:
+    """The nodes of a split."""
     if mask is None:
         return torch.zeros(0, dtype=torch.int64)
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != (num_nodes,):
-        words = f"true or false for each of its {num_nodes} nodes"
-        raise DataError(name, f"its {part} is of another kind", allowed=words)
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != y.shape:
+        words = f"true or false for each of its {len(y)} nodes"
+        raise DataError(name, f"its {_MASKS[split]} is of another kind", allowed=words)
+    if (y[mask] < 0).any():
+        raise DataError(name, f"it has a {split} node without a label", allowed="y of 0 or more in the masks")
     return mask.nonzero().squeeze(1)
 
 

@@ -6,6 +6,7 @@ import csv
 import gzip
 import unicodedata
 import zlib
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ import numpy as np
 from magna.config.path_kind import TABLE_SUFFIXES
 from magna.errors import DataError, MissingExtra, listed
 
-_BLOCK = 4096  # rows that are text at a time: a wide table takes the memory of its numbers, not of its text
 _NUMBERS = "a number in every column but id, label, split"
 
 
@@ -36,19 +36,17 @@ class Table:
         return DataError(self.path, fault, self.lines[row], allowed=allowed)
 
 
-def find_table(folder: Path, stem: str) -> Path:
-    """The one file of this name in a folder."""
+def read_table(folder: Path, stem: str, required: Sequence[str], optional: Sequence[str], *, numbers: bool) -> Table:
+    """Read the one table of this name in a folder.
+
+    It has the named text columns; its other columns must be numbers, or are refused (`numbers=False`).
+    """
     files = [file for suffix in TABLE_SUFFIXES if (file := folder / f"{stem}{suffix}").is_file()]
-    if len(files) == 1:
-        return files[0]
-    fault = f"it has {'both' if files else 'none'} of {stem}.csv and {stem}.parquet"
-    raise DataError(folder, fault, allowed="one of them")
-
-
-def read_table(path: Path, required: Sequence[str], optional: Sequence[str], *, numbers: bool) -> Table:
-    """Read a table with the named text columns; other columns must be numbers, or are refused (`numbers=False`)."""
-    read = _read_parquet if path.suffix == ".parquet" else _read_csv
-    return read(path, required, optional, numbers)
+    if len(files) != 1:
+        fault = f"it has {'both' if files else 'none'} of {stem}.csv and {stem}.parquet"
+        raise DataError(folder, fault, allowed="one of them")
+    read = _read_parquet if files[0].suffix == ".parquet" else _read_csv
+    return read(files[0], required, optional, numbers)
 
 
 def is_csv(path: Path) -> bool:
@@ -114,20 +112,21 @@ def _read_csv(path: Path, required: Sequence[str], optional: Sequence[str], numb
     as_numbers = tuple(name for name in header if name not in as_text)
     text_at, number_at = ([header.index(name) for name in names] for names in (as_text, as_numbers))
     columns: list[list[str]] = [[] for _ in as_text]
-    blocks, lines, waiting = [], [], []
+    lines, values = [], array("d")  # a wide table takes the memory of its numbers, not of its text
     for line, row in rows:
         if len(row) != len(header):
             raise DataError(path, f"it has {len(row)} cells", line, allowed=f"{len(header)}, as the first line")
         lines.append(line)
         for column, position in zip(columns, text_at, strict=True):
             column.append(nfc(row[position].strip()))
-        if number_at:
-            waiting.append([row[position] for position in number_at])
-            if len(waiting) == _BLOCK:
-                blocks.append(_parsed(path, as_numbers, waiting, lines))
-                waiting = []
-    blocks.append(_parsed(path, as_numbers, waiting, lines))
-    return Table(path, dict(zip(as_text, columns, strict=True)), as_numbers, np.concatenate(blocks), lines)
+        try:
+            values.extend([float(row[position]) for position in number_at])
+        except ValueError:
+            position = next(position for position in number_at if _fails(float, row[position]))
+            fault = f"is {row[position]!r}, not a number" if row[position].strip() else "is empty"
+            raise DataError(path, f"column {header[position]!r} {fault}", line, allowed=_NUMBERS) from None
+    single = _single(path, as_numbers, np.array(values).reshape(len(lines), len(as_numbers)), lines)
+    return Table(path, dict(zip(as_text, columns, strict=True)), as_numbers, single, lines)
 
 
 def _read_parquet(path: Path, required: Sequence[str], optional: Sequence[str], numbers: bool) -> Table:
@@ -178,21 +177,6 @@ def _text_columns(
         if not numbers and name not in known:
             raise DataError(path, f"it has a column {name!r}", allowed=", ".join(known), hint="to leave it out")
     return [name for name in known if name in header]
-
-
-def _parsed(path: Path, names: Sequence[str], rows: list[list[str]], lines: Sequence[int]) -> np.ndarray:
-    """A block of rows, the last ones read, as numbers."""
-    lines = lines[len(lines) - len(rows) :]
-    try:
-        values = np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
-    except ValueError:
-        for row, line in zip(rows, lines, strict=True):
-            for name, cell in zip(names, row, strict=True):
-                if _fails(float, cell):
-                    fault = f"is {cell!r}, not a number" if cell.strip() else "is empty"
-                    raise DataError(path, f"column {name!r} {fault}", line, allowed=_NUMBERS) from None
-        raise
-    return _single(path, names, values, lines)
 
 
 def _single(path: Path, names: Sequence[str], values: np.ndarray, lines: Sequence[int]) -> np.ndarray:

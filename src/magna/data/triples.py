@@ -139,14 +139,13 @@ def triples_from(name: str, rows: Mapping[str, Sequence[Row]], notes: tuple[str,
     relations = tuple(sorted(set().union(*(names for _, names, _ in columns.values()))))
     entity_at = {entity: position for position, entity in enumerate(entities)}
     relation_at = {relation: position for position, relation in enumerate(relations)}
-    parts, duplicates, repetitions = {}, {}, []
+    parts, duplicates = {}, {}
     for split in SPLITS:
         places = zip(columns[split], (entity_at, relation_at, entity_at), strict=True)
         listed_rows = [torch.tensor([at[name] for name in names], dtype=torch.int64) for names, at in places]
         parts[split], duplicates[split] = _once(torch.stack(listed_rows, dim=1), len(entities), len(relations))
-        if duplicates[split]:
-            repetitions.append(f"{split} repeats {duplicates[split]:,} triples; each was kept once")
-    return Triples(name, entities, relations, **parts, duplicates=duplicates, notes=(*notes, *repetitions))
+    repeated = (f"{split} repeats {n:,} triples; each was kept once" for split, n in duplicates.items() if n)
+    return Triples(name, entities, relations, **parts, duplicates=duplicates, notes=(*notes, *repeated))
 
 
 def read_lines(path: Path) -> list[Line]:

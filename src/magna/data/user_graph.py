@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from magna.config.path_kind import PYG_FILE, TENSORS_FILE
+from magna.config.path_kind import PYG_FILE, SPLITS, TENSORS_FILE
 from magna.data.node_data import UNLABELLED, NodeData, Schema
 from magna.data.pyg import load_pyg
-from magna.data.tables import Table, find_table, read_table
+from magna.data.tables import Table, read_table
 from magna.errors import DataError, listed, shortened
 
-_SPLITS = {"train": "train", "valid": "valid", "val": "valid", "test": "test"}
+_SPLIT_WORDS = {split: split for split in SPLITS} | {"val": "valid"}
 
 
 def load_user_graph(path: str | Path, like: Schema | None = None) -> NodeData:
@@ -43,24 +43,20 @@ def load_user_graph(path: str | Path, like: Schema | None = None) -> NodeData:
 
 
 def _load_tables(folder: Path, like: Schema | None) -> NodeData:
-    nodes = read_table(find_table(folder, "nodes"), ["id"], ["label", "split"], numbers=True)
-    edges = read_table(find_table(folder, "edges"), ["source", "target"], ["type"], numbers=False)
+    nodes = read_table(folder, "nodes", ["id"], ["label", "split"], numbers=True)
+    edges = read_table(folder, "edges", ["source", "target"], ["type"], numbers=False)
     ids = nodes.text["id"]
     if not ids:
         raise DataError(nodes.path, "it has no node", allowed="at least one line after the first")
     position = _positions(nodes)
-    splits = _splits(nodes, check=like is None)
-    y, class_names = _labels(nodes, splits, like)
+    train, valid, test = _splits(nodes, check=like is None)
+    y, class_names = _labels(nodes, train, like)
     feature_names, x = _features(nodes, like)
     edge_type, relation_names = _types(edges, like)
     return NodeData(
-        name=folder.resolve().name,
-        edge_index=torch.stack([_ends(edges, "source", position), _ends(edges, "target", position)]),
-        y=y,
-        num_classes=len(class_names or ()),
-        train=splits["train"],
-        valid=splits["valid"],
-        test=splits["test"],
+        folder.resolve().name,
+        torch.stack([_numbered(edges, end, position, "an id of the nodes file") for end in ("source", "target")]),
+        *(y, len(class_names or ()), train, valid, test),
         x=x,
         edge_type=edge_type,
         num_relations=None if relation_names is None else len(relation_names),
@@ -80,47 +76,43 @@ def _positions(nodes: Table) -> dict[str, int]:
     return position
 
 
-def _ends(edges: Table, column: str, position: dict[str, int]) -> Tensor:
-    names = edges.text[column]
-    ends = np.fromiter((position.get(name, -1) for name in names), dtype=np.int64, count=len(names))
-    unknown = np.flatnonzero(ends < 0)
-    if len(unknown):
-        row = int(unknown[0])
-        raise edges.error(row, f"its {column} is {shortened(names[row])}", "an id of the nodes file")
-    return torch.from_numpy(ends)
+def _numbered(table: Table, column: str, at: Mapping[str, int], allowed: str) -> Tensor:
+    """The number of each cell of a column; a text without a number is refused."""
+    texts = table.text[column]
+    if unknown := set(texts) - at.keys():
+        row = next(row for row, text in enumerate(texts) if text in unknown)
+        fault = f"its {column} is {shortened(texts[row])}" if texts[row] else f"it has no {column}"
+        raise table.error(row, fault, allowed)
+    return torch.tensor([at[text] for text in texts], dtype=torch.int64)
 
 
-def _splits(nodes: Table, check: bool) -> dict[str, Tensor]:
-    """The nodes of each split; all empty without a column `split`."""
-    members: dict[str, list[int]] = {"train": [], "valid": [], "test": []}
+def _splits(nodes: Table, check: bool) -> list[Tensor]:
+    """The nodes of training, validation and test; all empty without a column `split`."""
+    members: dict[str, list[int]] = {split: [] for split in SPLITS}
     labels = nodes.text.get("label", [""] * len(nodes.text["id"]))
     for row, word in enumerate(nodes.text.get("split", [])):
         if not word:
             continue
-        if word not in _SPLITS:
+        if word not in _SPLIT_WORDS:
             raise nodes.error(row, f"its split is {shortened(word)}", "train, valid (or val), test, or nothing")
         if not labels[row]:
             raise nodes.error(row, f"it is in the {word} split and has no label", "a label, or no split")
-        members[_SPLITS[word]].append(row)
+        members[_SPLIT_WORDS[word]].append(row)
     if check and "split" in nodes.text and not members["train"]:
         raise DataError(nodes.path, "it has no node with split 'train'", allowed="at least one, or no column 'split'")
-    return {name: torch.tensor(rows, dtype=torch.int64) for name, rows in members.items()}
+    return [torch.tensor(rows, dtype=torch.int64) for rows in members.values()]
 
 
-def _labels(nodes: Table, splits: dict[str, Tensor], like: Schema | None) -> tuple[Tensor, tuple[str, ...] | None]:
+def _labels(nodes: Table, train: Tensor, like: Schema | None) -> tuple[Tensor, tuple[str, ...] | None]:
     """The class of each node. Classes are the labels that training can learn: those of the training nodes."""
     labels = nodes.text.get("label")
     known = like.class_names if like is not None else None
     if labels is None:
         return torch.full((len(nodes.text["id"]),), UNLABELLED), known
     if known is None:
-        seen = [labels[row] for row in splits["train"].tolist()] if splits["train"].numel() else labels
-        known = _in_order(seen)
+        known = _in_order([labels[row] for row in train.tolist()] or labels)
     at = {name: number for number, name in enumerate(known)} | {"": UNLABELLED}
-    for row, label in enumerate(labels):
-        if label not in at:
-            raise nodes.error(row, f"its label is {shortened(label)}", f"the training nodes' {listed(known)}")
-    return torch.tensor([at[label] for label in labels], dtype=torch.int64), known
+    return _numbered(nodes, "label", at, f"the training nodes' {listed(known)}"), known
 
 
 def _features(nodes: Table, like: Schema | None) -> tuple[tuple[str, ...] | None, Tensor | None]:
@@ -145,11 +137,7 @@ def _types(edges: Table, like: Schema | None) -> tuple[Tensor | None, tuple[str,
         return None, None
     known = _in_order(kinds) if known is None else known
     at = {name: number for number, name in enumerate(known)}
-    for row, kind in enumerate(kinds):
-        if kind not in at:
-            fault = f"its type is {shortened(kind)}" if kind else "it has no type"
-            raise edges.error(row, fault, listed(known) or "a type for every edge")
-    return torch.tensor([at[kind] for kind in kinds], dtype=torch.int64), known
+    return _numbered(edges, "type", at, listed(known) or "a type for every edge"), known
 
 
 def _in_order(names: Sequence[str]) -> tuple[str, ...]:

@@ -34,12 +34,10 @@ class Query:
     tail: str | None
     place: str = field(default="", compare=False, repr=False)  # line of a file, for messages
 
-    def check(self) -> Query:
-        """Refuse a query without exactly one end."""
+    def __post_init__(self) -> None:
         if (self.head is None) == (self.tail is None):
             ends = (self.head, self.relation, self.tail)
             raise ArgumentError("query", ends, "head or tail and not both; the other one is the answer")
-        return self
 
     def numbers(self, graph: KnowledgeGraph) -> tuple[int, int]:
         """(head, relation) as the model takes them; a head is asked for as the tail of the inverse relation."""
@@ -118,14 +116,13 @@ def predict_links(
         raise ArgumentError("top", top, "1 or more")
     if not queries:
         raise ArgumentError("queries", queries, "one or more, such as (head, relation, None)")
-    asked = [_query(query) for query in queries]
     run = RunFolder.open(run_dir)
     task, model, notes = open_links(run, data, data_dir, device, new_triples=new_triples)
-    numbers = torch.tensor(_all_numbers(asked, task.graph))
+    asked, numbers = _numbered(queries, task.graph)
     entities, temperature = task.graph.triples.entities, (run.summary or {})["temperature"]
     answers: list[list[Answer]] = []
     with matmul_precision(run.config.train.precision):
-        for _, scores, known in task.blocks(model, numbers):
+        for _, scores, known in task.blocks(model, torch.tensor(numbers)):
             scores, known = scores.double().cpu(), known.cpu()
             probabilities = log_probabilities(scores / temperature, known).exp()
             # NaN is last, as in the ranks.
@@ -159,28 +156,26 @@ def _read_query(path: Path, number: int, columns: list[str]) -> Query:
     if relation is None:
         raise DataError(path, "it has no relation", number, allowed="head, relation, tail, one end empty or ?")
     try:
-        return Query(head, relation, tail, place=f"{path}, line {number}").check()
+        return Query(head, relation, tail, place=f"{path}, line {number}")
     except ArgumentError as error:
         raise DataError(path, str(error), number) from None
 
 
-def _query(query: Any) -> Query:
-    if isinstance(query, tuple) and len(query) == 3:
-        query = Query(*query)
-    if not isinstance(query, Query):
-        raise ArgumentError("query", query, "Query(head, relation, None), Query(None, relation, tail), or such a tuple")
-    return query
-
-
-def _all_numbers(queries: Sequence[Query], graph: KnowledgeGraph) -> list[tuple[int, int]]:
-    numbers = []
+def _numbered(queries: Sequence[Any], graph: KnowledgeGraph) -> tuple[list[Query], list[tuple[int, int]]]:
+    """The queries, and each as the model takes it; of many, the wrong one is named."""
+    asked, numbers = [], []
     for position, query in enumerate(queries, start=1):
         try:
-            numbers.append(query.check().numbers(graph))
+            query = Query(*query) if isinstance(query, tuple) and len(query) == 3 else query
+            if not isinstance(query, Query):
+                allowed = "Query(head, relation, None), Query(None, relation, tail), or such a tuple"
+                raise ArgumentError("query", query, allowed)
+            numbers.append(query.numbers(graph))
+            asked.append(query)
         except ArgumentError as error:
-            place = query.place or (f"query {position} of {len(queries)}" if len(queries) > 1 else "")
+            place = getattr(query, "place", "") or (f"query {position} of {len(queries)}" if len(queries) > 1 else "")
             raise error.renamed(f"{place}: {error.name}" if place else error.name) from None
-    return numbers
+    return asked, numbers
 
 
 def open_links(
@@ -230,6 +225,5 @@ def _changes(run: RunFolder, task: LinkPrediction) -> tuple[str, ...]:
             fault = f"it has other {kind} than the run was trained on, {fault}"
             raise DataError(task.dataset, fault, allowed="the same entities and relations", hint="to train again")
     changed = [split for split, mark in before["fingerprints"].items() if mark != now["fingerprints"][split]]
-    if not changed:
-        return ()
-    return (f"{task.dataset} has other triples in {', '.join(changed)} than the run was trained on",)
+    note = f"{task.dataset} has other triples in {', '.join(changed)} than the run was trained on"
+    return (note,) if changed else ()
