@@ -191,7 +191,7 @@ def test_a_run_that_does_not_fit_is_not_started(monkeypatch: pytest.MonkeyPatch)
     narrow = Config().with_values(["model.hidden_channels=32"])
     memory = forecast(make_task(narrow, None, CPU), narrow, CPU).peak * 5 // 4
     monkeypatch.setattr(planning, "machine_memory", lambda: memory)
-    monkeypatch.setattr(planning, "fit", lambda *_: pytest.fail("it was started"))
+    monkeypatch.setattr(planning, "Training", lambda *_: pytest.fail("it was started"))
     said = plan(Config(), device="cpu")
     assert not said["memory"]["fits"] and said["time"]["seconds"] is None
     assert [line.split(":")[0] for line in said["advice"]] == [

@@ -119,7 +119,12 @@ class Training:
         changed = [*self.network.parameters(), *self.network.buffers()]
         example = next(iter(self.objective.batches()))
         self._step = captured(self._plain_step, [example], self.adam, changed, self.config.model)
-        self._batches = self.objective.batches(self.progress.epoch, self.config.train.seed)
+        self.batches = self.objective.batches(self.progress.epoch, self.config.train.seed)
+
+    def step(self, number: int, batch: Tensor) -> Tensor:
+        """Take a step of the epoch and return its loss."""
+        self.schedule.set_rates(self.adam, self.progress.epoch + number / self.objective.num_batches)
+        return self._step(batch).clone()  # a captured step returns the same tensor each time
 
     def _plain_step(self, batch: Tensor) -> Tensor:
         with step_precision(self.config.train.precision, self.device, self.network), seeds_at_once():
@@ -142,12 +147,9 @@ class Training:
         train, number = self.config.train, self.progress.epoch
         self._epoch.fill_(number)
         self.network.train()
-        losses = []
-        for step, batch in enumerate(self._batches):
-            self.schedule.set_rates(self.adam, number + step / self.objective.num_batches)
-            losses.append(self._step(batch).clone())  # a captured step returns the same tensor each time
+        losses = [self.step(*each) for each in enumerate(self.batches)]
         # Drawn while the device is still at work on this epoch.
-        self._batches = self.objective.batches(number + 1, train.seed)
+        self.batches = self.objective.batches(number + 1, train.seed)
         loss = float(torch.stack(losses).mean())
         check_loss(loss, number)
         row: dict[str, Any] = {"epoch": number, "loss": loss}
