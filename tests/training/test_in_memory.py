@@ -33,10 +33,6 @@ class Mean(nn.Module):
         return out
 
 
-def same(one: Tensor, other: Tensor) -> bool:
-    return bool(torch.equal(one, other))
-
-
 def test_a_pyg_data_trains_and_is_stored_beside_its_run(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     data = to_pyg(with_random_split(load_digits(), 0))
@@ -55,7 +51,7 @@ def test_a_module_trains_in_place_and_is_given_again_to_its_run(tmp_path: Path) 
     module = Mean()
     start = module.linear.weight.detach().clone()
     run = magna.train("digits", model=module, settings=SETTINGS, run_dir=tmp_path)["runs"][0]
-    assert not same(start, module.linear.weight)
+    assert not torch.equal(start, module.linear.weight)
     assert magna.evaluate(tmp_path, model=Mean())["metrics"] == pytest.approx(run["test"])
     with pytest.raises(ArgumentError, match=r"model is '.*Mean'; allowed: the torch.nn.Module of the run"):
         magna.predict(tmp_path)
@@ -65,7 +61,7 @@ def test_several_seeds_start_a_module_anew(tmp_path: Path) -> None:
     module = Mean()
     start = module.linear.weight.detach().clone()
     runs = magna.train("digits", model=module, seeds=2, settings=SETTINGS, run_dir=tmp_path / "two")["runs"]
-    assert runs[0]["valid"] != runs[1]["valid"] and same(start, module.linear.weight)
+    assert runs[0]["valid"] != runs[1]["valid"] and torch.equal(start, module.linear.weight)
     with pytest.raises(ArgumentError, match="seeds is 2; allowed: 1 for a module without reset_parameters"):
         magna.train("digits", model=nn.Sequential(), seeds=2, run_dir=tmp_path / "none")
 
@@ -82,7 +78,3 @@ def test_predict_answers_queries_of_links(tmp_path: Path) -> None:
     assert len(answers.answers[0]) == 3  # type: ignore[union-attr]
     with pytest.raises(ArgumentError, match="queries is None; allowed: one or more"):
         magna.predict(tmp_path)
-
-
-def test_only_public_names_are_listed() -> None:
-    assert set(dir(magna)) == set(magna.__all__)

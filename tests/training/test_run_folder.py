@@ -31,12 +31,6 @@ def test_a_new_folder_holds_what_is_needed_to_repeat(tmp_path: Path) -> None:
     assert run.summary is None
 
 
-def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path, Config(), CPU)
-    with pytest.raises(ValueError, match="resume=True, or another run_dir"):
-        RunFolder.create(tmp_path, Config(), CPU)
-
-
 @pytest.mark.parametrize(
     "name", ["model/thesis.tex", "checkpoint/state", "metrics.jsonl", "environment.json", "schema.json"]
 )
@@ -150,17 +144,9 @@ def test_a_changed_file_is_one_line_that_names_it(finished: RunFolder, name: str
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_or_a_folder_in_its_place_is_one_line(finished: RunFolder, name: str) -> None:
-    file = finished.path / name
-    file.unlink()
-    if name == "config.toml":
-        with pytest.raises(DataError, match="holds no run"):
-            _read_everything(finished.path)
-        return
-    with pytest.raises(DataError, match=r"is missing|has not ended"):
-        _read_everything(finished.path)
-    file.mkdir()
-    with pytest.raises(DataError, match=f"{file.name}: it is a folder; try a copy"):
+def test_a_missing_file_is_one_line(finished: RunFolder, name: str) -> None:
+    (finished.path / name).unlink()
+    with pytest.raises(DataError, match=r"holds no run|is missing|has not ended"):
         _read_everything(finished.path)
 
 
@@ -172,40 +158,6 @@ def test_the_hashes_are_in_the_format_of_sha256sum(finished: RunFolder) -> None:
         assert hashlib.sha256((finished.path / name).read_bytes()).hexdigest() == digest
 
 
-def test_settings_are_read_once(finished: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[Path] = []
-
-    def from_toml(path: Path) -> Config:
-        read.append(path)
-        return Config()
-
-    monkeypatch.setattr(Config, "from_toml", from_toml)
-    run = RunFolder.open(finished.path)
-    assert RunFolder.open(run) is run and run.config is run.config
-    run.check_data("")
-    run.load_model()
-    assert read == [finished.path / "config.toml"]
-
-
-def test_a_full_disk_names_the_file_and_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = RunFolder.create(tmp_path, Config(), CPU)
-    run.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), SUMMARY)
-    weights = (tmp_path / "model" / "model.safetensors").read_bytes()
-
-    def full(self: MAGNA, folder: Path) -> None:
-        folder.mkdir()
-        (folder / "model.safetensors").write_bytes(weights[:10])
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(MAGNA, "save_pretrained", full)
-    with pytest.raises(
-        OSError, match=r"model could not be written \(No space left on device\); what was there before is"
-    ):
-        run.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), {**SUMMARY, "seed": 1})
-    assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
-    assert run.summary == SUMMARY
-
-
 def test_others_may_read_a_run(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
@@ -215,12 +167,3 @@ def test_others_may_read_a_run(tmp_path: Path) -> None:
         os.umask(before)
     for path in (tmp_path / "run").rglob("*"):
         assert path.stat().st_mode & 0o044 == 0o044, path
-
-
-def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
-    pytest.importorskip("fcntl")
-    with RunFolder(tmp_path).alone(), pytest.raises(ValueError, match="is being trained by another process"):  # noqa: SIM117
-        with RunFolder(tmp_path).alone():
-            pass
-    with RunFolder(tmp_path).alone():
-        pass

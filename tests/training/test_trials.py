@@ -208,14 +208,6 @@ def test_stopped_trials_stop_and_the_others_go_on(task: NodeClassification, memb
     assert [row["loss"] for row in results[2].history[:4]] == [row["loss"] for row in untouched[2].history[:4]]
 
 
-def test_patience_ends_a_trial(task: NodeClassification) -> None:
-    # With the default min_lr, weights that stand still would move in their last bits, and the loss with them.
-    configs = [config(train__lr=lr, train__min_lr=0.0, train__patience=2, train__epochs=8) for lr in (0.0, 0.02)]
-    still, moving = train_trials(configs, task, report_every=1)
-    assert (still.epochs, still.best_epoch) == (3, 0)
-    assert moving.epochs > 3
-
-
 def test_what_comes_after_patience_does_not_count(task: NodeClassification, tmp_path: Path) -> None:
     long = config(train__epochs=60, train__lr=0.03, train__patience=60)
     short = replace(long, train=replace(long.train, patience=1))

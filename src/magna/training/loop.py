@@ -198,8 +198,6 @@ class Training:
             raise DataError(run.checkpoint, fault, hint=WITHOUT_CHECKPOINT) from error
 
     def _put_back(self, groups: Groups, progress: dict[str, Any]) -> None:
-        if not isinstance(progress["epoch"], int):
-            raise ValueError(f"its epoch is {progress['epoch']!r}")
         self.progress = Progress(**progress)
         self.best.epoch.copy_(torch.tensor(self.progress.best_epochs))
         if self.progress.bests:

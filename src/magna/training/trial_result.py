@@ -34,11 +34,6 @@ class TrialResult:
         """The epochs before a loss was not finite, as a run alone logs them."""
         return list(takewhile(is_finite, self.history))
 
-    @property
-    def score(self) -> dict[str, float]:
-        """Validation metrics; 0 for a trial that diverged."""
-        return self.valid if len(self.finite_history) == len(self.history) else dict.fromkeys(self.valid, 0.0)
-
     def check(self) -> None:
         """Raise `Diverged` if a loss was not finite: a run alone ends there, without a result."""
         epoch = len(self.finite_history)
