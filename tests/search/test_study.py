@@ -65,7 +65,7 @@ def test_tpe_learns() -> None:
     study = Study(IN_MEMORY, "test", {"train.lr": Range(0.0, 1.0)}, {}, sampler="tpe")
     for _ in range(5):
         for trial in [study.ask() for _ in range(6)]:
-            study.complete(trial, -abs(trial.params["train.lr"] - 0.7), {})
+            study.end(trial, "COMPLETE", -abs(trial.params["train.lr"] - 0.7))
     late = [trial.params["train.lr"] for trial in study.trials()[18:]]
     assert sum(abs(value - 0.7) < 0.2 for value in late) > len(late) / 2
     assert study.importances() == {"train.lr": pytest.approx(1.0)}
@@ -73,7 +73,7 @@ def test_tpe_learns() -> None:
 
 def test_other_settings_are_refused_and_nothing_is_lost(tmp_path: Path) -> None:
     study = _study(tmp_path)
-    study.complete(study.ask(), 0.5, {"epochs": 3})
+    study.end(study.ask(), "COMPLETE", 0.5, record={"epochs": 3})
     with pytest.raises(ValueError, match=r"another space\.a; try"):
         Study(f"sqlite:///{tmp_path / 'study.db'}", "test", SPACE, {"space": {"a": 2}})
     (trial,) = _study(tmp_path).trials()
@@ -92,7 +92,7 @@ def test_drawn_settings_may_differ_in_the_recipe(tmp_path: Path) -> None:
 def test_a_refused_trial_counts_and_is_not_drawn_again() -> None:
     study = Study(IN_MEMORY, "test", SPACE, {})
     refused, given_up = study.ask(), study.ask()
-    study.refuse(refused, "refused", "heads is 3")
+    study.end(refused, "FAIL", refused="heads is 3")
     study.give_up([given_up], again=False)
     assert [(trial.number, refusal_of(trial)) for trial in study.finished()] == [(0, ("refused", "heads is 3"))]
     assert study.trials("FAIL") == study.trials() and study.best() == []
@@ -105,7 +105,7 @@ def test_a_trial_that_ends_while_trials_are_counted_is_counted_once(monkeypatch:
 
     def ends_after_a_look(*states: str) -> Sequence[FrozenTrial]:
         before = trials(*states)
-        study.complete(trial, 0.5, {})
+        study.end(trial, "COMPLETE", 0.5)
         return before
 
     monkeypatch.setattr(study, "trials", ends_after_a_look)
@@ -172,7 +172,7 @@ def test_a_process_that_slept_too_long_harms_nothing(tmp_path: Path) -> None:
     trial = study.ask()
     other._study.tell(trial.number, state=other._optuna.trial.TrialState.FAIL)
     study.report(trial, 0.3, 5)
-    study.complete(trial, 0.5, {"epochs": 5})
+    study.end(trial, "COMPLETE", 0.5, record={"epochs": 5})
     assert study.finished() == []
 
 
@@ -191,13 +191,6 @@ def test_a_storage_that_cannot_be_opened_is_one_error(url: str) -> None:
         Study(url, "test", SPACE, {})
     assert "secret" not in str(caught.value)
     assert "sqlite:///study.db" in str(caught.value)
-
-
-def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "study.db").write_bytes(b"my notes, and no database at all" * 100)
-    with pytest.raises(ValueError, match="cannot be opened"):
-        _study(tmp_path)
-    assert (tmp_path / "study.db").read_bytes().startswith(b"my notes")
 
 
 def test_without_optuna_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -121,25 +121,19 @@ class Study:
         reports = (trial.intermediate_values for trial in self.trials() if trial.state.name != "FAIL")
         return [values[epoch] for values in reports if epoch in values]
 
-    def complete(self, trial: Trial, value: float, record: Mapping[str, Any]) -> None:
-        self._tell(trial, "COMPLETE", record, value)
-
-    def prune(self, trial: Trial, record: Mapping[str, Any]) -> None:
-        """Record a trial that stopped early; its value is the last reported one."""
-        self._tell(trial, "PRUNED", record)
-
-    def refuse(self, trial: Trial, kind: Refusal, reason: str) -> None:
-        """Record settings that cannot be trained; they are not asked for again."""
+    def end(self, trial: Trial, state: str, value: float | None = None, **attributes: Any) -> None:
+        """Record the end of a trial; one that stopped early has its last reported value."""
         with self._unless_taken_over():
-            trial.set_user_attr(kind, reason)
-        self._tell(trial, "FAIL", {})
+            for name, attribute in attributes.items():
+                trial.set_user_attr(name, attribute)
+            self._study.tell(trial, value, self._optuna.trial.TrialState[state], skip_if_finished=True)
 
     def give_up(self, trials: Iterable[Trial], again: bool) -> None:
         """Record trials that did not end; with `again` their settings will be asked for again."""
         for trial in trials:
             if again:
                 self._study.enqueue_trial(trial.params)
-            self._tell(trial, "FAIL", {})
+            self.end(trial, "FAIL")
 
     def take_over(self) -> None:
         """Give up the trials of processes that have fallen silent; their settings will be asked for again."""
@@ -215,12 +209,6 @@ class Study:
         name = "RandomSampler" if self._sampler == "random" else "TPESampler"
         sampler: BaseSampler = getattr(self._optuna.samplers, name)(seed=seed)
         return sampler
-
-    def _tell(self, trial: Trial, state: str, record: Mapping[str, Any], value: float | None = None) -> None:
-        with self._unless_taken_over():
-            if record:
-                trial.set_user_attr("record", dict(record))
-            self._study.tell(trial, value, self._optuna.trial.TrialState[state], skip_if_finished=True)
 
     def _unless_taken_over(self) -> suppress:
         # A process that slept too long finds its trials given up; another process runs their settings.

@@ -17,11 +17,10 @@ from magna.errors import ArgumentError, Diverged
 from magna.tasks import Task
 from magna.tasks.base import BatchTask
 from magna.training.capture import matmul_precision, own_stream
-from magna.training.loop import Epoch, Progress, fit
+from magna.training.loop import Epoch, Progress, TrialResult, fit
 from magna.training.run_folder import RunFolder
 from magna.training.schedule import check_loss
 from magna.training.tensorboard import Board
-from magna.training.trial_result import TrialResult
 from magna.training.trials import train_trials
 
 OnEpoch = Callable[[Epoch], None]
