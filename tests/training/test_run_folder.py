@@ -1,4 +1,4 @@
-"""The run folder: complete, never half-written, never a pickle."""
+"""The run folder and its checkpoint: complete, never half-written, never a pickle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.running import SUMMARY, sign
 from magna import MAGNA
 from magna.config.schema import Config
 from magna.errors import DataError
-from magna.training.checkpoint import save_checkpoint
+from magna.training.checkpoint import load_checkpoint, save_checkpoint
 from magna.training.run_folder import FORMAT, SUMS, RunFolder
 
 CPU = torch.device("cpu")
@@ -158,6 +158,18 @@ def test_the_hashes_are_in_the_format_of_sha256sum(finished: RunFolder) -> None:
         assert hashlib.sha256((finished.path / name).read_bytes()).hexdigest() == digest
 
 
+def test_a_full_disk_under_a_model_is_one_line(finished: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: MAGNA, folder: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(MAGNA, "save_pretrained", full)
+    words = r"model could not be written \(No space left on device\); what was there before is"
+    with pytest.raises(OSError, match=words):
+        finished.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), {**SUMMARY, "seed": 1})
+    finished.load_model()
+    assert finished.summary == SUMMARY
+
+
 def test_others_may_read_a_run(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
@@ -167,3 +179,25 @@ def test_others_may_read_a_run(tmp_path: Path) -> None:
         os.umask(before)
     for path in (tmp_path / "run").rglob("*"):
         assert path.stat().st_mode & 0o044 == 0o044, path
+
+
+def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    file = tmp_path / "state.safetensors"
+    assert load_checkpoint(file) is None
+    groups = {"model": {"a.x": torch.randn(3, 2), "step": torch.tensor(3.0)}, "random": {"cpu": torch.get_rng_state()}}
+    save_checkpoint(file, groups, {"epoch": 3, "bests": [{"accuracy": 0.1 + 0.2}]})
+    stored = load_checkpoint(file)
+    assert stored is not None
+    loaded, progress = stored
+    assert progress == {"epoch": 3, "bests": [{"accuracy": 0.1 + 0.2}]}
+    assert {name: values.keys() for name, values in loaded.items()} == {n: v.keys() for n, v in groups.items()}
+    assert all(torch.equal(loaded[group][name], x) for group, values in groups.items() for name, x in values.items())
+
+
+@pytest.mark.parametrize("part", [0, 4, 50, -1])
+def test_a_damaged_checkpoint_says_what_to_do(tmp_path: Path, part: int) -> None:
+    file = tmp_path / "state.safetensors"
+    save_checkpoint(file, {"model": {"x": torch.zeros(100)}}, {"epoch": 1})
+    file.write_bytes(file.read_bytes()[:part])
+    with pytest.raises(DataError, match=r"is damaged.*delete it: resume=True"):
+        load_checkpoint(file)

@@ -15,10 +15,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.support.running import SMALL, node_task
-from torch import nn
+from tests.support.running import node_task, small
+from torch import Tensor, nn
 
+import magna
 from magna.config.schema import Config, load_recipe
+from magna.data import load_digits
+from magna.data.pyg import to_pyg
+from magna.data.splits import with_random_split
+from magna.errors import ArgumentError, DataError
 from magna.nn import dropout
 from magna.tasks import LinkPrediction, NodeClassification, make_task
 from magna.training import loop
@@ -34,11 +39,10 @@ LINKS: dict[str, dict[str, Any]] = {
     "task": {"name": "link_prediction", "skip_n3": 0.01, "skip_relation_prediction": 1.0},
     "train": {"epochs": 2, "lr": 0.0, "min_lr": 0.0, "skip_lr": 0.01},
 }
+LINK_DROPOUTS = ("model.edge_dropout=0.1", "model.decoder_dropout=0.1")
+GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))
+DEVICES = ("cpu", GPU)
 train = partial(training.train, device="cpu")
-
-
-def small(*values: str) -> Config:
-    return Config.from_dict(SMALL).with_values(list(values))
 
 
 class Killed(Exception):
@@ -142,6 +146,7 @@ def test_without_a_test_its_triples_are_never_ranked(tmp_path: Path, monkeypatch
     assert evaluate(tmp_path, "test", device="cpu")["metrics"]["mrr"] > 0
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("config", "stop", "at_once"),
     [
@@ -150,20 +155,20 @@ def test_without_a_test_its_triples_are_never_ranked(tmp_path: Path, monkeypatch
         (small("model.members=3"), 7, "cuda"),
         (small(), 7, "cpu"),
         # Embeddings past the encoder have their own rate.
-        (Config.from_dict(LINKS).with_values(["train.lr=0.01", "train.epochs=3"]), 2, "cuda"),
+        (Config.from_dict(LINKS).with_values(["train.lr=0.01", "train.epochs=3", *LINK_DROPOUTS]), 2, "cuda"),
     ],
 )
 def test_a_stopped_run_ends_as_if_it_had_never_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Config, stop: int, at_once: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Config, stop: int, at_once: str, device: str
 ) -> None:
     monkeypatch.setattr("magna.nn.dropout._AT_ONCE", (at_once,))
     whole = tmp_path / "whole"
-    train(config, run_dir=whole)
+    train(config, run_dir=whole, device=device)
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(Killed):
-        train(config, run_dir=tmp_path / "run", on_epoch=_killed_after(stop))
+        train(config, run_dir=tmp_path / "run", device=device, on_epoch=_killed_after(stop))
     torch.manual_seed(123)  # a new process would have another state
-    train(config, run_dir=tmp_path / "run", resume=True)
+    train(config, run_dir=tmp_path / "run", device=device, resume=True)
     for name in ("metrics.jsonl", "model/model.safetensors", "model/config.json", "config.toml"):
         assert (tmp_path / "run" / name).read_bytes() == (whole / name).read_bytes()
 
@@ -183,7 +188,7 @@ def test_a_step_draws_its_seeds_at_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_run_that_was_stopped_on_a_cpu_goes_on_on_a_gpu(finished: Finished) -> None:
-    run, config = RunFolder.open(finished[0]), Config.from_dict(SMALL)
+    run, config = RunFolder.open(finished[0]), small()
     state = loop.Training(config, make_task(config, None, torch.device("cpu")), run.load_model())
     state.device = torch.device("cuda")
     state.restore(run)
@@ -448,3 +453,69 @@ def test_what_capturing_a_step_changes_is_put_back_batch_norms_too(
     saved = load_file(tmp_path / "run" / "model" / "model.safetensors")
     assert sorted(tensor.shape for tensor in held) == sorted(value.shape for value in saved.values())
     assert "deep.decoder.map_norm.running_var" in saved
+
+
+THREE = {"train.epochs": 3}
+
+
+class Mean(nn.Module):
+    """A module that knows nothing of magna."""
+
+    def __init__(self, out_channels: int = 10) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, out_channels)
+
+    def reset_parameters(self) -> None:
+        self.linear.reset_parameters()
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        source, target = edge_index
+        out: Tensor = self.linear(torch.zeros_like(x).index_add(0, target, x[source]))
+        return out
+
+
+def test_a_pyg_data_trains_and_is_stored_beside_its_run(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    data = to_pyg(with_random_split(load_digits(), 0))
+    run = magna.train(data, settings=THREE, run_dir=tmp_path)["runs"][0]
+    assert magna.evaluate(tmp_path)["metrics"] == pytest.approx(run["test"])
+    assert len(magna.predict(tmp_path, [3, 5]).labels) == 2  # type: ignore[union-attr]
+    assert magna.train(data, settings=THREE, run_dir=tmp_path, resume=True)["runs"][0]["test"] == run["test"]
+    data.x = data.x + 1
+    with pytest.raises(DataError, match="holds a run already"):
+        magna.train(data, settings=THREE, run_dir=tmp_path)
+    with pytest.raises(DataError, match="holds other data"):
+        magna.train(data, settings=THREE, run_dir=tmp_path, resume=True)
+
+
+def test_a_module_trains_in_place_and_is_given_again_to_its_run(tmp_path: Path) -> None:
+    module = Mean()
+    start = module.linear.weight.detach().clone()
+    run = magna.train("digits", model=module, settings=THREE, run_dir=tmp_path)["runs"][0]
+    assert not torch.equal(start, module.linear.weight)
+    assert magna.evaluate(tmp_path, model=Mean())["metrics"] == pytest.approx(run["test"])
+    with pytest.raises(ArgumentError, match=r"model is '.*Mean'; allowed: the torch.nn.Module of the run"):
+        magna.predict(tmp_path)
+
+
+def test_several_seeds_start_a_module_anew(tmp_path: Path) -> None:
+    module = Mean()
+    start = module.linear.weight.detach().clone()
+    runs = magna.train("digits", model=module, seeds=2, settings=THREE, run_dir=tmp_path / "two")["runs"]
+    assert runs[0]["valid"] != runs[1]["valid"] and torch.equal(start, module.linear.weight)
+    with pytest.raises(ArgumentError, match="seeds is 2; allowed: 1 for a module without reset_parameters"):
+        magna.train("digits", model=nn.Sequential(), seeds=2, run_dir=tmp_path / "none")
+
+
+def test_a_module_of_another_width_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"model is 'Mean'; allowed: a module whose output has shape \[1797, 10\]"):
+        magna.train("digits", model=Mean(3), settings=THREE, run_dir=tmp_path)
+
+
+def test_predict_answers_queries_of_links(tmp_path: Path) -> None:
+    settings = {"train.epochs": 1, "model.hidden_channels": 16, "model.entity_channels": 16}
+    magna.train("families", settings=settings, run_dir=tmp_path)
+    answers = magna.predict(tmp_path, [("ivan-121", "brother_of", None)], top=3)
+    assert len(answers.answers[0]) == 3  # type: ignore[union-attr]
+    with pytest.raises(ArgumentError, match="queries is None; allowed: one or more"):
+        magna.predict(tmp_path)
