@@ -27,6 +27,11 @@ SMALL: dict[str, Any] = {
 }
 
 
+def small(*assignments: str) -> Config:
+    """The small recipe with other values, such as `train.epochs=40`."""
+    return Config.from_dict(SMALL).with_values(assignments)
+
+
 # The least that a finished run reports.
 SUMMARY: dict[str, Any] = {"seed": 0, "seconds": 1.0, "epochs": 1, "valid": {}, "test": {}}
 

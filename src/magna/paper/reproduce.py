@@ -21,9 +21,9 @@ from magna.paper.experiments import EXPERIMENTS, Cell, cells
 from magna.paper.records import RUNS
 from magna.paper.tables import make_table
 from magna.tasks import NodeClassification, make_task
+from magna.training.loop import TrialResult
 from magna.training.progress import seldom
 from magna.training.run_folder import pick_device
-from magna.training.trial_result import TrialResult
 from magna.training.trials import structure, train_trials
 
 QUICK_SEEDS = 2

@@ -232,9 +232,8 @@ class RunFolder:
         path = self.path / name
         try:
             content = path.read_bytes()
-        except (FileNotFoundError, IsADirectoryError) as error:
-            fault = "it is missing" if isinstance(error, FileNotFoundError) else "it is a folder"
-            raise DataError(path, fault, hint=_COPY) from error
+        except FileNotFoundError as error:
+            raise DataError(path, "it is missing", hint=_COPY) from error
         if self._sums().get(name) != sha256(content).hexdigest():
             raise DataError(path, f"it has changed since the run wrote it (its hash is not that in {SUMS})", hint=_COPY)
         return content
