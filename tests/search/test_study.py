@@ -203,4 +203,5 @@ def test_a_password_is_not_shown() -> None:
     assert safe("mysql+pymysql://me:p@ss@host/db") == "mysql+pymysql://me:***@host/db"
     assert safe("sqlite:///a/b.db") == "sqlite:///a/b.db"
     assert safe("postgresql://host:1/db?user=me&password=secret") == "postgresql://host:1/db"
-    assert safe("postgresql://host/db?password=s@cret") == "postgresql://host/db"
+    assert safe("postgresql://host:1/db?password=s@cret") == "postgresql://host:1/db"
+    assert safe("postgresql://me:se?cret@host/db") == "postgresql://***"

@@ -236,10 +236,16 @@ def file_url(path: Path) -> str:
 def safe(url: str) -> str:
     """A URL without its password, and without its query, which may hold another.
 
-    >>> safe("postgresql://me:secret@host/name?sslpassword=secret")
-    'postgresql://me:***@host/name'
+    >>> safe("postgresql://me:p@ss@host:1/name?password=s@cret"), safe("postgresql://host:1/name?password=s@cret")
+    ('postgresql://me:***@host:1/name', 'postgresql://host:1/name')
     """
-    return re.sub(r"://([^:/]*):.*@", r"://\1:***@", url).partition("?")[0]
+    scheme, _, rest = url.partition("://")
+    place = rest.partition("?")[0]
+    user, _, host = place.rpartition("@")
+    if not user and "@" in rest and "/" not in place:  # the question mark may be one of a password
+        return f"{scheme}://***"
+    name, colon, _ = user.partition(":")
+    return f"{scheme}://{name}:***@{host}" if colon else f"{scheme}://{place}"
 
 
 def _import_optuna() -> Any:
