@@ -10,7 +10,7 @@ from torch_geometric.nn import GCNConv
 from torch_geometric.transforms import GDC
 
 from magna.baselines import DiffGCN, diffused_graph
-from magna.baselines.nodes import ppr
+from magna.baselines.nodes import diff_gcn
 from magna.data.node_data import undirected
 from magna.graph import Graph
 
@@ -42,7 +42,7 @@ def dense(edge_index: Tensor, weight: Tensor, num_nodes: int) -> Tensor:
 
 @pytest.mark.parametrize(("alpha", "top_k"), [(0.05, 8), (0.15, 8), (0.5, 3), (0.15, 100), (1.0, 1)])
 def test_the_graph_is_that_of_gdc(alpha: float, top_k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ppr, "BLOCK", 7)
+    monkeypatch.setattr(diff_gcn, "BLOCK", 7)
     edge_index = edges()
     graph, weight = diffused_graph(Graph.from_edge_index(edge_index, 30), alpha, top_k)
     theirs = gdc(edge_index, 30, alpha, top_k)
