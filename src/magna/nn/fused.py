@@ -150,7 +150,7 @@ def _add_norm(
     x: Tensor | Deferred, added: Tensor | None, norm: nn.Module, dropout: Dropout | None = None
 ) -> tuple[Tensor, Tensor]:
     """The sum x + added, and its norm under dropout."""
-    if not isinstance(norm, LayerNorm | UnbiasedLayerNorm):
+    if not isinstance(norm, LayerNorm):
         total = _sum(x, added)
         return total, norm(total) if dropout is None else dropout(norm(total))
     drawn: dict[str, Rate | Tensor] = {}
