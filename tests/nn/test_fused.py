@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import prune
 
-import magna
 from magna import MAGNA, Graph, MAGNAConv, edge_softmax
-from magna.config import registry
-from magna.config.layers import MAGNAOptions
 from magna.nn import fused
 from magna.nn.block import MAGNABlock
 from tests.support.graphs import integers, random_graph, uniform
@@ -175,46 +171,3 @@ def test_a_feed_forward_of_another_form_is_called(name: str) -> None:
     getattr(half, name).__class__ = Counted
     model(X, EDGES)
     assert calls == [1] and isinstance(model.blocks[0], MAGNABlock)
-
-
-class DotScore(nn.Module):
-    """q_i · k_j / √D in place of Eq. 1."""
-
-    def __init__(self, layer: MAGNAConv) -> None:
-        super().__init__()
-        self.heads, width = layer.heads, layer.out_channels
-        self.query, self.key = (nn.Linear(layer.in_channels, width, bias=False) for _ in range(2))
-
-    def reset_parameters(self) -> None:
-        for layer in (self.query, self.key):
-            layer.reset_parameters()
-
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Query and key of each node, [N, H, D]."""
-        return self.query(x).unflatten(-1, (self.heads, -1)), self.key(x).unflatten(-1, (self.heads, -1))
-
-    def forward(self, source: Tensor, target: Tensor, graph: Graph, relation: Tensor | None = None) -> Tensor:
-        assert relation is None
-        scores: Tensor = (source[graph.source] * target[graph.target]).sum(-1) / source.size(-1) ** 0.5
-        return scores
-
-
-@pytest.mark.slow
-def test_a_score_of_the_users_trains_and_is_loaded_again(
-    walks: list[MAGNA], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registry, "_MODELS", {task: dict(models) for task, models in registry._MODELS.items()})
-
-    @registry.node_model("dot", MAGNAOptions)
-    class Dot(MAGNA):
-        def __init__(self, *sizes: int, **options: Any) -> None:
-            super().__init__(*sizes, **options)
-            for block in self.blocks:
-                assert isinstance(block, MAGNABlock)
-                block.conv.attention = DotScore(block.conv)  # type: ignore[assignment]
-
-    settings = {"model.name": "dot", "train.epochs": 2}
-    result = magna.train("digits", settings=settings, run_dir=tmp_path, device="cpu")
-    assert magna.evaluate(tmp_path, device="cpu")["metrics"] == result["runs"][0]["test"]
-    assert "blocks.0.conv.attention.query.weight" in Dot.from_pretrained(tmp_path / "model").state_dict()
-    assert walks == []

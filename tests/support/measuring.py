@@ -51,15 +51,7 @@ class Capturable(TorchDispatchMode):
     AssertionError: _local_scalar_dense
     """
 
-    REFUSED = (
-        "lift_fresh",
-        "_local_scalar_dense",
-        "nonzero",
-        "masked_select",
-        "_unique2",
-        "unique_consecutive",
-        "equal",
-    )
+    REFUSED = "lift_fresh", "_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_consecutive", "equal"
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
