@@ -118,20 +118,3 @@ def test_a_graph_of_other_relations_is_refused() -> None:
     graph = Graph.from_edge_index(torch.tensor([[0], [1]]), N, torch.tensor([0]), num_relations=1)
     with pytest.raises(ValueError, match="num_relations of the graph is 1; allowed: 3"):
         scores(EdgeAttention(C, 4, num_relations=R), torch.zeros(N, C), graph)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"heads": 0}, "heads is 0; allowed: a whole number from 1 to 4096"),
-        ({"num_relations": 0}, "num_relations is 0; allowed"),
-        ({"projection": "both"}, "projection is 'both'; allowed: 'separate', 'shared'"),
-        ({"negative_slope": -0.1}, "negative_slope is -0.1; allowed: 0 or more"),
-        ({"score_scale": 0.0}, "score_scale is 0.0; allowed: above 0"),
-        ({"init": "zeros"}, "init is 'zeros'; allowed"),
-        ({"backend": "gpu"}, "backend is 'gpu'; did you mean 'cpu'\\? allowed"),
-    ],
-)
-def test_bad_options(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        EdgeAttention(C, 4, **options)

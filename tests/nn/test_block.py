@@ -143,24 +143,6 @@ def test_without_residual_no_bit_changes_not_even_the_sign_of_zero() -> None:
     assert torch.equal((x + Zero()(x)).signbit(), x.signbit()) and torch.equal(x + Zero()(x), x)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"norm": "group"}, "norm is 'group'; allowed"),
-        ({"ffn_multiplier": 0}, "ffn_multiplier is 0; allowed"),
-        ({"residual_dropout": 1.5}, r"residual_dropout is 1\.5; allowed: 0 or more and below 1"),
-        ({"alpha": -1.0}, "alpha is -1.0; allowed"),
-        ({"diffusion": False, "K": 9}, "K is 9; allowed: only with mode 'truncated'"),
-        ({"residual": False, "residual_dropout": 0.5}, r"residual_dropout is 0\.5; allowed: only with residual"),
-        ({"feed_forward": False, "ffn_dropout": 0.1}, "ffn_dropout is 0.1; allowed: only with feed_forward"),
-        ({"heads": 4, "head_from": "full"}, "option is 'head_from'; did you mean 'head_form'"),
-    ],
-)
-def test_bad_options(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        MAGNABlock(C, C, **{"heads": H} | options)
-
-
 def test_wrong_width_is_named_before_the_norm_sees_it() -> None:
     with pytest.raises(ValueError, match=r"x is torch.float32 \[12, 3\] on cpu; allowed: \[num_nodes, 8\]"):
         make(C, C, H)(torch.zeros(N, 3), GRAPH)

@@ -160,36 +160,6 @@ def test_small_and_empty_graphs(edges: Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"heads": 5}, "out_channels is 12; allowed: a multiple of heads, 5"),
-        ({"heads": 10**9}, "heads is 1000000000; allowed: a whole number from 1 to 4096"),
-        ({"num_relations": -1}, "num_relations is -1; allowed"),
-        ({"K": -1}, "K is -1; allowed: 0 to 4,096"),
-        ({"alpha": -0.1}, "alpha is -0.1; allowed: 0 to 1"),
-        ({"alpha": float("nan")}, "alpha is nan; allowed: a finite number"),
-        ({"alpha": 0.0, "mode": "exact"}, "alpha is 0.0; allowed: above 0"),
-        ({"alpha": 0.0, "hop_weights": "alpha"}, "alpha is 0.0; allowed: above 0 and below 1 with hop_weights 'alpha'"),
-        ({"hop_weights": "theta", "mode": "exact"}, "hop_weights is 'theta'; allowed: .*; try mode 'truncated'"),
-        ({"feature_dropout": 0.5, "mode": "exact"}, "feature_dropout is 0.5; allowed: 0 with mode 'exact'"),
-        ({"tolerance": 0.0, "mode": "exact"}, "tolerance is 0.0; allowed"),
-        ({"mode": "exact", "K": 3}, "K is 3; allowed: only with mode 'truncated'"),
-        ({"mode": "whole"}, "mode is 'whole'; allowed: 'truncated', 'exact'"),
-        ({"edge_dropout": 1.0}, "edge_dropout is 1.0; allowed: 0 or more and below 1"),
-        ({"top_k": 0}, "top_k is 0; allowed"),
-        ({"top_k_shared": True}, "top_k_shared is True; allowed: only with top_k"),
-        ({"head_form": "full", "out_projection": False, "heads": 3}, "out_channels is 12; allowed: 18"),
-        ({"attention_dropout": 0.5}, "option is 'attention_dropout'; allowed: dropout, its new name"),
-        ({"feature_droput": 0.5}, "option is 'feature_droput'; did you mean 'feature_dropout'"),
-        ({"concat": False}, "concat is False; allowed: no such option: W_o joins the heads"),
-    ],
-)
-def test_bad_options(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        MAGNAConv(C, 12, **options)
-
-
-@pytest.mark.parametrize(
     ("features", "edges", "message"),
     [
         (torch.zeros(N, C + 1), GRAPH, r"x is torch.float32 \[9, 7\] on cpu; allowed: \[num_nodes, 6\]"),

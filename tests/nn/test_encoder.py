@@ -207,22 +207,6 @@ def test_every_option_of_the_files_test_differs_from_its_default() -> None:
     assert not unchanged
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_layers": 0}, "num_layers is 0; allowed: a whole number from 1 to 4096"),
-        ({"out_channels": 0}, "out_channels is 0; allowed"),
-        ({"input_projection": -3}, "input_projection is -3; allowed"),
-        ({"final_norm": True}, "final_norm is True; allowed: 'layer', 'unbiased', 'batch', 'none'"),
-        ({"embed_dropout": 2}, "embed_dropout is 2.0; allowed"),
-        ({"heads": 3}, "out_channels is 16; allowed: a multiple of heads, 3"),
-    ],
-)
-def test_bad_options(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make(**options)
-
-
 def test_bad_input() -> None:
     for model, x, message in (
         (make(), X[:, :4], r"x is torch.float32 \[14, 4\] on cpu; allowed: \[num_nodes, 10\]"),

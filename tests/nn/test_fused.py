@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import prune
 
 from magna import MAGNA, Graph, MAGNAConv, edge_softmax
 from magna.nn import fused
-from magna.nn.block import MAGNABlock
 from tests.support.graphs import integers, random_graph, uniform
 
 EDGES, X = torch.tensor([[0, 1, 2, 3, 3], [1, 2, 3, 0, 1]]), torch.arange(24.0).view(4, 6).sin()
@@ -116,26 +114,6 @@ def test_a_module_that_does_more_than_its_forward_is_called(
     assert not fused.covers(model, X) and not walks
 
 
-class Doubled(nn.Module):
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer, self.project = layer, getattr(layer, "project", None)
-
-    def forward(self, *args: Any, **options: Any) -> Any:
-        return 2 * self.layer(*args, **options)
-
-
-@pytest.mark.usefixtures("walks")
-@pytest.mark.parametrize(
-    "name", ["blocks.0", "blocks.0.conv.value", "blocks.0.conv.attention", "blocks.0.feed_forward"]
-)
-def test_a_module_in_the_place_of_another_is_called(name: str) -> None:
-    model, changed = _model(), _model()
-    parent, _, child = name.rpartition(".")
-    setattr(changed.get_submodule(parent), child, Doubled(changed.get_submodule(name)))
-    assert not torch.allclose(changed(X, EDGES), model(X, EDGES))
-
-
 @pytest.mark.parametrize("options", [{}, {"projection": "shared"}, {"head_form": "full"}, {"num_relations": 2}])
 def test_a_hook_on_the_attention_sees_the_scores(options: dict[str, Any]) -> None:
     conv = MAGNAConv(6, 8, heads=2, K=2, **options)
@@ -148,26 +126,16 @@ def test_a_hook_on_the_attention_sees_the_scores(options: dict[str, Any]) -> Non
 
 
 @pytest.mark.usefixtures("walks")
-def test_pruned_layers_train() -> None:
-    model = _model().train()
-    source: Any = model.get_submodule("blocks.0.conv.attention.source")
-    prune.l1_unstructured(source, "weight", amount=0.5)
-    for _ in range(2):
-        model(X, EDGES).sum().backward()
-    assert (source.weight == 0).sum() == source.weight.numel() // 2
+@pytest.mark.parametrize("name", [*PARTS[2:5], "blocks.1", "blocks.1.conv.value", "blocks.1.conv.attention"])
+def test_a_subclass_in_the_place_of_a_module_is_called(name: str) -> None:
+    model, calls = _model(), list[str]()
+    part: Any = model.get_submodule(name)
 
+    class Counted(type(part)):  # type: ignore[misc]
+        def forward(self, *args: Any, **options: Any) -> Any:
+            calls.append(name)
+            return super().forward(*args, **options)
 
-@pytest.mark.usefixtures("walks")
-@pytest.mark.parametrize("name", ["layers", "norm"])
-def test_a_feed_forward_of_another_form_is_called(name: str) -> None:
-    model, calls = _model(), list[int]()
-    half: Any = model.get_submodule(HALF)
-
-    class Counted(type(getattr(half, name))):  # type: ignore[misc]
-        def forward(self, x: Tensor) -> Any:
-            calls.append(1)
-            return super().forward(x)
-
-    getattr(half, name).__class__ = Counted
+    part.__class__ = Counted
     model(X, EDGES)
-    assert calls == [1] and isinstance(model.blocks[0], MAGNABlock)
+    assert calls == [name]

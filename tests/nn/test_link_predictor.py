@@ -157,21 +157,3 @@ def test_official_starting_values() -> None:
     model = _model(init="official", entity_channels=100, relation_source="entities")
     assert 0.59 < model.deep.entity_table.abs().max().item() <= 0.6
     assert not model.deep.relation_table.any()
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"decoder": "distmul"}, "decoder is 'distmul'; did you mean 'distmult'"),
-        ({"entity_channels": 0}, "entity_channels is 0"),
-        ({"skip_channels": -1}, "skip_channels is -1"),
-        ({"embedding_std": 0.0}, "embedding_std is 0.0; allowed: above 0"),
-        ({"relation_source": "entities", "relation_channels": 8}, "relation_source is 'entities'; allowed: relations"),
-        ({"add_self_loops": True}, "add_self_loops is True; allowed: no value"),
-        ({"num_layers": 0, "K": 2}, "K is 2; allowed: only with num_layers above 0"),
-        ({"top_q": 3}, "did you mean 'top_k'"),
-    ],
-)
-def test_it_refuses(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        _model(**options)
