@@ -11,8 +11,7 @@ from magna.config.layers import AttentionOptions
 from magna.config.options import HUGE
 from magna.errors import ArgumentError
 from magna.graph import Graph, as_graph
-from magna.nn.init import attention_gain, fill_linear, fill_matrix, fill_vector
-from magna.nn.linear import LAZY, make_linear
+from magna.nn.linear import LAZY, attention_gain, fill_linear, fill_matrix, fill_vector, make_linear
 from magna.nn.norm import make_norm
 from magna.nn.sparse import SparseRows
 from magna.ops import edge_scores, head_scores

@@ -11,8 +11,7 @@ from magna.graph import Graph
 from magna.nn.attention import graph_at_door
 from magna.nn.conv import MAGNAConv
 from magna.nn.dropout import Dropout
-from magna.nn.init import FEED_FORWARD_GAIN, attention_gain, fill_linear
-from magna.nn.linear import Linear
+from magna.nn.linear import FEED_FORWARD_GAIN, Linear, attention_gain, fill_linear
 from magna.nn.norm import make_norm, reset_norm
 from magna.typing import Init
 

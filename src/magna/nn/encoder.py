@@ -16,8 +16,7 @@ from magna.nn.attention import check_size, graph_at_door
 from magna.nn.block import MAGNABlock
 from magna.nn.dropout import Dropout, draw_seed
 from magna.nn.hub import Saved
-from magna.nn.init import fill_linear, fill_matrix
-from magna.nn.linear import Linear
+from magna.nn.linear import Linear, fill_linear, fill_matrix
 from magna.nn.norm import make_norm, reset_norm
 from magna.nn.sparse import Dense, SparseRows
 

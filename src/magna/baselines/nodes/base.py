@@ -12,8 +12,7 @@ from magna.graph import Graph
 from magna.nn.attention import check_size, graph_at_door
 from magna.nn.dropout import Dropout
 from magna.nn.hub import Saved
-from magna.nn.init import fill_linear
-from magna.nn.linear import Linear
+from magna.nn.linear import Linear, fill_linear
 from magna.nn.sparse import SparseRows
 from magna.typing import Backend
 
