@@ -92,7 +92,12 @@ def test_shared_edge_dropout_leaves_out_the_same_edges_in_every_block(monkeypatc
 
     def dropped(shared: bool) -> list[Tensor]:
         masks = list[Tensor]()
-        monkeypatch.setattr(MAGNAConv, "softmax", lambda *args: masks.append(out := plain(*args)) or out)
+
+        def softmax(*args: Any) -> Tensor:
+            masks.append(attention := plain(*args))
+            return attention
+
+        monkeypatch.setattr(MAGNAConv, "softmax", softmax)
         make(3, edge_dropout=0.5, edge_dropout_shared=shared)(X, GRAPH)
         return [mask == 0 for mask in masks]
 

@@ -62,5 +62,5 @@ class APPNP(NodeBaseline):
         weight = (scale[graph.source] * scale[graph.target])[:, None]  # [E, 1]
         rate = options.edge_dropout if self.training else 0.0
         seed = draw_seed(h.device) if rate > 0 else None
-        hops = {"K": options.K, "alpha": options.alpha, "dropout": rate, "seed": seed}
+        hops: dict[str, Any] = {"K": options.K, "alpha": options.alpha, "dropout": rate, "seed": seed}
         return attention_diffusion(h[:, None], weight, graph, backend=options.backend, **hops).squeeze(1)
