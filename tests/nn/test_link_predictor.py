@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from magna import LinkPredictor
 from magna.config.registry import decoder_names
 from tests.support.comparing import all_learn
+from tests.support.graphs import integers
 
 DECODERS = decoder_names()
 ENTITIES, RELATIONS = 600, 4
@@ -20,16 +20,9 @@ SMALL: dict[str, Any] = {"heads": 4, "K": 2, "final_norm": "layer"}
 NO_LAYERS = {"num_layers": 0, "final_norm": "layer"}
 
 
-def _graph() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    edges = torch.randint(ENTITIES, (2, 2000), generator=generator)
-    types = torch.randint(RELATIONS, (2000,), generator=generator)
-    loops = torch.arange(ENTITIES)
-    edge_index = torch.cat([edges, edges.flip(0), loops.expand(2, -1)], dim=1)
-    return edge_index, torch.cat([types, types + RELATIONS, torch.full((ENTITIES,), 2 * RELATIONS)])
-
-
-EDGES, TYPES = _graph()
+EDGES, TYPES = integers(ENTITIES, 2, 2000, seed=0), integers(RELATIONS, 2000, seed=1)
+EDGES = torch.cat([EDGES, EDGES.flip(0), torch.arange(ENTITIES).expand(2, -1)], dim=1)
+TYPES = torch.cat([TYPES, TYPES + RELATIONS, torch.full((ENTITIES,), 2 * RELATIONS)])
 HEAD, RELATION = torch.tensor([3, 5]), torch.tensor([0, 6])
 QUERY = EDGES, TYPES, HEAD, RELATION
 
