@@ -119,8 +119,6 @@ def test_trials_train_together(name: str) -> None:
     ("settings", "words"),
     [
         ({"members": 0}, r"^model.members is 0; allowed: 1 to 1,024$"),
-        ({"heads": 3}, "^model.heads is 3; allowed: divisors of hidden_channels, 64$"),
-        ({"alpha": 2.0}, "^model.alpha is 2.0; allowed: 0 to 1$"),
         ({"name": "gat", "out_heads": 0}, "^model.out_heads is 0; allowed: 1 to 4,096$"),
         ({"name": "gat", "heads": 3}, "^model.heads is 3; allowed: divisors of hidden_channels, 64$"),
         ({"head_form": "full", "out_projection": False}, "^model.out_projection is False; allowed: true with"),

@@ -172,11 +172,7 @@ def test_an_explainer_gets_a_gradient_of_every_edge(model: nn.Module) -> None:
     assert torch.equal(model(d.x, d.edge_index), before)
     config = {"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}
     explainer = Explainer(
-        model,
-        GNNExplainer(epochs=3),
-        explanation_type="phenomenon",
-        edge_mask_type="object",
-        model_config=config,
+        model, GNNExplainer(epochs=3), explanation_type="phenomenon", edge_mask_type="object", model_config=config
     )
     explanation = explainer(d.x, d.edge_index, target=before.argmax(1))
     assert (explanation.edge_mask > 0).all()

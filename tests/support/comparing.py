@@ -13,12 +13,7 @@ Results = dict[str, Tensor]
 
 def same(results: Mapping[str, Tensor], expected: Mapping[str, Tensor], **tolerance: Any) -> None:
     """Check that every output and gradient agrees."""
-    assert results.keys() == expected.keys()
-    for name, value in expected.items():
-        try:
-            torch.testing.assert_close(results[name], value, **tolerance)
-        except AssertionError as error:
-            raise AssertionError(f"{name}: {error}") from None
+    torch.testing.assert_close(dict(results), dict(expected), **tolerance)
 
 
 def same_bits(results: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
