@@ -18,7 +18,8 @@ from magna.graph import Graph
 
 # A connected graph without symmetries, so that no two entries of a column tie.
 N = 30
-EDGES = undirected(*integers(N, 2, 3 * N, seed=3), N)
+ENDS = integers(N, 2, 3 * N, seed=3)
+EDGES = undirected(ENDS[0], ENDS[1], N)
 GRAPH, X = Graph.from_edge_index(EDGES, N), uniform(N, 5, seed=1).float()
 
 
