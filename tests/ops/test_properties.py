@@ -16,7 +16,7 @@ from magna.graph import Graph  # noqa: E402
 from magna.ops import attention_matrix, edge_softmax  # noqa: E402
 from magna.ops.backend.registry import MODULES, why_not  # noqa: E402
 from magna.typing import Backend, Memory  # noqa: E402
-from tests.graph.test_csr import check_graph  # noqa: E402
+from tests.graph.test_graph import check_graph  # noqa: E402
 from tests.support.comparing import same  # noqa: E402
 from tests.support.operators import Options, Problem, diffuse, softmax  # noqa: E402
 from tests.support.running import device_of, interpreted  # noqa: E402

@@ -15,14 +15,7 @@ from magna.tasks import NodeClassification, make_task
 # A recipe that trains in a moment.
 SMALL: dict[str, Any] = {
     "recipe": "small",
-    "model": {
-        "hidden_channels": 16,
-        "num_layers": 1,
-        "heads": 4,
-        "K": 2,
-        "input_dropout": 0.2,
-        "dropout": 0.2,
-    },
+    "model": {"hidden_channels": 16, "num_layers": 1, "heads": 4, "K": 2, "input_dropout": 0.2, "dropout": 0.2},
     "train": {"epochs": 12, "lr": 0.02},
 }
 

@@ -15,8 +15,7 @@ from magna.graph import Graph, durable
 from magna.nn.attention import EdgeAttention, check_size, graph_at_door
 from magna.nn.dropout import draw_seed, is_zero
 from magna.nn.hops import Hops
-from magna.nn.init import attention_gain, fill_linear
-from magna.nn.linear import LAZY, LazyLinear, Linear, make_linear
+from magna.nn.linear import LAZY, LazyLinear, Linear, attention_gain, fill_linear, make_linear
 from magna.nn.pyg import mask_holder, masked
 from magna.nn.sparse import SparseRows, as_dense
 from magna.ops import attention_diffusion, checks, edge_softmax
