@@ -12,15 +12,11 @@ from torch import Tensor
 from magna.bench.graphs import SHAPES, Shape, load, skewed_graph
 
 
-def assert_shape(edge_index: Tensor, shape: Shape) -> None:
-    in_degree = edge_index[1].bincount(minlength=shape.num_nodes)
-    assert edge_index.shape == (2, shape.num_edges)
-    assert in_degree.numel() == shape.num_nodes
-    assert int(in_degree.max()) == shape.max_degree
-
-
-def assert_undirected_with_loops(edge_index: Tensor, shape: Shape) -> None:
+def check(edge_index: Tensor, shape: Shape) -> None:
+    """Check the size, and that the graph is undirected with self-loops, by target."""
     source, target = edge_index
+    in_degree = target.bincount(minlength=shape.num_nodes)
+    assert (len(target), len(in_degree), int(in_degree.max())) == (shape.num_edges, shape.num_nodes, shape.max_degree)
     assert torch.equal(source.bincount(), target.bincount())
     assert torch.unique(source[source == target]).numel() == shape.num_nodes
     assert bool((target[1:] >= target[:-1]).all())
@@ -30,8 +26,7 @@ def assert_undirected_with_loops(edge_index: Tensor, shape: Shape) -> None:
 def test_synthetic_graph_has_the_size_of_the_real_one(name: str, tmp_path: Path) -> None:
     edge_index, synthetic = load(name, tmp_path)
     assert synthetic
-    assert_shape(edge_index, SHAPES[name])
-    assert_undirected_with_loops(edge_index, SHAPES[name])
+    check(edge_index, SHAPES[name])
     assert torch.equal(edge_index, load(name, tmp_path)[0])
 
 
@@ -41,8 +36,7 @@ def test_real_graph_has_the_published_size(name: str) -> None:
     needs(name)
     edge_index, synthetic = load(name)
     assert not synthetic
-    assert_shape(edge_index, SHAPES[name])
-    assert_undirected_with_loops(edge_index, SHAPES[name])
+    check(edge_index, SHAPES[name])
 
 
 def test_skewed_graph_has_hubs() -> None:

@@ -11,13 +11,11 @@ from torch import Tensor
 
 from magna.graph import Graph
 from magna.ops import attention_diffusion, dropout
-from magna.ops.backend.registry import why_not
 from magna.ops.random import (
     DENSE_STREAM,
     EDGE_STREAM,
     attention_stream,
     bits,
-    dropout_factor,
     feature_stream,
     stays,
     thresholds,
@@ -121,12 +119,6 @@ def test_share_that_is_kept() -> None:
     assert (remaining[0.9] <= remaining[0.5]).all() and (remaining[0.5] <= remaining[0.1]).all()
 
 
-def test_factor_keeps_the_mean() -> None:
-    factor = dropout_factor(seed_of(1), 2, torch.arange(COUNT), torch.tensor(0.25), torch.float64)
-    assert factor.unique().tolist() == pytest.approx([0, 4 / 3])
-    assert factor.mean().item() == pytest.approx(1, abs=5 * (1 / 3 / COUNT) ** 0.5)
-
-
 def test_dropout_has_the_reference_bits(backend: Backend) -> None:
     x = torch.linspace(-1, 1, 3000, device=device_of(backend)).view(30, 100)
     for rate in (0.1, 0.5, 0.97):
@@ -157,22 +149,6 @@ def test_same_seed_same_bits(backend: Backend, run: Callable[..., Results], drop
     same_bits(run(problem, backend, seed=torch.tensor([5], device=problem.x.device), **drops), first)
     for other in (6, 5 + 2**32, -5):
         assert not torch.equal(run(problem, backend, seed=other, **drops)["out"], first["out"])
-
-
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_number_of_threads_does_not_change_a_bit(backend: Backend) -> None:
-    if reason := why_not(backend, torch.device("cpu")):
-        pytest.skip(reason)
-    problem = Problem.of(random_graph(20, 3000), heads=3, width=17, dtype=torch.float32)
-    threads = torch.get_num_threads()
-    actual = []
-    for number in (1, 2, 5):
-        torch.set_num_threads(number)
-        actual.append((diffuse(problem, backend, seed=5, **DROPS), softmax(problem, backend, top_k=40)))
-    torch.set_num_threads(threads)
-    for diffused, attention in actual[1:]:
-        same_bits(diffused, actual[0][0])
-        same_bits(attention, actual[0][1])
 
 
 @pytest.mark.parametrize("name", ["dropout", "feature_dropout"])

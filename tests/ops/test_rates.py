@@ -61,13 +61,6 @@ def test_nor_under_transforms_and_compilers() -> None:
     assert len(checks._FIXED_RATES) == 1
 
 
-def test_a_training_step_after_inference() -> None:
-    x = torch.ones(8, requires_grad=True)
-    with torch.inference_mode():
-        dropout(x, 0.3, seed=1)
-    dropout(x, 0.3, seed=1).sum().backward()
-
-
 def test_a_capture_uses_what_is_kept_and_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     remaining = rates()
     monkeypatch.setattr(checks, "values_readable", lambda tensor: False)
