@@ -190,10 +190,12 @@ def hop(step: Hop) -> None:
 
 
 def hop_backward(step: HopBack) -> Tensor | None:
-    walk = step.attention, *_rows(step.segments), step.col, step.z_scale, step.first_scale, step.scale
-    results = step.grad_attention, step.add, step.grad_x, step.out
-    _run("hop_backward", step.grad, step.z, *walk, *results, *step.z.shape[1:], *_draw(step.draw, step.number))
-    return None if step.rank is None else take_rows(step.grad_attention, step.rank)
+    grad, z, attention, segments, col = step[:5]
+    z_scale, first_scale, scale, grad_attention, add, rank, grad_x, out, draw, number = step[5:]
+    walk = attention, *_rows(segments), col, z_scale, first_scale, scale
+    sizes = grad.size(1), grad.size(2), *_draw(draw, number)
+    _run("hop_backward", grad, z, *walk, grad_attention, add, grad_x, out, *sizes)
+    return None if rank is None else take_rows(grad_attention, rank)
 
 
 def hop_dropout(grad: Tensor, draw: Draw, number: int) -> Tensor:
