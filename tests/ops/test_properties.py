@@ -96,14 +96,3 @@ def test_exact_solves_its_equation(name: Backend, problem: Problem, alpha: float
 @given(graph=graphs(max_edges=600))
 def test_graph_is_its_edges(graph: Graph) -> None:
     check_graph(graph)
-
-
-@relaxed
-@given(graph=graphs())
-def test_graph_round_trip(graph: Graph) -> None:
-    # Both sorted views, put back into the caller's order, are the caller's edges.
-    node, pairs = torch.arange(graph.num_nodes), graph.edge_index.tolist()
-    targets, sources = (node.repeat_interleave(s.ptr.diff().long()) for s in (graph.by_target, graph.by_source))
-    back, rank = graph.by_target.order.long().argsort(), graph.source_rank.long()
-    assert torch.stack([graph.col[back], targets[back]]).tolist() == pairs
-    assert torch.stack([sources[rank], graph.source_col[rank]]).tolist() == pairs
