@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -10,8 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import magna
 from magna import MAGNA, Graph, MAGNAConv, edge_softmax
+from magna.config import registry
+from magna.config.layers import MAGNAOptions
 from magna.nn import fused
+from magna.nn.block import MAGNABlock
 from tests.support.graphs import integers, random_graph, uniform
 
 EDGES, X = torch.tensor([[0, 1, 2, 3, 3], [1, 2, 3, 0, 1]]), torch.arange(24.0).view(4, 6).sin()
@@ -132,3 +137,46 @@ def test_a_subclass_in_the_place_of_a_module_is_called(name: str) -> None:
     part.__class__ = Counted
     model(X, EDGES)
     assert calls == [name]
+
+
+class DotScore(nn.Module):
+    """q_i · k_j / √D in place of Eq. 1."""
+
+    def __init__(self, layer: MAGNAConv) -> None:
+        super().__init__()
+        self.heads, width = layer.heads, layer.out_channels
+        self.query, self.key = (nn.Linear(layer.in_channels, width, bias=False) for _ in range(2))
+
+    def reset_parameters(self) -> None:
+        for layer in (self.query, self.key):
+            layer.reset_parameters()
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Query and key of each node, [N, H, D]."""
+        return self.query(x).unflatten(-1, (self.heads, -1)), self.key(x).unflatten(-1, (self.heads, -1))
+
+    def forward(self, source: Tensor, target: Tensor, graph: Graph, relation: Tensor | None = None) -> Tensor:
+        assert relation is None
+        scores: Tensor = (source[graph.source] * target[graph.target]).sum(-1) / source.size(-1) ** 0.5
+        return scores
+
+
+@pytest.mark.slow
+def test_a_score_of_the_users_trains_and_is_loaded_again(
+    walks: Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_MODELS", {task: dict(models) for task, models in registry._MODELS.items()})
+
+    @registry.node_model("dot", MAGNAOptions)
+    class Dot(MAGNA):
+        def __init__(self, *sizes: int, **options: Any) -> None:
+            super().__init__(*sizes, **options)
+            for block in self.blocks:
+                assert isinstance(block, MAGNABlock)
+                block.conv.attention = DotScore(block.conv)  # type: ignore[assignment]
+
+    settings = {"model.name": "dot", "train.epochs": 2}
+    result = magna.train("digits", settings=settings, run_dir=tmp_path, device="cpu")
+    assert magna.evaluate(tmp_path, device="cpu")["metrics"] == result["runs"][0]["test"]
+    assert "blocks.0.conv.attention.query.weight" in Dot.from_pretrained(tmp_path / "model").state_dict()
+    assert not walks.called

@@ -14,6 +14,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.explain import Explainer, GNNExplainer
 from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
+from torch_geometric.loader import DataLoader, RandomNodeLoader
 from torch_geometric.nn import GATConv, HeteroConv, Sequential
 from torch_geometric.transforms import ToSparseTensor
 
@@ -95,6 +96,18 @@ def test_a_graph_goes_where_its_data_goes() -> None:
     d = data()
     d.graph = Graph.from_edge_index(d.edge_index, N, d.edge_type)
     assert len(tensors := pack(d.to("meta").graph)[0]) == 17 and all(tensor.is_meta for tensor in tensors)
+
+
+@pytest.mark.parametrize(
+    "loader", [RandomNodeLoader(data(), num_parts=3), DataLoader([data(seed) for seed in range(4)], batch_size=2)]
+)
+def test_loaders(loader: Any) -> None:
+    model, nodes = MAGNA(C, 8, 2, 3, heads=2, num_relations=3), 0
+    for part in loader:
+        out = model(part.x, part.edge_index, part.edge_type)
+        out.sum().backward()
+        nodes += out.size(0)
+    assert nodes in (N, 4 * N)
 
 
 def test_the_layer_prints_as_pygs_layers_do() -> None:

@@ -1,4 +1,4 @@
-"""Linear layers and their starting values: plain Glorot, or those of the authors' code (docs/switches.md, point 10)."""
+"""Linear layers and their starting values: plain Glorot, or the authors' (docs/explanation/switches.md, point 10)."""
 
 from __future__ import annotations
 

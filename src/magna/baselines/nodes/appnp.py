@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-<<<<<<< HEAD
-from torch import Tensor, nn
-=======
-import torch
 from torch import Tensor
->>>>>>> nn
 from torch.nn import functional as F
 
 from magna.baselines.nodes.base import NodeBaseline, NodeBaselineOptions
@@ -45,6 +40,7 @@ class APPNP(NodeBaseline):
 
     Shapes: x [N, in_channels], edge_index [2, E] → [N, out_channels].
 
+    >>> import torch
     >>> model = APPNP(16, 3, hidden_channels=32)
     >>> model(torch.randn(3, 16), torch.tensor([[0, 1, 2], [1, 2, 0]])).shape
     torch.Size([3, 3])
