@@ -492,7 +492,7 @@ def test_a_module_trains_in_place_and_is_given_again_to_its_run(tmp_path: Path) 
     module = Mean()
     start = module.linear.weight.detach().clone()
     run = magna.train("digits", model=module, settings=THREE, run_dir=tmp_path)["runs"][0]
-    assert not torch.equal(start, module.linear.weight)
+    assert not torch.equal(start, module.linear.weight.cpu())
     assert magna.evaluate(tmp_path, model=Mean())["metrics"] == pytest.approx(run["test"])
     with pytest.raises(ArgumentError, match=r"model is '.*Mean'; allowed: the torch.nn.Module of the run"):
         magna.predict(tmp_path)
