@@ -38,6 +38,7 @@ myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"
 myst_heading_anchors = 4
 
 default_role = "code"
+smartquotes = False
 add_module_names = False
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 80

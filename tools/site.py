@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ _REQUESTS = re.compile(
     r"|(?:url\(|@import\s)[\"']?((?:https?:)?//[^\"')\s]+)",
     re.IGNORECASE,
 )
+_SEE = re.compile(r" +(?P<names>[\w, ]+): see :class:`(?P<module>magna[\w.]*)\.(?P<kind>\w+Options)`\.")
 
 
 def requests_of(text: str) -> list[str]:
@@ -40,23 +42,16 @@ def check_hosts(app: Any, error: Exception | None) -> None:
 
 def sections(_app: Any, _what: str, _name: str, kind: Any, _options: Any, lines: list[str]) -> None:
     """Give shapes and the first example of a docstring headings, and list the fields of options."""
-    lines[:] = with_headings(lines)
+    lines[:] = with_headings(with_options(lines))
     if isinstance(kind, type) and issubclass(kind, Options):
         lines += ["", *option_fields(kind)]
 
 
 def with_headings(lines: list[str]) -> list[str]:
-    r"""The lines of a docstring with its shapes as a section and a heading above its first example.
+    """The lines of a docstring with its shapes as a section and a heading above its first example.
 
-    >>> print("\n".join(with_headings(["Sum.", "", "Shapes: x [N].", "", ">>> 1 + 1"])))
-    Sum.
-    <BLANKLINE>
-    Shapes:
-        x [N].
-    <BLANKLINE>
-    .. rubric:: Example
-    <BLANKLINE>
-    >>> 1 + 1
+    >>> with_headings(["Sum.", "", "Shapes: x [N].", "", ">>> add(x)"])
+    ['Sum.', '', 'Shapes:', '    x [N].', '', '.. rubric:: Example', '', '>>> add(x)']
     """
     result: list[str] = []
     in_shapes = has_example = False
@@ -69,6 +64,21 @@ def with_headings(lines: list[str]) -> list[str]:
             result += ["Shapes:", f"    {line.removeprefix('Shapes: ')}"]
         else:
             result.append(f"    {line.lstrip()}" if in_shapes else line)
+    return result
+
+
+def with_options(lines: list[str]) -> list[str]:
+    """The lines of a docstring with the help of options in place of a reference to the class that has them.
+
+    >>> with_options(["    K, dropout: see :class:`magna.config.layers.NamedOptions`."])[0]
+    '    K: Number of hops; 0 passes the values through.'
+    """
+    result = []
+    for line in lines:
+        match = _SEE.fullmatch(line)
+        kind = match and getattr(import_module(match["module"]), match["kind"])
+        names = match["names"].split(", ") if match else []
+        result += [f"{line[: match.start('names')]}{name}: {kind.options()[name].help}" for name in names] or [line]
     return result
 
 

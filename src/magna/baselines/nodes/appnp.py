@@ -48,6 +48,7 @@ class APPNP(Saved):
 
     Shapes: x [N, in_channels], edge_index [2, E] → [N, out_channels].
 
+    >>> import torch
     >>> model = APPNP(16, 3, hidden_channels=32)
     >>> model(torch.randn(3, 16), torch.tensor([[0, 1, 2], [1, 2, 0]])).shape
     torch.Size([3, 3])
