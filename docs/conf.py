@@ -69,4 +69,7 @@ mathjax3_config = {"options": {"enableMenu": False}}
 def setup(app):
     app.connect("autodoc-process-docstring", site.sections, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", site.signature)
+    app.connect("autodoc-skip-member", site.is_left_out)
+    app.connect("doctree-read", site.dashes)
+    app.connect("html-page-context", site.label_tables)
     app.connect("build-finished", site.check_hosts)

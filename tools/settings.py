@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal, get_args, get_origin
 
-from magna.config.options import HUGE, Options
+from magna.config.options import HUGE, Option, Options
 from magna.config.registry import find_model, model_names
 from magna.config.tables import TASKS, TrainOptions
 from magna.config.toml import toml
@@ -106,6 +106,15 @@ def _kinds(name: str) -> list[tuple[str, type[Options]]]:
     return [(_SHORT[task], kind.DATA if name == "data" else kind) for task, kind in TASKS.items()]
 
 
+def limits_of(info: Option) -> str:
+    """The numbers that are allowed, as a sentence without its point; a limit that nobody reaches is left out.
+
+    >>> limits_of(Option("", low=1, high=HUGE)), limits_of(Option("", low=0, high=1))
+    ('1 or more', '0 to 1')
+    """
+    return (replace(info, high=None) if info.high == HUGE else info).range.capitalize()
+
+
 def _meaning(kind: type[Options], key: str) -> str:
     info = kind.options()[key]
     parts = [info.help.rstrip(".")]
@@ -113,8 +122,8 @@ def _meaning(kind: type[Options], key: str) -> str:
     if not all(choice in info.help for choice in choices):
         parts.append("One of " + ", ".join(map(toml, choices)))
     need = info.needs or info.model_needs
-    limits = replace(info, high=None).range if info.high == HUGE else info.range
-    parts += [limits.capitalize()] * bool(limits) + ([f"Needs {need.words}"] if need else [])
+    limits = limits_of(info)
+    parts += [limits] * bool(limits) + ([f"Needs {need.words}"] if need else [])
     return (". ".join(parts) + ".").replace("|", r"\|")
 
 
