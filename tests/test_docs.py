@@ -14,8 +14,8 @@ import pytest
 import typer
 from tools.site import requests_of
 
-from magna.cli import app
-from magna.cli.command import InputError
+import magna.cli  # noqa: F401 (registers the commands)
+from magna.cli.command import InputError, app
 from magna.tasks.metrics import METRIC_FORMS, RANK_METRICS
 from tests.support.pages import DOCS, INSTALLS, ROOT, Page, blocks, run_command
 

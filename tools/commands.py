@@ -10,7 +10,8 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import typer
 
-from magna.cli import app
+import magna.cli  # noqa: F401 (registers the commands)
+from magna.cli.command import app
 from magna.paper.render import TextTable
 
 

@@ -80,10 +80,11 @@ def with_options(lines: list[str]) -> list[str]:
     """
     result = []
     for line in lines:
-        match = _SEE.fullmatch(line)
-        kind = match and getattr(import_module(match["module"]), match["kind"])
-        names = match["names"].split(", ") if match else []
-        result += [f"{line[: match.start('names')]}{name}: {kind.options()[name].help}" for name in names] or [line]
+        if (match := _SEE.fullmatch(line)) is None:
+            result.append(line)
+            continue
+        options, indent = getattr(import_module(match["module"]), match["kind"]).options(), line[: match.start("names")]
+        result += [f"{indent}{name}: {options[name].help}" for name in match["names"].split(", ")]
     return result
 
 
