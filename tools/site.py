@@ -136,11 +136,13 @@ def with_labels(body: str) -> str:
         if not 2 <= len(heads) <= 4 and "command" not in heads:
             return table[0]
 
+        classes = 'class="cards commands ' if "command" in heads else 'class="cards '
+
         def cells(row: re.Match[str]) -> str:
             names = iter(heads)
             labels = re.sub(r"<td\b", lambda _: f'<td data-label="{next(names, "")}"', row[0])
             return re.sub(r'<td data-label="[^"]*">\s*(<p>\s*</p>)?\s*</td>', '<td class="empty"></td>', labels)
 
-        return re.sub(r"<tr\b.*?</tr>", cells, table[0].replace('class="', 'class="cards ', 1), flags=re.DOTALL)
+        return re.sub(r"<tr\b.*?</tr>", cells, table[0].replace('class="', classes, 1), flags=re.DOTALL)
 
     return re.sub(r"<table\b.*?</table>", labelled, body, flags=re.DOTALL)
