@@ -1,4 +1,4 @@
-"""Tables of README.md and docs, from the committed results and the settings.
+"""Tables of README.md and docs, from the committed results, the settings and the commands.
 
 `python -m tools.report` in the repository writes the tables again.
 """
@@ -9,7 +9,9 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.settings import TABLES, settings_table
+from tools.commands import command_sections
+from tools.recipes import recipe_tables
+from tools.settings import TABLES, settings_sections
 
 from magna.paper.cells import CellStore
 from magna.paper.render import TextTable, digits
@@ -20,7 +22,9 @@ PEER = "pyg"
 # The tables of each page, each between its markers.
 PAGES = {
     "README.md": ("training", "table1", "links", "speed"),
+    "docs/reference/cli.md": ("commands",),
     "docs/reference/settings.md": tuple(TABLES),
+    "docs/reference/recipes.md": ("recipes",),
     "docs/reproduction.md": ("table1", "ablations", "switches", "random-splits", "table3", "controls"),
 }
 
@@ -66,11 +70,15 @@ def with_tables(page: str, root: Path, names: Sequence[str] = PAGES["README.md"]
 
 
 def _table(name: str, root: Path) -> str:
+    if name == "commands":
+        return command_sections()
+    if name == "recipes":
+        return recipe_tables(root / "results")
     if name == "speed":
         return speed_table(root / "benchmarks" / "records")
-    return (
-        settings_table(name) if name in TABLES else make_table(name, CellStore(results=root / "results").read)
-    ).markdown()
+    if name in TABLES:
+        return settings_sections(name)
+    return make_table(name, CellStore(results=root / "results").read).markdown()
 
 
 if __name__ == "__main__":
