@@ -102,9 +102,10 @@ def _folder_and_config(
 
 def _describe(config: Config, task: Any, device: Any) -> str:
     model = config.model.recipe_values()
-    shape = f"{model['num_layers']} × {model['hidden_channels']} " if "hidden_channels" in model else ""
+    shape = " × ".join(str(model[name]) for name in ("num_layers", "hidden_channels") if name in model)
     shown = ("heads", "K", "alpha", "top_k", "decoder", "skip_channels", "members")
     facts = [f"{name}={model[name]}" for name in shown if model.get(name) not in (None, 0)]
-    return f"{task.dataset}: {task.size} · {shape}{', '.join([config.model.name, *facts])} · {device.type}" + "".join(
+    words = f"{shape} {', '.join([config.model.name, *facts])}".strip()
+    return f"{task.dataset}: {task.size} · {words} · {device.type}" + "".join(
         f"\nnote: {printable(note)}" for note in task.notes(config)
     )

@@ -198,13 +198,14 @@ def _batch_size(config: Config, task: BatchTask) -> int:
 def _state_width(model: Any) -> int:
     """Numbers that the hops carry for each node."""
     heads = model.heads if getattr(model, "head_form", "split") == "full" else 1
-    width: int = model.hidden_channels * heads
+    width: int = getattr(model, "hidden_channels", 64) * heads
     return width
 
 
 def _bytes_per_trial(model: Any, settings: Any, task: BatchTask) -> int:
     """A generous estimate of what one trial keeps between forward and backward, and of its weights."""
-    width, layers = model.hidden_channels, model.num_layers
+    # A user's model may have other options.
+    width, layers = getattr(model, "hidden_channels", 64), getattr(model, "num_layers", 2)
     states = _state_width(model)
     ffn = 3 * getattr(model, "ffn_multiplier", 4) if getattr(model, "feed_forward", True) else 0
     per_node = 3 * task.in_channels + layers * (width * (16 + ffn) + states * (getattr(model, "K", 6) + 4))
