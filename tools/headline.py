@@ -21,10 +21,12 @@ NODE_ROWS = {
     "GRAND": ("GRAND", ""),
 }
 LINK_ROWS = {
-    "MAGNA, tuned: the encoder's scores alone (ours)": ("MAGNA encoder", "the encoder of wn18rr"),
+    "MAGNA, tuned: encoder alone (ours)": ("MAGNA encoder", "the encoder of wn18rr"),
     "MAGNA, tuned (ours)": ("MAGNA encoder + ComplEx", "wn18rr"),
     "ComplEx-N3 + relation prediction": ("ComplEx-N3 + relation prediction", ""),
 }
+
+HEADLINES = ("headline-nodes", "headline-links")
 
 
 def headline(name: str, root: Path) -> TextTable:
@@ -45,7 +47,7 @@ def headline(name: str, root: Path) -> TextTable:
     for row in rows:
         if row[1] in LINK_ROWS and row[0] in KNOWLEDGE_GRAPHS.values():
             by_model.setdefault(row[1], []).extend(row[metric] for metric in metrics)
-    sources = {row[1]: row[-1] for row in rows}
+    sources = {row[1]: row[-1] for row in rows if row[0] in KNOWLEDGE_GRAPHS.values()}
     short = [
         [title, *by_model[row], sizes.get(recipe, EMPTY), sources[row]] for row, (title, recipe) in LINK_ROWS.items()
     ]
