@@ -57,7 +57,7 @@ class Study:
         sampler: Sampler = "random",
         seed: int = 0,
     ) -> None:
-        self._optuna = _import_optuna()
+        self._optuna = import_optuna()
         self._space, self._sampler, self._seed = space, sampler, seed
         self._storage = self._open(url)
         with _quiet():
@@ -258,7 +258,8 @@ def safe(url: str) -> str:
     return re.sub(r"://([^:/]*):.*@", r"://\1:***@", url).partition("?")[0]
 
 
-def _import_optuna() -> Any:
+def import_optuna() -> Any:
+    """Optuna, or the refusal that names its extra."""
     try:
         import optuna
     except ImportError as error:

@@ -21,7 +21,7 @@ from magna.errors import ArgumentError, DataError
 from magna.search.pruning import Watch, note_on_validation
 from magna.search.report import FILES, judge, name_seeds, recipe_of, trial_rows, write_files
 from magna.search.runs import fault_of, train_runs, with_seeds
-from magna.search.study import GRACE_SECONDS, Study, file_url, safe
+from magna.search.study import GRACE_SECONDS, Study, file_url, import_optuna, safe
 from magna.tasks import Task, make_task
 from magna.tasks.metrics import headline
 from magna.training.run_folder import pick_device
@@ -112,6 +112,7 @@ def sweep(
     """
     config = make_config(what, settings=settings)
     _check(config, plan)
+    import_optuna()  # refuses a missing package before the data is read
     where = torch.device(pick_device(device))
     task = make_task(config, data_dir, where)
     folder = _folder(config, out, storage)
