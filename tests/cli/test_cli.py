@@ -167,8 +167,8 @@ def test_predict_prints_a_table_or_everything(program: Program, tmp_path: Path) 
     assert [row["id"] for row in result["nodes"]] == ["3", "17"]
     assert "1,797 nodes in all.csv" in program(*ask, "--out", "all.csv")[0]
     assert "try --force to replace it" in program(*ask, "--node", "3", "--out", "all.csv", status=2)[1]
-    assert "1 nodes in few.csv" in program(*ask, "--node", "3", "--out", "few.csv")[0]
-    assert "1 nodes in few.csv" in program(*ask, "--node", "3", "--out", "few.csv", "--force")[0]
+    assert "1 node in few.csv" in program(*ask, "--node", "3", "--out", "few.csv")[0]
+    assert "1 node in few.csv" in program(*ask, "--node", "3", "--out", "few.csv", "--force")[0]
     assert len((tmp_path / "all.csv").read_text().splitlines()) == 1798
     assert "allowed: 0 to 1796" in program(*ask, "--node", "1798", status=2)[1]
 

@@ -8,10 +8,8 @@ from typing import Annotated
 
 import typer
 
-from magna.cli.audit import show_audit
 from magna.cli.command import Result, app, command
 from magna.cli.options import PREPARE, Assignments, DataDir
-from magna.config.path_kind import kind_of
 from magna.errors import ArgumentError
 
 # Settings for reading a graph; the other settings of the data change it for a model.
@@ -59,8 +57,14 @@ def data_get(
     return {"dataset": name, "files": [str(file.locate(data_dir)) for file in DATASETS[name].files]}
 
 
+def _show_audit(result: Result) -> None:
+    from magna.cli.audit import show_audit
+
+    show_audit(result)
+
+
 @command(
-    "magna data audit digits", "magna data audit examples/own_graph", show=show_audit, group=data_app, name="audit"
+    "magna data audit digits", "magna data audit examples/own_graph", show=_show_audit, group=data_app, name="audit"
 )
 def data_audit(
     name: Annotated[str, typer.Argument(help="A data set, or a folder or .pt file of your own.")],
@@ -71,6 +75,7 @@ def data_audit(
 
     For a graph, also the K that its distances suggest; for a knowledge graph, the score of reversed training triples.
     """
+    from magna.config.path_kind import kind_of
     from magna.config.registry import LINK_TASK
     from magna.config.schema import Config
     from magna.config.spaces import split_key

@@ -35,7 +35,8 @@ def _show(result: Result) -> None:
     show_notes(result)
     if "file" in result:
         unit = "answers" if "answers" in result else "nodes"
-        typer.echo(f"{result['dataset']}: {result[unit]:,} {unit} in {result['file']}")
+        count = result[unit]
+        typer.echo(f"{result['dataset']}: {count:,} {unit if count != 1 else unit[:-1]} in {result['file']}")
     elif "queries" in result:
         show_links(result)
     else:
@@ -76,7 +77,7 @@ def show_links(result: Result) -> None:
 @command(
     "magna predict runs/digits --node 3 --node 17",
     "magna predict runs/digits --out answers.csv",
-    "magna predict runs/families --head adam-12 --relation aunt_of",
+    "magna predict runs/families --head adam-1172 --relation aunt_of",
     show=_show,
     panel=FIRST,
 )

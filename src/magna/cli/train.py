@@ -34,8 +34,8 @@ def _show(result: Result) -> None:
     typer.echo(f"run folder: {runs[0]['run_dir'] if len(runs) == 1 else Path(runs[0]['run_dir']).parent}")
     folder = shlex.quote(runs[0]["run_dir"])
     query = " --head NAME --relation NAME" if result["task"] == LINK_TASK else ""
-    typer.echo(f"its answers: magna predict {folder}{query}")
-    typer.echo(f"its score again: magna evaluate {folder}")
+    typer.echo(f"score it again: magna evaluate {folder}")
+    typer.echo(f"predict with it: magna predict {folder}{query}")
 
 
 @command(
