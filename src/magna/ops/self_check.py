@@ -181,8 +181,8 @@ def _compared(name: str, run: Run, backend: str, device: torch.device) -> Iterat
     truth = _results(run, "reference", torch.float64, torch.device("cpu"))
     for direction, expected in truth.items():
         if expected:
-            error = max(map(_difference, results[direction], expected))
-            yield KernelCheck(name, direction, backend, str(device), error, error <= TOLERANCE)
+            off = max(map(_difference, results[direction], expected))
+            yield KernelCheck(name, direction, backend, str(device), off, off <= TOLERANCE)
 
 
 def _results(run: Run, backend: str, dtype: torch.dtype, device: torch.device) -> dict[str, list[Tensor]]:

@@ -142,7 +142,8 @@ def _note_on_settings(config: Config) -> Iterator[str]:
     from magna.data import DATASETS
 
     if config.data.name not in DATASETS and config.source.settings and not config.source.search:
-        yield f"{config.source.settings.rstrip('.')}; try magna sweep with this data"
+        settings = config.source.settings.rstrip(".")
+        yield f"{settings[:1].lower()}{settings[1:]}; try magna sweep with this data"
 
 
 def duration(seconds: float) -> str:
