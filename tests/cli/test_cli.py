@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
@@ -23,7 +24,7 @@ from tests.support.running import Program, sign
 from magna import __version__
 from magna.cli import command as commands
 from magna.cli.command import finish
-from magna.cli.predict import show_nodes
+from magna.cli.predict import check_file, show_nodes
 from magna.config.schema import DEFAULT_RECIPE
 from magna.training import run_folder as run
 from magna.training.checkpoint import load_checkpoint
@@ -171,6 +172,21 @@ def test_predict_prints_a_table_or_everything(program: Program, tmp_path: Path) 
     assert "1 node in few.csv" in program(*ask, "--node", "3", "--out", "few.csv", "--force")[0]
     assert len((tmp_path / "all.csv").read_text().splitlines()) == 1798
     assert "allowed: 0 to 1796" in program(*ask, "--node", "1798", status=2)[1]
+
+
+@pytest.mark.parametrize(("answer", "replaced"), [("y\n", True), ("n\n", False), ("", False)])
+def test_a_person_is_asked_before_a_file_is_replaced(
+    answer: str, replaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    Path("answers.csv").touch()
+    with nullcontext() if replaced else pytest.raises(ValueError, match="try --force to replace it"):
+        check_file(Path("answers.csv"), None, force=False)
 
 
 def test_names_are_printed_letter_by_letter(capsys: pytest.CaptureFixture[str]) -> None:

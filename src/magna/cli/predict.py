@@ -111,7 +111,7 @@ def predict(
     best heads.
     """
     of_links = any(option is not None for option in (head, tail, relation, queries, new_triples))
-    _check_file(out, form, force)
+    check_file(out, form, force)
     if of_links and (node or nodes):
         raise ValueError("nodes and links are asked for at once; allowed: --node and --nodes, or the others")
     if top is not None and not of_links:
@@ -135,7 +135,8 @@ def predict(
     return {"dataset": answers.dataset, unit: rows, "file": str(out), "notes": list(answers.notes)}
 
 
-def _check_file(out: Path | None, form: TableFormat | None, force: bool) -> None:
+def check_file(out: Path | None, form: TableFormat | None, force: bool) -> None:
+    """Refuse a file that cannot be written, or that nobody wants replaced, before answers are computed."""
     from magna.use.files import check_format
 
     if out is None:
@@ -151,7 +152,12 @@ def _check_file(out: Path | None, form: TableFormat | None, force: bool) -> None
 
 def _replaces(out: Path) -> bool:
     """Answer of the person at the terminal; False without one."""
-    return sys.stdin.isatty() and sys.stderr.isatty() and typer.confirm(f"replace {out}?", err=True)
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    try:
+        return typer.confirm(f"replace {out}?", err=True)
+    except typer.Abort:  # the end of input
+        return False
 
 
 def _queries(head: str | None, relation: str | None, tail: str | None, file: Path | None) -> list[Query]:

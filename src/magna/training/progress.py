@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from magna.training.loop import Epoch
 
 _LINE_SECONDS = 5.0
+_WIDE = 100  # columns; a narrower terminal gets a short bar, so that the scores fit
 # Settings of a model in the first line of a run.
 _SHOWN = ("heads", "K", "alpha", "top_k", "decoder", "skip_channels", "members")
 
@@ -35,13 +36,14 @@ class TrainingProgress:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+            console = Console(stderr=True)
             self._bar = Progress(
                 TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
+                BarColumn(bar_width=24 if console.width >= _WIDE else 8),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[status]}"),
                 TextColumn("{task.fields[left]}", style="progress.remaining"),
-                console=Console(stderr=True),
+                console=console,
             )
             self._bar.start()
         return self
