@@ -49,6 +49,23 @@ def test_without_the_hub_s_package_its_models_are_refused(monkeypatch: pytest.Mo
         MAGNA.from_pretrained("someone/model")
 
 
+def test_a_misspelt_folder_names_the_nearest() -> None:
+    MAGNA(4, 8, 1, 3, heads=2).save_pretrained("runs/digits/model")
+    for wrong in ("runs/digits/modle", "runs/digit/model"):
+        with pytest.raises(ValueError, match=f"folder is '{wrong}'; .*; try runs/digits/model"):
+            MAGNA.from_pretrained(wrong)
+
+
+def test_a_hub_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def snapshot_download(name: str, **options: float) -> str:
+        assert options["etag_timeout"] <= 10
+        raise OSError(f"{name}: no connection\nmore words")
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=snapshot_download))
+    with pytest.raises(ValueError, match=r"or a model on the Hugging Face Hub; .*no connection$"):
+        MAGNA.from_pretrained("someone/model")
+
+
 @pytest.mark.parametrize(
     ("name", "content"), [("config.json", b"{"), ("config.json", b"[]"), ("model.safetensors", b"")]
 )

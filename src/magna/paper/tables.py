@@ -13,6 +13,7 @@ from magna.paper.render import EMPTY, TextTable, difference_text, short, signed,
 from magna.tasks.metrics import Spread, paired_test, spread
 
 TUNED = "MAGNA, tuned"
+UNMEASURED = "not yet measured"
 
 Read = Callable[[str], Records]  # a table → its records
 
@@ -20,6 +21,12 @@ Read = Callable[[str], Records]  # a table → its records
 def make_table(name: str, read: Read) -> TextTable:
     """Make a table from the records that `read` returns; a missing figure is a dash."""
     return _TABLES[name](read)
+
+
+def left_out(name: str, table: TextTable) -> list[str]:
+    """Baselines of the paper's table that this one does not show."""
+    shown = {row[0].removesuffix(" (ours)") for row in table.rows}
+    return [model for model in published.PAPER_BASELINES if model not in shown] if name == "table1" else []
 
 
 def table1(read: Read) -> TextTable:
@@ -170,7 +177,7 @@ def _paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[str]
 def _origin(records: Sequence[Record]) -> str:
     """Seeds and devices of our figures, and a mark where the protocol has changed since."""
     if not records:
-        return "not yet measured"
+        return UNMEASURED
     seeds = dict.fromkeys(len(record.runs) for record in records)
     devices = dict.fromkeys(run["device"] for record in records for run in record.runs)
     outdated = ", outdated" if any(record.protocol != PROTOCOL for record in records) else ""

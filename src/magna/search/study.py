@@ -60,7 +60,7 @@ class Study:
         sampler: Sampler = "random",
         seed: int = 0,
     ) -> None:
-        self._optuna = _import_optuna()
+        self._optuna = import_optuna()
         self._space, self._sampler, self._seed = space, sampler, seed
         self._storage = self._open(url)
         with _quiet():
@@ -248,7 +248,8 @@ def safe(url: str) -> str:
     return f"{scheme}://{name}:***@{host}" if colon else f"{scheme}://{place}"
 
 
-def _import_optuna() -> Any:
+def import_optuna() -> Any:
+    """Optuna, or the refusal that names its extra."""
     try:
         import optuna
     except ImportError as error:

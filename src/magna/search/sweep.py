@@ -20,7 +20,7 @@ from magna.config.spaces import split_key
 from magna.errors import ArgumentError, DataError
 from magna.search.report import FILES, judge, name_seeds, recipe_of, trial_rows, write_files
 from magna.search.runs import Watch, fault_of, note_on_validation, train_runs, with_seeds
-from magna.search.study import GRACE_SECONDS, Study, file_url, safe
+from magna.search.study import GRACE_SECONDS, Study, file_url, import_optuna, safe
 from magna.tasks import Task, make_task
 from magna.tasks.metrics import headline
 from magna.training.loop import TrialResult
@@ -111,6 +111,7 @@ def sweep(
     """
     config = make_config(what, settings=settings)
     _check(config, plan)
+    import_optuna()  # refuses a missing package before the data is read
     where = torch.device(pick_device(device))
     task = make_task(config, data_dir, where)
     folder = _folder(config, out, storage)

@@ -20,7 +20,7 @@ from magna import __version__
 from magna.config.atomic_files import check_free, forget_parts, make_folder, write_whole, writing
 from magna.config.schema import Config
 from magna.data import DATASETS
-from magna.errors import ArgumentError, DataError
+from magna.errors import ArgumentError, DataError, nearest_path
 from magna.nn.ensemble import model_class
 from magna.nn.hub import Saved
 
@@ -79,7 +79,8 @@ class RunFolder:
         run = RunFolder(path)
         if not run.exists():
             inside = sorted(child.parent.name for child in run.path.glob("*/config.toml"))
-            hint = f"one of the runs inside: {', '.join(inside)}" if inside else "the folder of a run"
+            near = nearest_path(run.path, "config.toml") or "the folder of a run"
+            hint = f"one of the runs inside: {', '.join(inside)}" if inside else near
             raise DataError(run.path, "it holds no run (no config.toml)", hint=hint)
         run._check_format()
         run._read("config.toml")

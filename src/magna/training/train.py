@@ -19,6 +19,7 @@ from magna.errors import ArgumentError, DataError
 from magna.nn.custom import CUSTOM
 from magna.tasks import Task, make_task
 from magna.tasks.base import can_share_batch
+from magna.training.progress import shown
 from magna.training.run_folder import RunFolder, pick_device
 from magna.training.session import OnEpoch, SeedRun, Session
 from magna.training.tensorboard import Board
@@ -41,6 +42,7 @@ def train(
     test: bool = True,
     tensorboard: bool = False,
     together: bool | None = None,
+    progress: bool = False,
     on_epoch: OnEpoch = lambda epoch: None,
     on_start: Callable[[Config, Task, torch.device], None] = lambda config, task, device: None,
 ) -> dict[str, Any]:
@@ -63,6 +65,7 @@ def train(
         test: score the test split at the end; False: it is never read, and its metrics are None.
         tensorboard: each run folder holds TensorBoard's event files as well.
         together: several seeds of node classification in one batch, without checkpoints; None: on a GPU.
+        progress: show the epochs on stderr, as the command line does.
         on_epoch: called after each epoch.
         on_start: called once the data is loaded.
 
@@ -91,11 +94,12 @@ def train(
     for job in jobs:
         if job.goes_on:
             job.run.check_schema(task.schema)
-    on_start(config, task, where)
-    session = Session(jobs, task, test, tensorboard, on_epoch, model)
-    if model is None and can_share_batch(task) and shares_batch(seeds, where, together):
-        session.train_together(task)
-    session.train_in_turn()
+    with shown(progress, on_start, on_epoch) as (started, ended):
+        started(config, task, where)
+        session = Session(jobs, task, test, tensorboard, ended, model)
+        if model is None and can_share_batch(task) and shares_batch(seeds, where, together):
+            session.train_together(task)
+        session.train_in_turn()
     return session.result()
 
 
