@@ -89,9 +89,8 @@ def _table(name: str, root: Path) -> str:
         return recipe_tables(root / "results")
     if name in HEADLINES:
         return headline(name, root).markdown()
-    if name in ("speed", "speed-line"):
-        table = speed_table(root / "benchmarks" / "records")
-        return table.markdown() if name == "speed" else speed_line(table)
+    if name == "speed-line":
+        return speed_line(speed_table(root / "benchmarks" / "records"))
     if name in TABLES:
         return settings_sections(name)
     return make_table(name, CellStore(results=root / "results").read).markdown()

@@ -60,6 +60,7 @@ TABLE_3_RECIPES = {
     "MAGNA, tuned": "{}",
     "MAGNA, paper": "{}-paper",
     "MAGNA, official": "{}-official",
+    "MAGNA, official without its bug": "{}-official model.relation_source=relations",
     "DistMult": "{}-distmult",
 }
 SPLIT_RECIPES = {"MAGNA": "{}", "GAT": "{}-gat", "Diff-GCN": "{}-diff-gcn"}
@@ -78,6 +79,7 @@ CONTROLS = {
     "Random graph": ("data.control=random-graph",),
     "One hop of attention": ("model.diffusion=false",),
     "No relation types": ("data.control=no-types",),
+    "Encoder with DistMult": ("model.decoder=distmult", "model.skip_channels=0"),
 }
 
 # One change of the tuned recipe for each difference between the paper and its authors' code, by its point in

@@ -135,8 +135,8 @@ def _model(config: Config) -> str:
     facts = [f"{name}={model[name]}" for name in _SHOWN if model.get(name) not in (None, 0)]
     if model.get("num_layers") == 0:
         return ", ".join(["no encoder", *facts])
-    shape = f"{model['num_layers']} × {model['hidden_channels']} " if "hidden_channels" in model else ""
-    return shape + ", ".join([config.model.name, *facts])
+    shape = " × ".join(str(model[name]) for name in ("num_layers", "hidden_channels") if name in model)
+    return f"{shape} {', '.join([config.model.name, *facts])}".strip()
 
 
 def _note_on_settings(config: Config) -> Iterator[str]:
