@@ -28,15 +28,14 @@ def update() -> None:
 
 
 def kernels() -> str:
-    header = ["graph", "heads × width, K", "precision", "backend", "ms", "±", "× PyG", "peak MB", "error", "× floor"]
+    header = ["graph", "precision", "backend", "ms", "±", "× PyG", "peak MB", "error", "× floor"]
     header += ["floor ms: gathers / once"]
     parts = []
     rows = ledger.read_kernels()
     for device, group in groupby(rows, key=lambda row: row["device"]):
         body = [
             [
-                f"{row['graph']} ({int(row['num_nodes']):,} nodes, {int(row['num_edges']):,} edges)" + _remarks(row),
-                f"{row['heads']} × {row['width']}, {row['K']}",
+                row["graph"] + _remarks(row),
                 row["dtype"],
                 row["backend"],
                 digits(float(row["ms"])),
@@ -124,10 +123,18 @@ def memory() -> str:
 
 def steps() -> str:
     def cells(row: Row) -> list[str]:
-        changes, peak = " ".join(row["set"]) or "recipe's", _megabytes(row.get("peak_bytes"))
+        changes, peak = _changes(row["set"]), _megabytes(row.get("peak_bytes"))
         return [row["recipe"], changes, f"{row['batch']:,}", digits(row["ms"]), digits(row["tflops"]), peak]
 
     return _listed("step", ["recipe", "settings", "queries"], ["ms", "TFLOP/s", "peak MB"], cells)
+
+
+def _changes(settings: list[str]) -> str:
+    """Changes to a recipe; of those to the authors' shape, the ones that differ between its rows."""
+    if "model.hidden_channels=512" not in settings:
+        return " ".join(settings) or "recipe's"
+    named = [value for value in settings if value.startswith(("model.feed_forward", "task.relation", "model.loop"))]
+    return f"authors' shape, {' '.join(named)}"
 
 
 def switch_off() -> str:

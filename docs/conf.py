@@ -38,6 +38,7 @@ myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"
 myst_heading_anchors = 4
 
 default_role = "code"
+smartquotes = False
 add_module_names = False
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 80
@@ -68,4 +69,7 @@ mathjax3_config = {"options": {"enableMenu": False}}
 def setup(app):
     app.connect("autodoc-process-docstring", site.sections, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", site.signature)
+    app.connect("autodoc-skip-member", site.is_left_out)
+    app.connect("doctree-read", site.dashes)
+    app.connect("html-page-context", site.label_tables)
     app.connect("build-finished", site.check_hosts)

@@ -21,6 +21,14 @@ CLAIMS: dict[str, tuple[str, tuple[float, ...]]] = {
 }
 
 
+def test_the_page_has_one_line_for_each_example() -> None:
+    folder = Path(__file__).parents[1] / "examples"
+    names = {path.name for path in folder.iterdir() if path.suffix == ".py" or (path.is_dir() and path.name[0] != "_")}
+    assert sorted(re.findall(r"^\| \[\S+\]\((\S+)\) \|", (folder / "README.md").read_text(), re.MULTILINE)) == sorted(
+        names
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_example(path: Path) -> None:

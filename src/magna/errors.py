@@ -149,6 +149,14 @@ def similar(word: Any, words: Iterable[str], count: int = 3) -> list[str]:
     return [other for score, _, other in best if score >= _SIMILAR]
 
 
+def nearest_path(path: str | Path, file: str = "") -> str | None:
+    """A folder or file beside `path` with a similar name, and with this `file` in it; None if there is none."""
+    path = Path(path)
+    siblings = path.parent.iterdir() if path.parent.is_dir() else ()
+    near = nearest(path.name, sorted(each.name for each in siblings if not file or (each / file).is_file()))
+    return None if near is None else str(path.with_name(near))
+
+
 def clean(message: str) -> str:
     r"""Message as one line without control characters, cut if it is too long.
 

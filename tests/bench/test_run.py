@@ -1,4 +1,4 @@
-"""Results, checks and measures of `magna bench`."""
+"""Graphs, bytes, results, checks and measures of `magna bench`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from tests.support.data import needs
 from torch import Tensor
 
 from magna import bench
-from magna.bench import graphs, measure
+from magna.bench import floor, graphs, measure
 from magna.bench.comparison import compare
+from magna.bench.floor import Floor, floor_ms, traffic
+from magna.bench.graphs import SHAPES, Shape, load, skewed_graph
 from magna.bench.peers import PEERS, Problem, TorchCSR, peers_on, stepper, truth
 from magna.graph import Graph
 
@@ -136,3 +139,64 @@ def test_timing_meets_every_step_in_every_round() -> None:
     # One call to see how long it takes, five to settle, twenty that count.
     assert "".join(calls) == ("a" * 26 + "b" * 26) * 3
     assert all(timing.samples == 60 and math.isfinite(timing.ms) for timing in timings.values())
+
+
+def check(edge_index: Tensor, shape: Shape) -> None:
+    """Check the size, and that the graph is undirected with self-loops, by target."""
+    source, target = edge_index
+    in_degree = target.bincount(minlength=shape.num_nodes)
+    assert (len(target), len(in_degree), int(in_degree.max())) == (shape.num_edges, shape.num_nodes, shape.max_degree)
+    assert torch.equal(source.bincount(), target.bincount())
+    assert torch.unique(source[source == target]).numel() == shape.num_nodes
+    assert bool((target[1:] >= target[:-1]).all())
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_synthetic_graph_has_the_size_of_the_real_one(name: str, tmp_path: Path) -> None:
+    edge_index, synthetic = load(name, tmp_path)
+    assert synthetic
+    check(edge_index, SHAPES[name])
+    assert torch.equal(edge_index, load(name, tmp_path)[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHAPES)
+def test_real_graph_has_the_published_size(name: str) -> None:
+    needs(name)
+    edge_index, synthetic = load(name)
+    assert not synthetic
+    check(edge_index, SHAPES[name])
+
+
+def test_skewed_graph_has_hubs() -> None:
+    graph = skewed_graph(16_000, torch.device("cpu"))
+    assert (graph.num_nodes, graph.num_edges) == (1_000, 16_000)
+    assert int(graph.rowptr.diff().max()) > 100
+
+
+def test_traffic_counted_by_hand() -> None:
+    # 3 nodes, 5 edges, 2 heads of width 4, 2 hops, float32: a row of all nodes is 96 bytes, a value per edge 40.
+    forward = 2 * (96 + 96) + 2 * (40 + 20)
+    backward = (96 + 96 + 96) + (96 + 96 + 96) + (40 + 40 + 20) + (40 + 80 + 20)
+    softmax = 5 * 40
+    by_edge, by_node = 4 * 5 * 32, 4 * 96
+    moved = traffic(num_nodes=3, num_edges=5, heads=2, width=4, K=2, element_bytes=4)
+    assert moved == Floor(forward + backward + softmax + by_edge, forward + backward + softmax + by_node)
+
+
+def test_half_precision_halves_the_rows_and_keeps_the_attention() -> None:
+    single, half = (traffic(10, 40, 2, 8, 3, size) for size in (4, 2))
+    rows = 10 * 2 * 8 * (6 * 3 - 2) + 2 * 3 * 40 * 2 * 8
+    assert single.gathers - half.gathers == 2 * rows
+
+
+def test_milliseconds() -> None:
+    assert floor_ms(Floor(2e9, 1e9), bandwidth=1e12) == pytest.approx(Floor(2.0, 1.0))
+
+
+def test_bandwidth_is_that_of_the_better_of_copy_and_triad(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A copy moves two arrays of 2²⁷ bytes, a triad three.
+    for copy_ms, triad_ms, expected in ((1.0, 2.0, 2 * 2**27 * 1e3), (2.0, 1.0, 3 * 2**27 * 1e3)):
+        times = iter([copy_ms, triad_ms])
+        monkeypatch.setattr(floor, "_fastest_ms", lambda call, *_, times=times: (call(), next(times))[1])
+        assert floor.bandwidth(torch.device("cpu")) == expected

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +14,7 @@ import time
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 import torch
@@ -23,8 +23,8 @@ from tests.support.running import Program, sign
 
 from magna import __version__
 from magna.cli import command as commands
-from magna.cli.command import app, finish
-from magna.cli.predict import show_nodes
+from magna.cli.command import finish
+from magna.cli.predict import check_file, show_nodes
 from magna.config.schema import DEFAULT_RECIPE
 from magna.training import run_folder as run
 from magna.training.checkpoint import load_checkpoint
@@ -57,19 +57,6 @@ def test_a_run_describes_its_model(program: Program) -> None:
     assert "× 16 magna, heads=4, K=2," in said and ", skip_channels=8 · cpu" in said
 
 
-VERBS: Any = typer.main.get_command(app)
-COMMANDS = {name: verb for name, verb in VERBS.commands.items() if name != "data"}
-COMMANDS |= {f"data {name}": verb for name, verb in VERBS.commands["data"].commands.items()}
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_example_of_every_command_is_a_valid_call(name: str) -> None:
-    example = COMMANDS[name].epilog.removeprefix("Example: ")
-    assert example.startswith(f"magna {name}")
-    arguments = shlex.split(example)[1 + len(name.split()) :]
-    assert COMMANDS[name].make_context(name, arguments).params
-
-
 def test_version(program: Program) -> None:
     assert program("--version")[0] == f"magna {__version__}\n"
 
@@ -84,7 +71,12 @@ def test_version(program: Program) -> None:
         (["train", "--set", "model.heads=7", "--device", "cpu"], "model.heads is 7; allowed: divisors of hidden_ch"),
         (["train", "--set", "data.name=karate", "--device", "cpu"], "allowed: digits"),
         (["train", "--sedes", "3"], "--seeds"),
-        (["train", "--epochs", "3"], "try --set train.epochs=VALUE or magna train --help"),
+        (["train", "--epochs", "3"], "try --set train.epochs=3 or magna train --help"),
+        (["plan", "--lr=0.1"], "try --set train.lr=0.1 or magna plan --help"),
+        (["train", "--epochs", "--json"], "try --set train.epochs=VALUE or magna train --help"),
+        (["evaluate", "run", "--epochs", "3"], "No such option: --epochs; try magna evaluate --help"),
+        (["train", "--data-dir"], "try magna train --help"),
+        (["train", "--set", "foo=1"], "setting is 'foo'; allowed: a key such as train.epochs or model.alpha"),
         (["train", "--seeds", "0"], "--seeds"),
         (["train", "--device", "tpu"], "cuda"),
         (["train", "--resume", "--run-dir", "nowhere"], "holds no run to resume"),
@@ -109,6 +101,7 @@ def test_version(program: Program) -> None:
         (["data", "list", "--data-dir", LONG], "File name too long; try a shorter one"),
         (["reproduce", "table1", "--out", LONG], "a folder that can be made (File name too long)"),
         (["reproduce", "table9"], "table is 'table9'; did you mean 'table1'? allowed: 'table1', 'ablations'"),
+        (["reproduce", "tabel7"], "did you mean 'table7'?"),
         (["data", "audit", "nowhere"], "allowed: 'digits', 'cora'"),
         (["data", "audit", "families", "--set", "data.undirected=false"], "families is a knowledge graph"),
         (["data", "audit", "ogbn-arxiv", "--data-dir", "empty"], "data.features=stand-in"),
@@ -141,7 +134,10 @@ def test_train_and_evaluate_print_one_json_object(program: Program) -> None:
     assert again["metrics"] == result["runs"][0]["valid"]
 
     # A second run gets a folder of its own; a folder that is named twice is refused.
-    assert "run folder: runs/digits-2" in program("train", *FAST, "--set", "train.epochs=1")[0]
+    out, err = program("train", *FAST, "--set", "train.epochs=1")
+    assert "run folder: runs/digits-2" in out
+    assert "note: runs/digits exists; this run writes runs/digits-2" in err
+    assert "it holds no run (no config.toml); try runs/digits" in program("evaluate", "runs/digit", status=2)[1]
     program("train", *FAST, "--run-dir", "runs/digits", status=2)
 
 
@@ -171,8 +167,26 @@ def test_predict_prints_a_table_or_everything(program: Program, tmp_path: Path) 
     result = json.loads(program(*ask, "--node", "3", "--nodes", "ids.txt", "--json")[0])
     assert [row["id"] for row in result["nodes"]] == ["3", "17"]
     assert "1,797 nodes in all.csv" in program(*ask, "--out", "all.csv")[0]
+    assert "try --force to replace it" in program(*ask, "--node", "3", "--out", "all.csv", status=2)[1]
+    assert "1 node in few.csv" in program(*ask, "--node", "3", "--out", "few.csv")[0]
+    assert "1 node in few.csv" in program(*ask, "--node", "3", "--out", "few.csv", "--force")[0]
     assert len((tmp_path / "all.csv").read_text().splitlines()) == 1798
     assert "allowed: 0 to 1796" in program(*ask, "--node", "1798", status=2)[1]
+
+
+@pytest.mark.parametrize(("answer", "replaced"), [("y\n", True), ("n\n", False), ("", False)])
+def test_a_person_is_asked_before_a_file_is_replaced(
+    answer: str, replaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    Path("answers.csv").touch()
+    with nullcontext() if replaced else pytest.raises(ValueError, match="try --force to replace it"):
+        check_file(Path("answers.csv"), None, force=False)
 
 
 def test_names_are_printed_letter_by_letter(capsys: pytest.CaptureFixture[str]) -> None:

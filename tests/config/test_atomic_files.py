@@ -22,7 +22,7 @@ def test_a_folder_that_cannot_be_made_names_the_argument(tmp_path: Path) -> None
         ("file", "File exists"),
         ("file/below", "Not a directory"),
         ("n" * 300, "File name too long"),
-        ("a\0b", "embedded null byte"),
+        ("a\0b", "(mkdir: )?embedded null"),  # Python 3.13 names mkdir too
     ):
         with pytest.raises(ArgumentError, match=rf"allowed: a folder that can be made \({words}") as caught:
             make_folder(tmp_path / name, "out")

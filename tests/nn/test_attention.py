@@ -52,22 +52,21 @@ def test_scores_are_eq_1(projection: Projection, tanh: bool) -> None:
     torch.testing.assert_close(scores(module, X, EDGES), by_the_paper(module, X, EDGES))
 
 
-def test_the_scale_is_a_factor_on_the_scores() -> None:
-    module, scaled = (EdgeAttention(C, 4, heads=2, num_relations=R, score_scale=scale).double() for scale in (1.0, 0.1))
-    scaled.load_state_dict(module.state_dict())
-    torch.testing.assert_close(scores(scaled, X, EDGES, TYPES), 0.1 * scores(module, X, EDGES, TYPES))
-
-
 @pytest.mark.parametrize("relation_norm", ["none", "layer", "unbiased"])
 @pytest.mark.parametrize("external", [True, False])
 def test_typed_scores_are_eq_1(relation_norm: Norm, external: bool) -> None:
     options: dict[str, Any] = {"relation_channels": 7, "relation_embedding": not external}
     module = EdgeAttention(C, 4, heads=2, num_relations=R, relation_norm=relation_norm, **options).double()
-    relation = uniform(R, 7, seed=3) if external else module.relation_table
-    typed_scores = scores(module, X, EDGES, TYPES, relation if external else None)
-    torch.testing.assert_close(typed_scores, by_the_paper(module, X, EDGES, TYPES, relation))
-    typed = Graph.from_edge_index(EDGES, N, TYPES, R)
-    torch.testing.assert_close(scores(module, X, typed, relation=relation), typed_scores)
+    relation = uniform(R, 7, seed=3) if external else None
+    expected = by_the_paper(module, X, EDGES, TYPES, relation if external else module.relation_table)
+    torch.testing.assert_close(scores(module, X, EDGES, TYPES, relation), expected)
+    torch.testing.assert_close(scores(module, X, Graph.from_edge_index(EDGES, N, TYPES, R), None, relation), expected)
+
+
+def test_the_scale_is_a_factor_on_the_scores() -> None:
+    module, scaled = (EdgeAttention(C, 4, heads=2, num_relations=R, score_scale=scale).double() for scale in (1.0, 0.1))
+    scaled.load_state_dict(module.state_dict())
+    torch.testing.assert_close(scores(scaled, X, EDGES, TYPES), 0.1 * scores(module, X, EDGES, TYPES))
 
 
 def test_no_matrix_per_edge_is_kept() -> None:
@@ -76,14 +75,6 @@ def test_no_matrix_per_edge_is_kept() -> None:
     graph = Graph.from_edge_index(edges, 10, integers(4, 5000, seed=0), 4)
     saved = saved_tensors(lambda: scores(module, torch.randn(10, 16), graph))
     assert max(tensor.numel() for tensor in saved if tensor.is_floating_point()) <= 5000 * 2
-
-
-def test_bfloat16_features_give_float32_scores() -> None:
-    module = EdgeAttention(C, 4, heads=2).bfloat16()
-    try:
-        assert scores(module, X.bfloat16(), EDGES).dtype == torch.float32
-    except RuntimeError as error:
-        pytest.skip(f"no bfloat16 product on this processor: {error}")
 
 
 TYPED, ONE_TYPE = {"num_relations": R}, {"edge_type": torch.zeros(E, dtype=torch.int64)}
@@ -95,16 +86,11 @@ TYPED, ONE_TYPE = {"num_relations": R}, {"edge_type": torch.zeros(E, dtype=torch
         ({}, ONE_TYPE, "edge_type is torch.int64 .*; allowed: only with num_relations"),
         ({}, {"relation": torch.zeros(R, C)}, "relation is torch.float32 .*; allowed: only with num_relations"),
         (TYPED, {}, "edge_type is None; allowed: one of 0 to 2"),
-        (
-            TYPED,
-            {"edge_type": torch.full((E,), 7)},
-            r"an entry of edge_type is 7; allowed: 0 to 2 \(num_relations is 3\)",
-        ),
         (TYPED, ONE_TYPE | {"relation": torch.zeros(2, C)}, r"relation is .* \[2, 5\] on cpu; allowed: \[3, 5\]"),
         (
             TYPED,
             ONE_TYPE | {"relation": torch.zeros(R, C, device="meta")},
-            "relation is .* on meta; allowed: a tensor on cpu",
+            "relation is .* on meta; allowed: .* on cpu",
         ),
         (TYPED | {"relation_embedding": False}, ONE_TYPE, "relation is None; allowed"),
     ],
@@ -118,20 +104,3 @@ def test_a_graph_of_other_relations_is_refused() -> None:
     graph = Graph.from_edge_index(torch.tensor([[0], [1]]), N, torch.tensor([0]), num_relations=1)
     with pytest.raises(ValueError, match="num_relations of the graph is 1; allowed: 3"):
         scores(EdgeAttention(C, 4, num_relations=R), torch.zeros(N, C), graph)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"heads": 0}, "heads is 0; allowed: a whole number from 1 to 4096"),
-        ({"num_relations": 0}, "num_relations is 0; allowed"),
-        ({"projection": "both"}, "projection is 'both'; allowed: 'separate', 'shared'"),
-        ({"negative_slope": -0.1}, "negative_slope is -0.1; allowed: 0 or more"),
-        ({"score_scale": 0.0}, "score_scale is 0.0; allowed: above 0"),
-        ({"init": "zeros"}, "init is 'zeros'; allowed"),
-        ({"backend": "gpu"}, "backend is 'gpu'; did you mean 'cpu'\\? allowed"),
-    ],
-)
-def test_bad_options(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        EdgeAttention(C, 4, **options)

@@ -134,7 +134,6 @@ def test_tucker_guesses_relations_without_a_matrix_for_each_pair(monkeypatch: py
 @pytest.mark.parametrize(("relation_channels", "std"), [(30, 0.1), (30, 2.0), (200, 0.1)])
 @pytest.mark.parametrize("name", NAMES)
 def test_scores_start_with_a_deviation_of_one(name: str, relation_channels: int, std: float) -> None:
-    torch.manual_seed(0)
     decoder = find_decoder(name)(64, relation_channels, 500, relation_std=std)
     decoder.reset_parameters()
     inputs = torch.randn(200, 64), std * torch.randn(200, relation_channels), torch.randn(500, 64)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from magna import MAGNA, Graph
+from magna import MAGNA, Graph, MAGNAConv
 from magna.config.layers import EncoderOptions, MAGNAOptions
 from magna.typing import HeadForm, Init, Norm
 from tests.nn.test_block import train
+from tests.support.comparing import all_learn
 from tests.support.graphs import integers, random_graph, uniform
 
 N, E, C, CLASSES = 14, 50, 10, 3
@@ -41,14 +41,19 @@ def test_24_blocks_train_without_nan(head_form: HeadForm, init: Init) -> None:
     assert values[-1] < values[0]
 
 
-@pytest.mark.parametrize("final_norm", ["none", "layer", "batch"])
-@pytest.mark.parametrize("input_projection", [True, False, 12])
-def test_gradients_reach_every_parameter(final_norm: Norm, input_projection: bool | int) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hop_weights": "theta", "final_norm": "batch"},
+        {"hop_weights": "alpha", "final_norm": "layer", "input_projection": 12, "head_form": "full"},
+        {"input_projection": False, "bias": True},
+    ],
+)
+def test_gradients_reach_every_parameter(options: dict[str, Any]) -> None:
     types = integers(3, GRAPH.num_edges, seed=2)
-    model = make(input_projection=input_projection, final_norm=final_norm, num_relations=3, hop_weights="theta")
+    model = make(num_relations=3, **options)
     cross_entropy(model(X, GRAPH.edge_index, types), integers(CLASSES, N, seed=3)).backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+    all_learn(model)
 
 
 @pytest.mark.parametrize("norm", ["layer", "none"])
@@ -72,15 +77,6 @@ def test_same_seed_same_training() -> None:
     assert torch.equal(*runs)
 
 
-def test_evaluation_draws_nothing() -> None:
-    model = make(**DROPOUTS)
-    assert not torch.equal(model(X, GRAPH), model(X, GRAPH))
-    state = torch.get_rng_state()
-    out = model.eval()(X, GRAPH)
-    assert torch.equal(torch.get_rng_state(), state)
-    torch.testing.assert_close(out, make()(X, GRAPH))
-
-
 @pytest.mark.parametrize("rate", ["embed_dropout", "classifier_dropout"])
 def test_the_dropouts_around_the_blocks(rate: str) -> None:
     options: dict[str, Any] = {rate: 0.5}
@@ -91,20 +87,19 @@ def test_the_dropouts_around_the_blocks(rate: str) -> None:
     assert 0.2 < (seen[0] == 0).float().mean() < 0.8
 
 
-def test_shared_edge_dropout_leaves_out_the_same_edges_in_every_block() -> None:
+def test_shared_edge_dropout_leaves_out_the_same_edges_in_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = MAGNAConv.softmax
+
     def dropped(shared: bool) -> list[Tensor]:
-        model, masks = make(3, edge_dropout=0.5, edge_dropout_shared=shared), []
+        masks = list[Tensor]()
 
-        def look(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
-            with torch.no_grad():
-                state = torch.get_rng_state()
-                masks.append(module.forward(*args, **kwargs, return_attention_weights=True)[1][1] == 0)
-                torch.set_rng_state(state)
+        def softmax(*args: Any) -> Tensor:
+            masks.append(attention := plain(*args))
+            return attention
 
-        for block in model.blocks:
-            block.conv.register_forward_hook(look, with_kwargs=True)
-        model(X, GRAPH)
-        return masks
+        monkeypatch.setattr(MAGNAConv, "softmax", softmax)
+        make(3, edge_dropout=0.5, edge_dropout_shared=shared)(X, GRAPH)
+        return [mask == 0 for mask in masks]
 
     first, *others = dropped(True)
     assert first.any() and all(torch.equal(first, other) for other in others)
@@ -139,14 +134,6 @@ def test_autocast_to_bfloat16_stays_near_float32(changes: dict[str, Any]) -> Non
         except RuntimeError as error:
             pytest.skip(f"no bfloat16 product on this processor: {error}")
     torch.testing.assert_close(out.float(), model(X, GRAPH), rtol=0.1, atol=0.1)
-
-
-def test_a_copy_shares_no_weights() -> None:
-    model = make()
-    twin = copy.deepcopy(model)
-    before = twin(X, GRAPH)
-    losses(model, 2)
-    assert torch.equal(twin(X, GRAPH), before)
 
 
 def test_without_a_head_the_hidden_states_come_out() -> None:
@@ -203,11 +190,6 @@ def test_files_give_the_same_model_back(
     assert torch.equal(loaded(X, GRAPH, **call), model(X, GRAPH, **call))
 
 
-def test_positional_and_keyword_arguments_are_the_same_in_the_file() -> None:
-    keywords = MAGNA(in_channels=C, hidden_channels=16, num_layers=2, out_channels=3)
-    assert MAGNA(C, 16, 2, 3).config == keywords.config
-
-
 def test_a_file_with_other_weights_is_refused(tmp_path: Path) -> None:
     make().save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -224,26 +206,9 @@ def test_every_option_of_the_files_test_differs_from_its_default() -> None:
     assert not unchanged
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_layers": 0}, "num_layers is 0; allowed: a whole number from 1 to 4096"),
-        ({"out_channels": 0}, "out_channels is 0; allowed"),
-        ({"input_projection": -3}, "input_projection is -3; allowed"),
-        ({"final_norm": True}, "final_norm is True; allowed: 'layer', 'unbiased', 'batch', 'none'"),
-        ({"embed_dropout": 2}, "embed_dropout is 2.0; allowed"),
-        ({"heads": 3}, "out_channels is 16; allowed: a multiple of heads, 3"),
-    ],
-)
-def test_bad_options(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make(**options)
-
-
 def test_bad_input() -> None:
     for model, x, message in (
         (make(), X[:, :4], r"x is torch.float32 \[14, 4\] on cpu; allowed: \[num_nodes, 10\]"),
-        (make(), X.to("meta"), "x is .* on meta; allowed: a tensor on cpu, as the edges"),
         (make(num_relations=3), X, "edge_type is None; allowed: one of"),
     ):
         with pytest.raises(ValueError, match=message):

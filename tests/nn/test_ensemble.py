@@ -17,6 +17,8 @@ from magna.nn.ensemble import Ensemble, make_model
 from magna.tasks import NodeClassification
 from magna.training.run_folder import RunFolder
 from magna.training.trials import train_trials
+from tests.support.comparing import all_learn
+from tests.support.graphs import random_graph, uniform
 from tests.support.running import SUMMARY
 
 SMALL = {
@@ -25,55 +27,76 @@ SMALL = {
     "appnp": model_settings(name="appnp", hidden_channels=8, K=3),
     "diff-gcn": model_settings(name="diff-gcn", hidden_channels=8, top_k=3),
 }
+DROPOUTS = [(name, rate) for name, kind in SMALL.items() for rate in kind.options() if rate.endswith("dropout")]
+X, EDGES = uniform(12, 5, seed=1).float(), random_graph(12, 40, fed=True).edge_index
+
+
+def make(name: str, **changes: Any) -> Any:
+    torch.manual_seed(4)
+    return make_model(replace(SMALL[name], **changes), in_channels=5, out_channels=3)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_gradients_reach_every_parameter(name: str) -> None:
+    model = make(name, num_layers=3)
+    model(X, EDGES).square().sum().backward()
+    all_learn(model)
+
+
+@pytest.mark.parametrize(("name", "rate"), DROPOUTS)
+def test_each_dropout_is_drawn_in_training_alone(name: str, rate: str) -> None:
+    model = make(name, **{rate: 0.5})
+    assert not torch.equal(model(X, EDGES), model(X, EDGES))
+    state = torch.get_rng_state()
+    out = model.eval()(X, EDGES)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.testing.assert_close(out, make(name)(X, EDGES))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_features_of_another_width_are_refused(name: str) -> None:
+    with pytest.raises(ArgumentError, match=r"x is torch.float32 \[12, 4\] on cpu; allowed: \[num_nodes, 5\]"):
+        make(name)(X[:, :4], EDGES)
 
 
 @pytest.mark.parametrize("members", [1, 2])
 @pytest.mark.parametrize("name", SMALL)
 def test_a_model_has_the_settings_of_its_config(name: str, members: int, tmp_path: Path) -> None:
-    config = replace(SMALL[name], members=members)
-    model = make_model(config, in_channels=5, out_channels=3).eval()
+    model = make(name, members=members).eval()
     assert type(model) is (find_model(NODE_TASK, name).kind if members == 1 else Ensemble)
-    x, edge_index = torch.randn(3, 5), torch.tensor([[0, 1, 2], [1, 2, 0]])
-    out = model(x, edge_index)
-    assert out.shape == (3, 3)
-    run = RunFolder.create(tmp_path / "run", Config(model=config), torch.device("cpu"))
+    out = model(X, EDGES)
+    assert out.shape == (12, 3)
+    config = Config(model=replace(SMALL[name], members=members))
+    run = RunFolder.create(tmp_path / "run", config, torch.device("cpu"))
     run.finish(model, SUMMARY)
-    assert torch.equal(run.load_model().eval()(x, edge_index), out)
+    assert torch.equal(run.load_model().eval()(X, EDGES), out)
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_the_probabilities_of_an_ensemble_are_the_mean_of_its_members(name: str) -> None:
-    torch.manual_seed(4)
-    ensemble = make_model(replace(SMALL[name], members=3), in_channels=5, out_channels=3)
-    assert isinstance(ensemble, Ensemble)
-    torch.manual_seed(4)
-    alone = make_model(SMALL[name], in_channels=5, out_channels=3)
-    x, edge_index = torch.randn(3, 5), torch.tensor([[0, 1, 2], [1, 2, 0]])
-    each = ensemble(x, edge_index)  # without dropout, but in training mode
-    assert torch.equal(each[0], alone(x, edge_index)) and not torch.equal(each[0], each[1])
-    torch.testing.assert_close(ensemble.eval()(x, edge_index).softmax(-1), each.softmax(-1).mean(0))
+    ensemble = make(name, members=3)
+    each = ensemble(X, EDGES)  # without dropout, but in training mode
+    assert torch.equal(each[0], make(name)(X, EDGES)) and not torch.equal(each[0], each[1])
+    torch.testing.assert_close(ensemble.eval()(X, EDGES).softmax(-1), each.softmax(-1).mean(0))
 
 
 def test_confident_members_that_disagree_give_finite_scores() -> None:
-    ensemble = make_model(replace(SMALL["magna"], members=2), in_channels=5, out_channels=3)
-    assert isinstance(ensemble, Ensemble)
+    ensemble = make("magna", members=2)
     with torch.no_grad():
         for parameter in ensemble.parameters():
             parameter.mul_(100)
-    assert ensemble.eval()(torch.randn(3, 5), torch.tensor([[0, 1, 2], [1, 2, 0]])).isfinite().all()
+    assert ensemble.eval()(X, EDGES).isfinite().all()
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_stacked_models_give_what_each_gives(name: str) -> None:
-    models = [make_model(SMALL[name], in_channels=5, out_channels=3).eval() for _ in range(3)]
-    x, edge_index = torch.randn(4, 5), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+    models = list(make(name, members=3).eval().members)
     stacked, _ = torch.func.stack_module_state(models)
 
     def score(parameters: dict[str, torch.Tensor]) -> Any:
-        return torch.func.functional_call(models[0], parameters, (x, edge_index))
+        return torch.func.functional_call(models[0], parameters, (X, EDGES))
 
-    expected = torch.stack([model(x, edge_index) for model in models])
-    torch.testing.assert_close(torch.vmap(score)(stacked), expected)
+    torch.testing.assert_close(torch.vmap(score)(stacked), torch.stack([model(X, EDGES) for model in models]))
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -96,8 +119,7 @@ def test_trials_train_together(name: str) -> None:
     ("settings", "words"),
     [
         ({"members": 0}, r"^model.members is 0; allowed: 1 to 1,024$"),
-        ({"heads": 3}, "^model.heads is 3; allowed: divisors of hidden_channels, 64$"),
-        ({"alpha": 2.0}, "^model.alpha is 2.0; allowed: 0 to 1$"),
+        ({"name": "gat", "out_heads": 0}, "^model.out_heads is 0; allowed: 1 to 4,096$"),
         ({"name": "gat", "heads": 3}, "^model.heads is 3; allowed: divisors of hidden_channels, 64$"),
         ({"head_form": "full", "out_projection": False}, "^model.out_projection is False; allowed: true with"),
     ],

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import prune
 
 import magna
 from magna import MAGNA, Graph, MAGNAConv, edge_softmax
@@ -26,18 +26,12 @@ DROPOUTS = dict.fromkeys(
 
 
 @pytest.fixture
-def walks(monkeypatch: pytest.MonkeyPatch) -> list[MAGNA]:
-    """Models that take the walk, in order; the CPU takes it, too."""
-    taken: list[MAGNA] = []
-    plain = fused.walk
-
-    def noted(model: MAGNA, *args: Any, **edges: Any) -> Tensor:
-        taken.append(model)
-        return plain(model, *args, **edges)
-
+def walks(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """The fast walk, which counts its calls; the CPU takes it, too."""
+    walk = Mock(wraps=fused.walk)
+    monkeypatch.setattr(fused, "walk", walk)
     monkeypatch.setattr(fused, "choose", lambda *_: "triton")
-    monkeypatch.setattr(fused, "walk", noted)
-    return taken
+    return walk
 
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -55,7 +49,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("options", FORMS.values(), ids=FORMS.keys())
 def test_the_walk_gives_the_bits_of_the_plain_forward(
-    walks: list[MAGNA], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    walks: Mock, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     graph, x = random_graph(30, 90, fed=True), uniform(30, 6, seed=1).float()
     edges = [graph.edge_index] + ([integers(3, graph.num_edges, seed=2)] if "num_relations" in options else [])
@@ -74,7 +68,7 @@ def test_the_walk_gives_the_bits_of_the_plain_forward(
             optimiser.step()
             seen += [out, features.grad, torch.get_rng_state()]
         runs.append([*seen, *model.parameters(), model.eval()(x, *edges)])
-        assert bool(walks) == fast
+        assert walks.called == fast
     assert all(torch.equal(*pair) for pair in zip(*runs, strict=True))
 
 
@@ -94,14 +88,14 @@ PARTS += [f"blocks.1.conv.attention{name}" for name in ("", ".source", ".target"
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_hooks_fire_and_change_nothing(walks: list[MAGNA], name: str) -> None:
+def test_hooks_fire_and_change_nothing(walks: Mock, name: str) -> None:
     model, seen = _model(), list[str]()
     plain = model(X, EDGES)
     handle = model.get_submodule(name).register_forward_hook(lambda *_: seen.append(name))
     assert torch.equal(model(X, EDGES), plain) and seen == [name]
     handle.remove()
     assert torch.equal(model(X, EDGES), plain) and seen == [name]
-    assert len(walks) >= 2
+    assert walks.call_count >= 2
 
 
 @pytest.mark.parametrize(
@@ -112,32 +106,10 @@ def test_hooks_fire_and_change_nothing(walks: list[MAGNA], name: str) -> None:
         lambda layer: layer.compile(),
     ],
 )
-def test_a_module_that_does_more_than_its_forward_is_called(
-    walks: list[MAGNA], change: Callable[[nn.Module], object]
-) -> None:
+def test_a_module_that_does_more_than_its_forward_is_called(walks: Mock, change: Callable[[nn.Module], object]) -> None:
     model = _model()
     change(model.get_submodule("blocks.1.conv.value"))
-    assert not fused.covers(model, X) and not walks
-
-
-class Doubled(nn.Module):
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer, self.project = layer, getattr(layer, "project", None)
-
-    def forward(self, *args: Any, **options: Any) -> Any:
-        return 2 * self.layer(*args, **options)
-
-
-@pytest.mark.usefixtures("walks")
-@pytest.mark.parametrize(
-    "name", ["blocks.0", "blocks.0.conv.value", "blocks.0.conv.attention", "blocks.0.feed_forward"]
-)
-def test_a_module_in_the_place_of_another_is_called(name: str) -> None:
-    model, changed = _model(), _model()
-    parent, _, child = name.rpartition(".")
-    setattr(changed.get_submodule(parent), child, Doubled(changed.get_submodule(name)))
-    assert not torch.allclose(changed(X, EDGES), model(X, EDGES))
+    assert not fused.covers(model, X) and not walks.called
 
 
 @pytest.mark.parametrize("options", [{}, {"projection": "shared"}, {"head_form": "full"}, {"num_relations": 2}])
@@ -152,29 +124,19 @@ def test_a_hook_on_the_attention_sees_the_scores(options: dict[str, Any]) -> Non
 
 
 @pytest.mark.usefixtures("walks")
-def test_pruned_layers_train() -> None:
-    model = _model().train()
-    source: Any = model.get_submodule("blocks.0.conv.attention.source")
-    prune.l1_unstructured(source, "weight", amount=0.5)
-    for _ in range(2):
-        model(X, EDGES).sum().backward()
-    assert (source.weight == 0).sum() == source.weight.numel() // 2
+@pytest.mark.parametrize("name", [*PARTS[2:5], "blocks.1", "blocks.1.conv.value", "blocks.1.conv.attention"])
+def test_a_subclass_in_the_place_of_a_module_is_called(name: str) -> None:
+    model, calls = _model(), list[str]()
+    part: Any = model.get_submodule(name)
 
+    class Counted(type(part)):  # type: ignore[misc]
+        def forward(self, *args: Any, **options: Any) -> Any:
+            calls.append(name)
+            return super().forward(*args, **options)
 
-@pytest.mark.usefixtures("walks")
-@pytest.mark.parametrize("name", ["layers", "norm"])
-def test_a_feed_forward_of_another_form_is_called(name: str) -> None:
-    model, calls = _model(), list[int]()
-    half: Any = model.get_submodule(HALF)
-
-    class Counted(type(getattr(half, name))):  # type: ignore[misc]
-        def forward(self, x: Tensor) -> Any:
-            calls.append(1)
-            return super().forward(x)
-
-    getattr(half, name).__class__ = Counted
+    part.__class__ = Counted
     model(X, EDGES)
-    assert calls == [1] and isinstance(model.blocks[0], MAGNABlock)
+    assert calls == [name]
 
 
 class DotScore(nn.Module):
@@ -201,7 +163,7 @@ class DotScore(nn.Module):
 
 @pytest.mark.slow
 def test_a_score_of_the_users_trains_and_is_loaded_again(
-    walks: list[MAGNA], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    walks: Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "_MODELS", {task: dict(models) for task, models in registry._MODELS.items()})
 
@@ -217,4 +179,4 @@ def test_a_score_of_the_users_trains_and_is_loaded_again(
     result = magna.train("digits", settings=settings, run_dir=tmp_path, device="cpu")
     assert magna.evaluate(tmp_path, device="cpu")["metrics"] == result["runs"][0]["test"]
     assert "blocks.0.conv.attention.query.weight" in Dot.from_pretrained(tmp_path / "model").state_dict()
-    assert walks == []
+    assert not walks.called

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -18,37 +19,50 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The models that are asked for at the hub, whose answer is the folder `download`."""
-    names: list[str] = []
-
-    def snapshot_download(name: str, **_: object) -> str:
-        names.append(name)
-        return "download"
-
-    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=snapshot_download))
-    return names
+@pytest.fixture
+def download(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """The call that asks the hub for a model; its answer is the folder `download`."""
+    asked = Mock(return_value="download")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=asked))
+    return asked
 
 
 @pytest.mark.parametrize("folder", ["nowhere", "./no/where", "runs/cora", "runs/cora/model", "/no/where", "a/", "/a"])
-def test_a_path_that_is_not_there_is_refused_without_the_hub(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
-    names = asked(monkeypatch)
+def test_a_path_that_is_not_there_is_refused_without_the_hub(download: Mock, folder: str) -> None:
     Path("runs").mkdir()
     with pytest.raises(ValueError, match=r"folder is .*allowed: a folder with config.json and model.safetensors"):
         MAGNA.from_pretrained(folder)
-    assert names == []
+    download.assert_not_called()
 
 
-def test_a_model_of_the_hub_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = asked(monkeypatch)
+def test_a_model_of_the_hub_is_downloaded(download: Mock) -> None:
     MAGNA(4, 8, 1, 3, heads=2).save_pretrained("download")
     model = MAGNA.from_pretrained("someone/model", backend="reference")
-    assert names == ["someone/model"] and model.config["backend"] == "reference" and not model.training
+    assert (
+        download.call_args.args == ("someone/model",) and model.config["backend"] == "reference" and not model.training
+    )
 
 
 def test_without_the_hub_s_package_its_models_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ValueError, match="folder is 'someone/model'"):
+        MAGNA.from_pretrained("someone/model")
+
+
+def test_a_misspelt_folder_names_the_nearest() -> None:
+    MAGNA(4, 8, 1, 3, heads=2).save_pretrained("runs/digits/model")
+    for wrong in ("runs/digits/modle", "runs/digit/model"):
+        with pytest.raises(ValueError, match=f"folder is '{wrong}'; .*; try runs/digits/model"):
+            MAGNA.from_pretrained(wrong)
+
+
+def test_a_hub_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def snapshot_download(name: str, **options: float) -> str:
+        assert options["etag_timeout"] <= 10
+        raise OSError(f"{name}: no connection\nmore words")
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=snapshot_download))
+    with pytest.raises(ValueError, match=r"or a model on the Hugging Face Hub; .*no connection$"):
         MAGNA.from_pretrained("someone/model")
 
 

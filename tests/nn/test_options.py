@@ -1,4 +1,4 @@
-"""One definition of an option: its dataclass field, which layers, models and files read."""
+"""One definition of an option: its dataclass field, which layers, models and files read and check."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import magna
 from magna.config.layers import BlockOptions, ConvOptions, ConvSettings, EncoderOptions, MAGNAOptions
-from magna.nn import MAGNA, MAGNABlock, MAGNAConv
+from magna.nn import MAGNA, EdgeAttention, LinkPredictor, MAGNABlock, MAGNAConv
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,6 +84,76 @@ def test_one_file_decides_which_options_every_reader_has(tmp_path: Path, name: s
     done = subprocess.run([sys.executable, "-c", READERS, name], env=environment, capture_output=True, text=True)
     outcomes = dict(line.split() for line in done.stdout.splitlines())
     assert changes == 1 and outcomes == dict.fromkeys(["layer", "block", "model", "--set", "search", "page"], outcome)
+
+
+SIZES: dict[Any, Any] = {EdgeAttention: (5, 4), MAGNA: (6, 16), LinkPredictor: (600, 4)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (EdgeAttention, {"heads": 0}, "heads is 0; allowed: a whole number from 1 to 4096"),
+        (EdgeAttention, {"num_relations": 0}, "num_relations is 0; allowed"),
+        (EdgeAttention, {"projection": "both"}, "projection is 'both'; allowed: 'separate', 'shared'"),
+        (EdgeAttention, {"negative_slope": -0.1}, "negative_slope is -0.1; allowed: 0 or more"),
+        (EdgeAttention, {"score_scale": 0.0}, "score_scale is 0.0; allowed: above 0"),
+        (EdgeAttention, {"init": "zeros"}, "init is 'zeros'; allowed"),
+        (EdgeAttention, {"backend": "gpu"}, "backend is 'gpu'; did you mean 'cpu'\\? allowed"),
+        (MAGNAConv, {"heads": 5}, "out_channels is 12; allowed: a multiple of heads, 5"),
+        (MAGNAConv, {"heads": 10**9}, "heads is 1000000000; allowed: a whole number from 1 to 4096"),
+        (MAGNAConv, {"num_relations": -1}, "num_relations is -1; allowed"),
+        (MAGNAConv, {"K": -1}, "K is -1; allowed: 0 to 4,096"),
+        (MAGNAConv, {"alpha": -0.1}, "alpha is -0.1; allowed: 0 to 1"),
+        (MAGNAConv, {"alpha": float("nan")}, "alpha is nan; allowed: a finite number"),
+        (MAGNAConv, {"alpha": 0.0, "mode": "exact"}, "alpha is 0.0; allowed: above 0"),
+        (MAGNAConv, {"alpha": 0.0, "hop_weights": "alpha"}, "alpha is 0.0; allowed: above 0 and below 1"),
+        (MAGNAConv, {"hop_weights": "theta", "mode": "exact"}, "hop_weights is 'theta'; .*; try mode 'truncated'"),
+        (MAGNAConv, {"feature_dropout": 0.5, "mode": "exact"}, "feature_dropout is 0.5; allowed: 0 with mode 'exact'"),
+        (MAGNAConv, {"tolerance": 0.0, "mode": "exact"}, "tolerance is 0.0; allowed"),
+        (MAGNAConv, {"mode": "exact", "K": 3}, "K is 3; allowed: only with mode 'truncated'"),
+        (MAGNAConv, {"mode": "whole"}, "mode is 'whole'; allowed: 'truncated', 'exact'"),
+        (MAGNAConv, {"edge_dropout": 1.0}, "edge_dropout is 1.0; allowed: 0 or more and below 1"),
+        (MAGNAConv, {"top_k": 0}, "top_k is 0; allowed"),
+        (MAGNAConv, {"top_k_shared": True}, "top_k_shared is True; allowed: only with top_k"),
+        (MAGNAConv, {"head_form": "full", "out_projection": False, "heads": 3}, "out_channels is 12; allowed: 18"),
+        (MAGNAConv, {"attention_dropout": 0.5}, "option is 'attention_dropout'; allowed: dropout, its new name"),
+        (MAGNAConv, {"feature_droput": 0.5}, "option is 'feature_droput'; did you mean 'feature_dropout'"),
+        (MAGNAConv, {"concat": False}, "concat is False; allowed: no such option: W_o joins the heads"),
+        (MAGNABlock, {"norm": "group"}, "norm is 'group'; allowed"),
+        (MAGNABlock, {"ffn_multiplier": 0}, "ffn_multiplier is 0; allowed"),
+        (MAGNABlock, {"diffusion": False, "K": 9}, "K is 9; allowed: only with mode 'truncated'"),
+        (
+            MAGNABlock,
+            {"residual": False, "residual_dropout": 0.5},
+            "residual_dropout is 0.5; allowed: only with residual",
+        ),
+        (
+            MAGNABlock,
+            {"feed_forward": False, "ffn_dropout": 0.1},
+            "ffn_dropout is 0.1; allowed: only with feed_forward",
+        ),
+        (MAGNABlock, {"head_from": "full"}, "option is 'head_from'; did you mean 'head_form'"),
+        (MAGNA, {"num_layers": 0}, "num_layers is 0; allowed: a whole number from 1 to 4096"),
+        (MAGNA, {"num_layers": 1, "out_channels": 0}, "out_channels is 0; allowed"),
+        (MAGNA, {"num_layers": 1, "input_projection": -3}, "input_projection is -3; allowed"),
+        (MAGNA, {"num_layers": 1, "final_norm": True}, "final_norm is True; allowed: 'layer', 'unbiased', 'batch'"),
+        (LinkPredictor, {"decoder": "distmul"}, "decoder is 'distmul'; did you mean 'distmult'"),
+        (LinkPredictor, {"entity_channels": 0}, "entity_channels is 0"),
+        (LinkPredictor, {"skip_channels": -1}, "skip_channels is -1"),
+        (LinkPredictor, {"embedding_std": 0.0}, "embedding_std is 0.0; allowed: above 0"),
+        (
+            LinkPredictor,
+            {"relation_source": "entities", "relation_channels": 8},
+            "relation_source is 'entities'; allowed",
+        ),
+        (LinkPredictor, {"add_self_loops": True}, "add_self_loops is True; allowed: no value"),
+        (LinkPredictor, {"num_layers": 0, "K": 2}, "K is 2; allowed: only with num_layers above 0"),
+        (LinkPredictor, {"top_q": 3}, "did you mean 'top_k'"),
+    ],
+)
+def test_bad_options(kind: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        kind(*SIZES.get(kind, (6, 12)), **options)
 
 
 def test_no_module_of_the_layers_retypes_an_option() -> None:

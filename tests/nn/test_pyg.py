@@ -1,11 +1,9 @@
-"""The layer inside PyG programs: Sequential, Data, Batch, EdgeIndex, loaders."""
+"""The layer inside PyG programs: Sequential, Data, Batch, EdgeIndex, explainers."""
 
 from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from torch_geometric.transforms import ToSparseTensor
 
 from magna import MAGNA, Graph, MAGNAConv
 from magna.graph import as_graph
+from magna.ops.backend.graph_tensors import pack
 from magna.training.trial_buffers import register_differences
 from tests.support.graphs import integers, random_graph, uniform
 
@@ -53,6 +52,7 @@ def test_edge_index_class() -> None:
     d, conv = data(), MAGNAConv(C, 8, heads=2)
     index = EdgeIndex(d.edge_index, sparse_size=(N, N))
     torch.testing.assert_close(conv(d.x, index), conv(d.x, d.edge_index))
+    assert type(as_graph(index, N, None, None).edge_index) is Tensor
     by_row, order = index.sort_by("row")
     _, (edge_index, attention) = conv(d.x, by_row, return_attention_weights=True)
     assert torch.equal(edge_index, d.edge_index[:, order])
@@ -95,8 +95,7 @@ def test_several_kinds_of_nodes() -> None:
 def test_a_graph_goes_where_its_data_goes() -> None:
     d = data()
     d.graph = Graph.from_edge_index(d.edge_index, N, d.edge_type)
-    moved = d.to("meta").graph
-    assert moved.device.type == moved.by_relation.ptr.device.type == "meta"
+    assert len(tensors := pack(d.to("meta").graph)[0]) == 17 and all(tensor.is_meta for tensor in tensors)
 
 
 @pytest.mark.parametrize(
@@ -109,15 +108,6 @@ def test_loaders(loader: Any) -> None:
         out.sum().backward()
         nodes += out.size(0)
     assert nodes in (N, 4 * N)
-
-
-def test_an_edge_index_changed_in_place_is_seen() -> None:
-    d, conv = data(), MAGNAConv(C, 8)
-    before = conv(d.x, d.edge_index)
-    d.edge_index[0] = d.edge_index[0].flip(0)
-    after = conv(d.x, d.edge_index)
-    torch.testing.assert_close(after, conv(d.x, d.edge_index.clone()))
-    assert not torch.equal(before, after)
 
 
 def test_the_layer_prints_as_pygs_layers_do() -> None:
@@ -195,11 +185,7 @@ def test_an_explainer_gets_a_gradient_of_every_edge(model: nn.Module) -> None:
     assert torch.equal(model(d.x, d.edge_index), before)
     config = {"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}
     explainer = Explainer(
-        model,
-        GNNExplainer(epochs=3),
-        explanation_type="phenomenon",
-        edge_mask_type="object",
-        model_config=config,
+        model, GNNExplainer(epochs=3), explanation_type="phenomenon", edge_mask_type="object", model_config=config
     )
     explanation = explainer(d.x, d.edge_index, target=before.argmax(1))
     assert (explanation.edge_mask > 0).all()
@@ -211,9 +197,3 @@ def test_trials_of_other_hops_share_a_batch() -> None:
     models = [MAGNA(C, 8, 2, 3, heads=2, K=K) for K in (2, 3)]
     register_differences(models)
     assert [int(model.get_buffer("blocks.1.conv.hops.K")) for model in models] == [2, 3]
-
-
-def test_without_pyg_nothing_of_it_is_imported() -> None:
-    code = "import sys, torch; from magna import MAGNAConv; list(MAGNAConv(4, 4).modules())"
-    code += "; assert not [name for name in sys.modules if name.startswith('torch_geometric')]"
-    subprocess.run([sys.executable, "-c", code], check=True)

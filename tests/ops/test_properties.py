@@ -16,7 +16,7 @@ from magna.graph import Graph  # noqa: E402
 from magna.ops import attention_matrix, edge_softmax  # noqa: E402
 from magna.ops.backend.registry import MODULES, why_not  # noqa: E402
 from magna.typing import Backend, Memory  # noqa: E402
-from tests.graph.test_csr import check_graph  # noqa: E402
+from tests.graph.test_graph import check_graph  # noqa: E402
 from tests.support.comparing import same  # noqa: E402
 from tests.support.operators import Options, Problem, diffuse, softmax  # noqa: E402
 from tests.support.running import device_of, interpreted  # noqa: E402
@@ -96,14 +96,3 @@ def test_exact_solves_its_equation(name: Backend, problem: Problem, alpha: float
 @given(graph=graphs(max_edges=600))
 def test_graph_is_its_edges(graph: Graph) -> None:
     check_graph(graph)
-
-
-@relaxed
-@given(graph=graphs())
-def test_graph_round_trip(graph: Graph) -> None:
-    # Both sorted views, put back into the caller's order, are the caller's edges.
-    node, pairs = torch.arange(graph.num_nodes), graph.edge_index.tolist()
-    targets, sources = (node.repeat_interleave(s.ptr.diff().long()) for s in (graph.by_target, graph.by_source))
-    back, rank = graph.by_target.order.long().argsort(), graph.source_rank.long()
-    assert torch.stack([graph.col[back], targets[back]]).tolist() == pairs
-    assert torch.stack([sources[rank], graph.source_col[rank]]).tolist() == pairs

@@ -1,23 +1,27 @@
-"""Chance as an argument: the same bits everywhere, and bits that look random from every side."""
+"""Chance as an argument: the same bits everywhere, and bits that look random from every side.
+
+Tensors of rates are made once, and serve later calls only where these may use them.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from magna.graph import Graph
-from magna.ops import attention_diffusion, dropout
-from magna.ops.backend.registry import why_not
+from magna.ops import attention_diffusion, checks, dropout
 from magna.ops.random import (
     DENSE_STREAM,
     EDGE_STREAM,
     attention_stream,
     bits,
-    dropout_factor,
     feature_stream,
     stays,
     thresholds,
@@ -25,6 +29,7 @@ from magna.ops.random import (
 from magna.typing import Backend
 from tests.support.comparing import Results, same_bits
 from tests.support.graphs import random_graph
+from tests.support.measuring import Capturable
 from tests.support.operators import Options, Problem, diffuse, output_of, softmax
 from tests.support.running import device_of
 
@@ -121,12 +126,6 @@ def test_share_that_is_kept() -> None:
     assert (remaining[0.9] <= remaining[0.5]).all() and (remaining[0.5] <= remaining[0.1]).all()
 
 
-def test_factor_keeps_the_mean() -> None:
-    factor = dropout_factor(seed_of(1), 2, torch.arange(COUNT), torch.tensor(0.25), torch.float64)
-    assert factor.unique().tolist() == pytest.approx([0, 4 / 3])
-    assert factor.mean().item() == pytest.approx(1, abs=5 * (1 / 3 / COUNT) ** 0.5)
-
-
 def test_dropout_has_the_reference_bits(backend: Backend) -> None:
     x = torch.linspace(-1, 1, 3000, device=device_of(backend)).view(30, 100)
     for rate in (0.1, 0.5, 0.97):
@@ -157,22 +156,6 @@ def test_same_seed_same_bits(backend: Backend, run: Callable[..., Results], drop
     same_bits(run(problem, backend, seed=torch.tensor([5], device=problem.x.device), **drops), first)
     for other in (6, 5 + 2**32, -5):
         assert not torch.equal(run(problem, backend, seed=other, **drops)["out"], first["out"])
-
-
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_number_of_threads_does_not_change_a_bit(backend: Backend) -> None:
-    if reason := why_not(backend, torch.device("cpu")):
-        pytest.skip(reason)
-    problem = Problem.of(random_graph(20, 3000), heads=3, width=17, dtype=torch.float32)
-    threads = torch.get_num_threads()
-    actual = []
-    for number in (1, 2, 5):
-        torch.set_num_threads(number)
-        actual.append((diffuse(problem, backend, seed=5, **DROPS), softmax(problem, backend, top_k=40)))
-    torch.set_num_threads(threads)
-    for diffused, attention in actual[1:]:
-        same_bits(diffused, actual[0][0])
-        same_bits(attention, actual[0][1])
 
 
 @pytest.mark.parametrize("name", ["dropout", "feature_dropout"])
@@ -210,3 +193,61 @@ def test_one_rate_per_head(backend: Backend) -> None:
     out = output_of(problem, backend, K=1, alpha=0.5, feature_dropout=rates, seed=1)
     shares = (out == 0).double().mean((0, 2)).tolist()
     assert shares == pytest.approx(rates.tolist(), abs=5 * (0.25 / 1200) ** 0.5)
+
+
+WATCHED: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "inference mode": torch.inference_mode,
+    "fake tensors": FakeTensorMode,
+    "a dispatch mode": Capturable,
+}
+
+
+@pytest.fixture(autouse=True)
+def no_fixed_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_FIXED_RATES", {})
+
+
+def fixed(rate: float = 0.3, heads: int = 2) -> Tensor:
+    return checks.rates(rate, heads, torch.device("cpu"))
+
+
+def test_a_number_becomes_one_tensor() -> None:
+    assert torch.equal(fixed(), torch.tensor([0.3, 0.3])) and fixed() is fixed()
+    assert fixed() is not fixed(heads=3) and fixed() is not fixed(0.4)
+
+
+@pytest.mark.parametrize("mode", WATCHED)
+def test_what_is_made_while_somebody_looks_on_is_not_kept(mode: str) -> None:
+    with WATCHED[mode]():
+        fresh = fixed()
+        assert fixed() is not fresh and not checks._FIXED_RATES
+    remaining = fixed()
+    assert remaining is not fresh and not remaining.is_inference() and type(remaining) is Tensor
+    with WATCHED[mode]():
+        assert fixed() is not remaining
+
+
+def test_nor_under_transforms_and_compilers() -> None:
+    def dropped(x: Tensor) -> Tensor:
+        return dropout(x, 0.3, seed=1, validate=False).sum()
+
+    torch.func.grad(dropped)(torch.ones(4))
+    torch.vmap(dropped, randomness="different")(torch.ones(2, 4))
+    torch.compile(dropped, fullgraph=True, backend="eager")(torch.ones(4))
+    assert not checks._FIXED_RATES
+    dropped(torch.ones(4))
+    assert len(checks._FIXED_RATES) == 1
+
+
+def test_a_capture_uses_what_is_kept_and_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    remaining = fixed()
+    monkeypatch.setattr(checks, "values_readable", lambda tensor: False)
+    assert fixed() is remaining
+    assert fixed(0.4) is not fixed(0.4)
+
+
+def test_no_more_are_kept_than_so_many_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_MOST_RATES", 2)
+    first, second = fixed(), fixed(0.4)
+    assert fixed(0.5) is not fixed(0.5)
+    assert fixed() is first and fixed(0.4) is second

@@ -103,11 +103,6 @@ def test_scores_of_any_form_are_ranked_like_products(block: int | None) -> None:
             rank_scores(lambda rows, scores=scores: scores, 7, 20, query_index, target, known, block=block)  # type: ignore[misc]
 
 
-def test_nothing_to_rank() -> None:
-    actual = rank(torch.zeros(3, 4), [], [], [[1], [], []])
-    assert actual.better.shape == actual.equal.shape == (0,)
-
-
 def test_any_scores_and_filters() -> None:
     hypothesis = pytest.importorskip("hypothesis")
     st = hypothesis.strategies

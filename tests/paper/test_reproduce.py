@@ -22,7 +22,7 @@ from magna.paper import experiments, reproduce
 from magna.paper.cells import CellStore
 from magna.paper.experiments import EXPERIMENTS, Cell, Experiment, cells
 from magna.paper.published import KNOWLEDGE_GRAPHS
-from magna.training.trial_result import TrialResult
+from magna.training.loop import TrialResult
 from magna.training.trials import structure
 
 pytestmark = pytest.mark.slow

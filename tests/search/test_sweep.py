@@ -9,7 +9,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,12 @@ from tests.support.graphs import ring_triples
 from tests.support.running import Program, node_task
 
 from magna.config.schema import Config, load_recipe
-from magna.search import pruning, runs, sweep
+from magna.search import runs, sweep
 from magna.search.report import show_search
 from magna.search.study import Study
 from magna.search.sweep import Plan, without
-from magna.tasks import LinkPrediction, NodeClassification, make_task
-from magna.training.loop import Epoch
-from magna.training.trial_result import OnReport, OnResults, TrialResult
+from magna.tasks import NodeClassification, make_task
+from magna.training.loop import OnReport, OnResults, TrialResult
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +51,6 @@ class Trainer:
         self.fails: BaseException | None = None
         self.fails_after = 0  # number of configs trained before it fails
         self.most_alpha = 1.0  # models with a larger alpha do not fit in memory
-        self.diverges_above = 1.0  # the last loss is NaN for a larger alpha
 
     def __call__(
         self,
@@ -82,8 +80,7 @@ class Trainer:
             if self.fails is not None and i == self.fails_after:
                 raise self.fails
             if i not in too_large:
-                history = [{"loss": math.nan if config.model.alpha > self.diverges_above else 1.0}]
-                on_results({i: TrialResult(config, epochs[i], 0, 0.1, {"accuracy": final[i]}, None, history, None)})
+                on_results({i: TrialResult(config, epochs[i], 0, 0.1, {"accuracy": final[i]}, None, [], None)})
 
 
 @pytest.fixture
@@ -182,16 +179,14 @@ def test_what_another_recipe_has_found_is_kept(tmp_path: Path, trainer: Trainer)
     assert _sweep(tmp_path, trials=5)["states"]["complete"] == 5
 
 
-def test_validation_that_comes_too_late_to_stop_a_trial_is_said(tmp_path: Path, trainer: Trainer) -> None:
+@pytest.mark.parametrize(("every", "prune", "noted"), [(5, True, True), (5, False, False), (2, True, False)])
+def test_validation_that_comes_too_late_to_stop_a_trial_is_said(
+    tmp_path: Path, trainer: Trainer, every: int, prune: bool, noted: bool
+) -> None:
     said: list[str] = []
-    seldom = BASE.with_values(["train.eval_every=5"])
-    _sweep(tmp_path / "one", config=seldom, prune=True, say=said.append)
+    _sweep(tmp_path, config=BASE.with_values([f"train.eval_every={every}"]), prune=prune, say=said.append)
     words = "from epoch 2 of 16, but train.eval_every is 5, and no trial stops before its first validation"
-    assert f"note: trials may stop {words}; try train.eval_every=2" in said
-    said.clear()
-    _sweep(tmp_path / "two", config=seldom, say=said.append)  # none is to stop
-    _sweep(tmp_path / "three", config=BASE.with_values(["train.eval_every=2"]), prune=True, say=said.append)
-    assert not [line for line in said if "note" in line]
+    assert (f"note: trials may stop {words}; try train.eval_every=2" in said) == noted == ("note" in "".join(said))
 
 
 def test_the_worse_half_stops_at_the_rungs(tmp_path: Path, trainer: Trainer) -> None:
@@ -205,6 +200,16 @@ def test_the_worse_half_stops_at_the_rungs(tmp_path: Path, trainer: Trainer) -> 
     assert result["best"]["number"] == rows[-1]["number"]
 
 
+def test_a_trial_alone_in_its_batch_is_judged_beside_all_before_it(tmp_path: Path, trainer: Trainer) -> None:
+    _sweep(tmp_path, trials=48, batch=1, prune=True)
+    alphas, ends = zip(*((row["params"]["model.alpha"], row["epochs"]) for row in _trials(tmp_path)), strict=True)
+    # Seven trials are too few to compare; later ones stop at the first rung below the median of all before them.
+    assert ends[:7] == (16,) * 7 and set(ends) == {2, 4, 8, 16}
+    for place in range(7, 48):
+        better_half = sorted(alphas[: place + 1], reverse=True)[: math.ceil((place + 1) / 2)]
+        assert (ends[place] == 2) == (alphas[place] not in better_half), place
+
+
 def test_a_study_of_other_data_is_refused(tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _sweep(tmp_path, trials=2)["notes"] == ["a line was listed twice"]
     monkeypatch.setattr(Toy, "schema", {"fingerprint": "second"})
@@ -212,13 +217,9 @@ def test_a_study_of_other_data_is_refused(tmp_path: Path, trainer: Trainer, monk
         _sweep(tmp_path, trials=3)
 
 
-def test_a_trial_that_diverges_is_no_result(tmp_path: Path, trainer: Trainer) -> None:
-    trainer.diverges_above = 0.5
-    result = sweep.sweep(BASE, Plan(trials=8, confirm=0, prune=False), out=tmp_path / "some", device="cpu")
-    assert 0 < result["best"]["value"] <= 0.25 + 1e-9
-    trainer.diverges_above = 0.0
+def test_a_search_whose_trials_all_diverge_is_an_error(tmp_path: Path, trainer: Trainer) -> None:
     with pytest.raises(RuntimeError, match=r"every trial diverged; try smaller values of train\.lr"):
-        sweep.sweep(BASE, Plan(trials=4, confirm=0), out=tmp_path / "all", device="cpu")
+        _sweep(tmp_path, replace(BASE, search={"model.alpha": [0.0]}))  # a score of 0
 
 
 def test_several_seeds_count_by_their_mean(tmp_path: Path, trainer: Trainer) -> None:
@@ -292,18 +293,6 @@ def test_what_does_not_fit_in_memory_is_refused(tmp_path: Path, trainer: Trainer
     assert said[-1] == f"trial {result['best']['number']} is not confirmed: out of memory"
 
 
-def test_stopped_by_hand_the_settings_are_kept(tmp_path: Path, trainer: Trainer) -> None:
-    trainer.fails = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        _sweep(tmp_path)
-    trainer.fails = None
-    result = _sweep(tmp_path)
-    assert result["states"] == {"complete": 4, "pruned": 0, "refused": 0, "too_large": 0, "fail": 4}
-    rows = _trials(tmp_path)
-    assert [row["params"] for row in rows[:4]] == [row["params"] for row in rows[4:]]
-    assert "4 more were interrupted and do not count" in _shown(result)
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("no more")])
 def test_trials_that_are_done_outlast_a_stop(tmp_path: Path, trainer: Trainer, error: BaseException) -> None:
     """Of four trials with two seeds each, two and a half are done: the others are begun again."""
@@ -316,6 +305,10 @@ def test_trials_that_are_done_outlast_a_stop(tmp_path: Path, trainer: Trainer, e
     assert len(trainer.configs) == 4, "two trials"
     rows = _trials(tmp_path)
     assert len({row["params"]["model.alpha"] for row in rows if row["state"] == "complete"}) == 4, "none of them twice"
+    # The settings of trials that were stopped by hand are drawn again.
+    again = [row["params"] for row in rows[2:4]] == [row["params"] for row in rows[4:]]
+    assert again == isinstance(error, KeyboardInterrupt)
+    assert "2 more were interrupted and do not count" in _shown(result)
     # So do those that were trained again with further seeds.
     trainer.fails, trainer.fails_after = error, 5
     with pytest.raises(type(error)):
@@ -372,15 +365,6 @@ def test_where_no_settings_give_a_model_the_error_says_why(tmp_path: Path, train
     assert trainer.configs == [] and not (tmp_path / "out" / "best.toml").exists()
 
 
-def test_a_model_that_cannot_be_built_is_refused(tmp_path: Path) -> None:
-    config = load_recipe("digits").with_values(
-        ["model.hidden_channels=8", "model.num_layers=1", "model.K=2", "train.epochs=2"]
-    )
-    result = _sweep(tmp_path, replace(config, search={"model.heads": [2, 3], "model.alpha": [0.1, 0.2]}), trials=8)
-    assert result["states"]["refused"] > 0 and result["states"]["complete"] == 8 - result["states"]["refused"]
-    assert "heads is 3; allowed: divisors of hidden_channels" in result["refused"]["refused"]
-
-
 def test_a_full_disk_keeps_the_files_of_the_last_call(
     tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,7 +392,7 @@ def test_it_waits_for_the_trials_of_another_process(
 
     def finish() -> None:
         time.sleep(0.5)
-        other.complete(trial, 0.99, {"epochs": 16, "seconds": 1.0})
+        other.end(trial, "COMPLETE", 0.99, record={"epochs": 16, "seconds": 1.0})
 
     with other.alive([trial]):
         thread = threading.Thread(target=finish)
@@ -417,11 +401,6 @@ def test_it_waits_for_the_trials_of_another_process(
         thread.join()
     assert len(trainer.configs) == 3 and result["states"]["complete"] == 4
     assert result["best"]["value"] == 0.99
-
-
-def test_what_is_set_is_not_searched() -> None:
-    assert list(without(BASE, ["model.K"]).search) == ["model.alpha", "model.top_k"]
-    assert without(BASE, ["model.K", "model.top_k", "model.alpha"]).search == {}
 
 
 def test_the_test_split_stays_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -453,7 +432,7 @@ def test_the_test_split_stays_closed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_batch_that_patience_has_ended_says_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "SAY_SECONDS", 0)
+    monkeypatch.setattr(runs, "SAY_SECONDS", 0)
     sets = ["model.hidden_channels=16", "model.num_layers=1", "model.K=1", "train.epochs=40", "train.patience=12"]
     config = without(load_recipe("digits").with_values([*sets, "train.lr=1e-9", "train.min_lr=1e-9"]), ["train.lr"])
     said: list[str] = []
@@ -541,59 +520,12 @@ def test_link_predictors_are_searched_one_after_the_other(tmp_path: Path, ring: 
     assert "validation MRR" in best.source.search[-1].result and best.task.name == "link_prediction"
 
 
-def test_link_predictors_that_do_not_fit_in_memory_are_refused(
-    tmp_path: Path, ring: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fit(config: Config, task: Any, network: Any, on_epoch: Callable[[Epoch], None]) -> None:
-        if config.model.K == 2:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has 1 GiB free.")
-        on_epoch(Epoch("", 1, 1, 1.0, {"mrr": 0.5}, {"mrr": 0.5}))
-
-    monkeypatch.setattr("magna.training.trials.fit", fit)
-    result = _sweep(tmp_path, replace(ring, search={"model.K": [1, 2], "model.alpha": [0.1, 0.2]}), trials=6)
-    rows = _trials(tmp_path)
-    assert [row["state"] == "too_large" for row in rows] == [row["params"]["model.K"] == 2 for row in rows]
-    assert result["refused"]["too_large"] == "CUDA out of memory. Tried to allocate 9.00 GiB"
-    assert result["states"]["complete"] > 0
-
-
-def test_link_predictors_that_do_not_go_together_are_refused(tmp_path: Path, ring: Config) -> None:
-    clashing = replace(
-        ring,
-        search={
-            "task.relation_prediction": [1.0],
-            "task.relation_guess": ["embeddings"],
-            "model.relation_channels": [ring.model.entity_channels, 7],
-        },
-    )
-    result = _sweep(tmp_path, clashing, trials=4)
-    assert result["states"]["refused"] == 4 - result["states"]["complete"] > 0
-    assert "relations of width 7; try equal widths" in result["refused"]["refused"]
-
-
-def test_link_predictors_are_stopped_early_by_validation_mrr(
-    tmp_path: Path, ring: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    objective, smoothing = LinkPrediction.objective, []
-
-    def recorded(self: LinkPrediction, settings: Any, model: Any) -> Any:
-        smoothing.append(settings.label_smoothing)
-        return objective(self, settings, model)
-
-    def evaluate(self: LinkPrediction, model: torch.nn.Module, split: str) -> dict[str, float]:
-        assert split == "valid"
-        return {"mrr": smoothing[-1], "mr": 1.0}
-
-    monkeypatch.setattr(LinkPrediction, "objective", recorded)
-    monkeypatch.setattr(LinkPrediction, "evaluate", evaluate)
-    config = replace(ring, search={"task.label_smoothing": {"low": 0.0, "high": 0.9}})
-    _sweep(tmp_path, config.with_values(["train.epochs=8"]), trials=48, prune=True)
-    rows = _trials(tmp_path)
-    mrrs, ends = [row["params"]["task.label_smoothing"] for row in rows], [row["epochs"] for row in rows]
-    assert [row["value"] for row in rows] == mrrs
-    assert {row["epochs"] for row in rows if row["state"] == "complete"} == {8}
-    # Seven trials are too few to compare; later ones stop at the first rung below the median of all before them.
-    assert ends[:7] == [8] * 7 and set(ends) == {1, 2, 4, 8}
-    for place in range(7, 48):
-        better_half = sorted(mrrs[: place + 1], reverse=True)[: math.ceil((place + 1) / 2)]
-        assert (ends[place] == 1) == (mrrs[place] not in better_half), place
+def test_settings_that_a_model_or_its_objective_refuses_have_a_reason(ring: Config) -> None:
+    digits = load_recipe("digits").with_values(["model.hidden_channels=8"])
+    fault = runs.fault_of(digits, {"model.heads": 3}, node_task(digits))
+    assert fault is not None and "heads is 3; allowed: divisors of hidden_channels" in fault
+    task = make_task(ring, None, torch.device("cpu"))
+    guess = {"task.relation_prediction": 1.0, "task.relation_guess": "embeddings"}
+    fault = runs.fault_of(ring, guess | {"model.relation_channels": 7}, task)
+    assert fault is not None and "relations of width 7; try equal widths" in fault
+    assert runs.fault_of(ring, guess, task) is None

@@ -1,4 +1,4 @@
-"""Comparisons of outputs and gradients."""
+"""Comparisons of outputs, and checks of gradients."""
 
 from __future__ import annotations
 
@@ -6,19 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Results = dict[str, Tensor]
 
 
 def same(results: Mapping[str, Tensor], expected: Mapping[str, Tensor], **tolerance: Any) -> None:
     """Check that every output and gradient agrees."""
-    assert results.keys() == expected.keys()
-    for name, value in expected.items():
-        try:
-            torch.testing.assert_close(results[name], value, **tolerance)
-        except AssertionError as error:
-            raise AssertionError(f"{name}: {error}") from None
+    torch.testing.assert_close(dict(results), dict(expected), **tolerance)
 
 
 def same_bits(results: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
@@ -33,3 +28,9 @@ def within_budget(fused: Results, plain: Results, truth: Results, *, times: floa
         error, allowed = ((result[name].double() - true).abs().max() for result in (fused, plain))
         rounding = max(floor, torch.finfo(fused[name].dtype).eps) * true.abs().max()
         assert error <= times * allowed + rounding, f"{name}: off by {error:.3g}, plain PyTorch by {allowed:.3g}"
+
+
+def all_learn(module: nn.Module) -> None:
+    """Check that a gradient reached every parameter."""
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name

@@ -15,16 +15,14 @@ from magna.tasks import NodeClassification, make_task
 # A recipe that trains in a moment.
 SMALL: dict[str, Any] = {
     "recipe": "small",
-    "model": {
-        "hidden_channels": 16,
-        "num_layers": 1,
-        "heads": 4,
-        "K": 2,
-        "input_dropout": 0.2,
-        "dropout": 0.2,
-    },
+    "model": {"hidden_channels": 16, "num_layers": 1, "heads": 4, "K": 2, "input_dropout": 0.2, "dropout": 0.2},
     "train": {"epochs": 12, "lr": 0.02},
 }
+
+
+def small(*assignments: str) -> Config:
+    """The small recipe with other values, such as `train.epochs=40`."""
+    return Config.from_dict(SMALL).with_values(assignments)
 
 
 # The least that a finished run reports.

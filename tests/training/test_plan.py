@@ -117,11 +117,10 @@ class Clock:
     [
         ("digits", ["model.hidden_channels=16", "train.epochs=12"], 2),
         ("digits", ["model.hidden_channels=16", "train.epochs=11", "train.eval_every=4"], 1),
-        pytest.param(
+        (
             "families",
             ["model.hidden_channels=16", "task.batch_size=2048", "train.epochs=5", "train.eval_every=2"],
             1,
-            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -138,18 +137,19 @@ def test_the_time_is_what_a_run_takes(
     assert said["epoch_seconds"] == said["steps"] and said["measured"] == 4
 
 
+TOGETHER = Config().with_values(["train.epochs=40", "model.hidden_channels=16"])
+
+
 def test_the_time_of_seeds_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = Config().with_values(["train.epochs=40", "model.hidden_channels=16"])
     Clock(monkeypatch)
-    said = plan(config, device="cpu", seeds=3, together=True)
+    said = plan(TOGETHER, device="cpu", seeds=3, together=True)
     assert said["together"] and said["time"]["turns"] == 1
     assert (said["time"]["step_seconds"], said["time"]["seconds"]) == (1.0, 40.0)
     monkeypatch.setattr("magna.training.trials._batch_size", lambda *_: 2)
-    assert plan(config, device="cpu", seeds=3, together=True)["time"]["seconds"] == 2 * 40.0
+    assert plan(TOGETHER, device="cpu", seeds=3, together=True)["time"]["seconds"] == 2 * 40.0
 
 
 def test_the_time_of_seeds_together_that_are_seldom_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = Config().with_values(["train.epochs=40", "train.eval_every=5", "model.hidden_channels=16"])
     clock, look = Clock(monkeypatch), Batch.look
 
     def slow(batch: Batch) -> Tensor:
@@ -157,7 +157,7 @@ def test_the_time_of_seeds_together_that_are_seldom_looked_at(monkeypatch: pytes
         return look(batch)
 
     monkeypatch.setattr(Batch, "look", slow)
-    said = plan(config, device="cpu", seeds=2, together=True)["time"]
+    said = plan(TOGETHER.with_values(["train.eval_every=5"]), device="cpu", seeds=2, together=True)["time"]
     assert (said["epoch_seconds"], said["seconds"]) == (1.0 + 10.0 / 5, 40.0 + 8 * 10.0)
 
 
@@ -169,8 +169,7 @@ def test_what_comes_before_the_first_epoch_together_is_not_its_pace(monkeypatch:
         return captured(batch)
 
     monkeypatch.setattr(Batch, "_captured", compiled)
-    config = Config().with_values(["train.epochs=40", "model.hidden_channels=16"])
-    assert plan(config, device="cpu", seeds=3, together=True)["time"]["seconds"] == 40.0
+    assert plan(TOGETHER, device="cpu", seeds=3, together=True)["time"]["seconds"] == 40.0
 
 
 def test_a_slow_step_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +190,7 @@ def test_a_run_that_does_not_fit_is_not_started(monkeypatch: pytest.MonkeyPatch)
     narrow = Config().with_values(["model.hidden_channels=32"])
     memory = forecast(make_task(narrow, None, CPU), narrow, CPU).peak * 5 // 4
     monkeypatch.setattr(planning, "machine_memory", lambda: memory)
-    monkeypatch.setattr(planning, "fit", lambda *_: pytest.fail("it was started"))
+    monkeypatch.setattr(planning, "Training", lambda *_: pytest.fail("it was started"))
     said = plan(Config(), device="cpu")
     assert not said["memory"]["fits"] and said["time"]["seconds"] is None
     assert [line.split(":")[0] for line in said["advice"]] == [
@@ -217,11 +216,9 @@ def test_advice_is_nothing_that_the_model_refuses(
     assert [line.split(":")[0] for line in said["advice"]] == advice
 
 
-def test_wrong_settings_are_refused() -> None:
+def test_a_plan_is_of_one_seed_or_more() -> None:
     with pytest.raises(ValueError, match="seeds is 0"):
         plan(Config(), seeds=0)
-    with pytest.raises(ValueError, match="K is -1"):
-        plan(Config().with_values(["model.K=-1"]), device="cpu")
 
 
 @pytest.mark.parametrize("name", ["appnp", "diff-gcn", "gat"])
@@ -238,11 +235,9 @@ def test_a_link_predictor_is_planned_like_any_other() -> None:
     assert rough.saved == result["memory"]["saved"]  # on a CPU products are of float32 numbers
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_the_batch_of_a_link_predictor_is_drawn_outside_the_trace(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_batch_of_a_link_predictor_is_drawn_outside_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     # On a GPU it passes through pinned memory, which tensors without memory do not have.
-    if device == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no GPU")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     config = load_recipe("families").with_values(["model.hidden_channels=16"])
     task = make_task(config, None, torch.device(device))
     draw, drawn = LinkObjective.batches, []

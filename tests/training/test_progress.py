@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 
 import pytest
+from tests.support.running import SMALL
 
+from magna.config.schema import Config, load_recipe
 from magna.training import progress as progressing
 from magna.training.loop import Epoch
 from magna.training.progress import TrainingProgress, seldom
+from magna.training.train import train
 
 
 def _epoch(number: int, run: int = 0, runs: int = 1) -> Epoch:
@@ -88,3 +92,30 @@ def test_lines_about_the_same_training_are_seldom(monkeypatch: pytest.MonkeyPatc
         now = float(second)
         say(str(second))
     assert lines == ["11", "22"]
+
+
+def test_training_from_python_shows_progress_if_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = Config.from_dict(SMALL).with_settings({"train.epochs": 1})
+    train(config, run_dir=tmp_path / "silent", device="cpu")
+    assert capsys.readouterr() == ("", "")
+    started: list[str] = []
+    train(
+        config, run_dir=tmp_path / "run", device="cpu", progress=True, on_start=lambda *facts: started.append("started")
+    )
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert out == "" and lines[0].startswith("digits: 1,797 nodes") and "epoch 1/1" in lines[-1]
+    assert started == ["started"]
+
+
+def test_data_of_the_user_gets_a_note_on_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own_graph = Path(__file__).parents[2] / "examples" / "own_graph"
+    train(own_graph, settings={"train.epochs": 1}, run_dir=tmp_path / "run", device="cpu", progress=True)
+    assert "those of the recipe digits; none were searched for this data; try magna sweep" in capsys.readouterr().err
+
+
+def test_a_model_without_encoder_is_described_as_one() -> None:
+    config = load_recipe("families").with_values(["model.num_layers=0"], drop_idle=True)
+    assert progressing._model(config).startswith("no encoder, decoder=")

@@ -1,4 +1,4 @@
-"""The run folder: complete, never half-written, never a pickle."""
+"""The run folder and its checkpoint: complete, never half-written, never a pickle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.running import SUMMARY, sign
 from magna import MAGNA
 from magna.config.schema import Config
 from magna.errors import DataError
-from magna.training.checkpoint import save_checkpoint
+from magna.training.checkpoint import load_checkpoint, save_checkpoint
 from magna.training.run_folder import FORMAT, SUMS, RunFolder
 
 CPU = torch.device("cpu")
@@ -29,12 +29,6 @@ def test_a_new_folder_holds_what_is_needed_to_repeat(tmp_path: Path) -> None:
     assert environment["packages"]["torch"] == torch.__version__
     assert environment["device"] == "cpu"
     assert run.summary is None
-
-
-def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path, Config(), CPU)
-    with pytest.raises(ValueError, match="resume=True, or another run_dir"):
-        RunFolder.create(tmp_path, Config(), CPU)
 
 
 @pytest.mark.parametrize(
@@ -150,17 +144,9 @@ def test_a_changed_file_is_one_line_that_names_it(finished: RunFolder, name: str
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_or_a_folder_in_its_place_is_one_line(finished: RunFolder, name: str) -> None:
-    file = finished.path / name
-    file.unlink()
-    if name == "config.toml":
-        with pytest.raises(DataError, match="holds no run"):
-            _read_everything(finished.path)
-        return
-    with pytest.raises(DataError, match=r"is missing|has not ended"):
-        _read_everything(finished.path)
-    file.mkdir()
-    with pytest.raises(DataError, match=f"{file.name}: it is a folder; try a copy"):
+def test_a_missing_file_is_one_line(finished: RunFolder, name: str) -> None:
+    (finished.path / name).unlink()
+    with pytest.raises(DataError, match=r"holds no run|is missing|has not ended"):
         _read_everything(finished.path)
 
 
@@ -172,38 +158,16 @@ def test_the_hashes_are_in_the_format_of_sha256sum(finished: RunFolder) -> None:
         assert hashlib.sha256((finished.path / name).read_bytes()).hexdigest() == digest
 
 
-def test_settings_are_read_once(finished: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[Path] = []
-
-    def from_toml(path: Path) -> Config:
-        read.append(path)
-        return Config()
-
-    monkeypatch.setattr(Config, "from_toml", from_toml)
-    run = RunFolder.open(finished.path)
-    assert RunFolder.open(run) is run and run.config is run.config
-    run.check_data("")
-    run.load_model()
-    assert read == [finished.path / "config.toml"]
-
-
-def test_a_full_disk_names_the_file_and_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = RunFolder.create(tmp_path, Config(), CPU)
-    run.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), SUMMARY)
-    weights = (tmp_path / "model" / "model.safetensors").read_bytes()
-
+def test_a_full_disk_under_a_model_is_one_line(finished: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: MAGNA, folder: Path) -> None:
-        folder.mkdir()
-        (folder / "model.safetensors").write_bytes(weights[:10])
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(MAGNA, "save_pretrained", full)
-    with pytest.raises(
-        OSError, match=r"model could not be written \(No space left on device\); what was there before is"
-    ):
-        run.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), {**SUMMARY, "seed": 1})
-    assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
-    assert run.summary == SUMMARY
+    words = r"model could not be written \(No space left on device\); what was there before is"
+    with pytest.raises(OSError, match=words):
+        finished.finish(MAGNA(4, 8, 1, 3, heads=2, K=2), {**SUMMARY, "seed": 1})
+    finished.load_model()
+    assert finished.summary == SUMMARY
 
 
 def test_others_may_read_a_run(tmp_path: Path) -> None:
@@ -217,10 +181,23 @@ def test_others_may_read_a_run(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o044 == 0o044, path
 
 
-def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
-    pytest.importorskip("fcntl")
-    with RunFolder(tmp_path).alone(), pytest.raises(ValueError, match="is being trained by another process"):  # noqa: SIM117
-        with RunFolder(tmp_path).alone():
-            pass
-    with RunFolder(tmp_path).alone():
-        pass
+def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    file = tmp_path / "state.safetensors"
+    assert load_checkpoint(file) is None
+    groups = {"model": {"a.x": torch.randn(3, 2), "step": torch.tensor(3.0)}, "random": {"cpu": torch.get_rng_state()}}
+    save_checkpoint(file, groups, {"epoch": 3, "bests": [{"accuracy": 0.1 + 0.2}]})
+    stored = load_checkpoint(file)
+    assert stored is not None
+    loaded, progress = stored
+    assert progress == {"epoch": 3, "bests": [{"accuracy": 0.1 + 0.2}]}
+    assert {name: values.keys() for name, values in loaded.items()} == {n: v.keys() for n, v in groups.items()}
+    assert all(torch.equal(loaded[group][name], x) for group, values in groups.items() for name, x in values.items())
+
+
+@pytest.mark.parametrize("part", [0, 4, 50, -1])
+def test_a_damaged_checkpoint_says_what_to_do(tmp_path: Path, part: int) -> None:
+    file = tmp_path / "state.safetensors"
+    save_checkpoint(file, {"model": {"x": torch.zeros(100)}}, {"epoch": 1})
+    file.write_bytes(file.read_bytes()[:part])
+    with pytest.raises(DataError, match=r"is damaged.*delete it: resume=True"):
+        load_checkpoint(file)

@@ -6,28 +6,32 @@ import json
 import math
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.running import SMALL
+from tests.support.running import small
 
 from magna.config.schema import Config, load_recipe
 from magna.errors import Diverged
 from magna.training import loop, session
 from magna.training import train as training
-from magna.training.loop import Epoch
-from magna.training.trial_result import TrialResult
+from magna.training.loop import Epoch, TrialResult
+from magna.training.run_folder import RunFolder
 from magna.training.trials import train_trials
 from magna.use.predict import evaluate
 
 pytestmark = pytest.mark.slow
 
 
+train = partial(training.train, device="cpu")
+
+
 def test_seeds_that_train_together_leave_the_same_files(tmp_path: Path) -> None:
-    config = Config.from_dict(SMALL).with_values(["train.epochs=20"])
+    config = small("train.epochs=20")
     seen: list[Epoch] = []
-    result = training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=True, on_epoch=seen.append)
+    result = train(config, run_dir=tmp_path, seeds=3, together=True, on_epoch=seen.append)
     assert [epoch.number for epoch in seen] == [10, 20] and seen[0].label == "3 seeds together"
     assert [run["seed"] for run in result["runs"]] == [0, 1, 2]
     assert result["mean"]["test"]["accuracy"] > 0.6
@@ -46,41 +50,39 @@ def test_seeds_that_train_together_leave_the_same_files(tmp_path: Path) -> None:
     # One is missing and one has not ended: they alone are trained again.
     shutil.rmtree(tmp_path / "seed-1")
     (tmp_path / "seed-2" / "summary.json").unlink()
-    again = training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=True, resume=True)
+    again = train(config, run_dir=tmp_path, seeds=3, together=True, resume=True)
     assert again["runs"][0] == result["runs"][0]
     assert json.loads((tmp_path / "seed-2" / "summary.json").read_text())["together"] == 2
     assert len((tmp_path / "seed-2" / "metrics.jsonl").read_text().splitlines()) == 20
-    finished = training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=True, resume=True)
+    finished = train(config, run_dir=tmp_path, seeds=3, together=True, resume=True)
     assert finished == again
     with pytest.raises(ValueError, match="holds a run already"):
-        training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=True)
+        train(config, run_dir=tmp_path, seeds=3, together=True)
 
 
 def test_seeds_together_train_alone_in_their_folders(tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
-    config = Config.from_dict(SMALL).with_values(["train.epochs=20"])
+    folders = [RunFolder(tmp_path / f"seed-{seed}") for seed in (0, 1)]
     busy = []
 
     def another(_: Epoch) -> None:
-        for seed in (0, 1):
-            with pytest.raises(ValueError, match=f"seed-{seed}: it is being trained by another process"):
-                training.train(config.with_seed(seed), run_dir=tmp_path / f"seed-{seed}", device="cpu", resume=True)
-        with pytest.raises(ValueError, match="seed-0: it is being trained by another process"):
-            training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=True, resume=True)
+        for folder in folders:
+            with pytest.raises(ValueError, match="is being trained by another process"), folder.alone():
+                pass
         busy.append(True)
 
-    training.train(config, run_dir=tmp_path, seeds=2, device="cpu", together=True, on_epoch=another)
+    train(small("train.epochs=20"), run_dir=tmp_path, seeds=2, together=True, on_epoch=another)
     assert busy == [True, True]
-    # Afterwards the folders are free, the one that the refused call had made too.
-    finished = training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=True, resume=True)
-    assert [run["epochs"] for run in finished["runs"]] == [20, 20, 20]
+    for folder in folders:  # free again
+        with folder.alone():
+            pass
 
 
 @pytest.mark.parametrize("together", [True, False])
 def test_a_seed_that_diverges_leaves_the_others_their_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:
-    config = Config.from_dict(SMALL).with_values(["train.epochs=4"])
+    config = small("train.epochs=4")
     trials, fit = train_trials, loop.fit
 
     def trials_but_one(configs: list[Config], *arguments: Any, **options: Any) -> list[TrialResult]:
@@ -97,7 +99,7 @@ def test_a_seed_that_diverges_leaves_the_others_their_results(
         patch.setattr(session, "train_trials", trials_but_one)
         patch.setattr(session, "fit", fit_but_one)
         with pytest.raises(Diverged) as end:
-            training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=together)
+            train(config, run_dir=tmp_path, seeds=3, together=together)
     assert str(end.value) == (
         "seed 1: the loss is nan after epoch 2; try a smaller train.lr; the other seeds have left their results"
     )
@@ -105,7 +107,7 @@ def test_a_seed_that_diverges_leaves_the_others_their_results(
     assert ended == [True, False, True]
     if together:  # as a run of its own, it has logged the epochs before
         assert len((tmp_path / "seed-1" / "metrics.jsonl").read_text().splitlines()) == 2
-    again = training.train(config, run_dir=tmp_path, seeds=3, device="cpu", together=together, resume=True)
+    again = train(config, run_dir=tmp_path, seeds=3, together=together, resume=True)
     assert [run["epochs"] for run in again["runs"]] == [4, 4, 4]
 
 
@@ -113,29 +115,29 @@ def test_seeds_of_link_prediction_do_not_train_together(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match="together is True; allowed: False for link prediction, whose seeds train in turn"
     ):
-        training.train(load_recipe("families"), run_dir=tmp_path / "run", seeds=2, device="cpu", together=True)
+        train(load_recipe("families"), run_dir=tmp_path / "run", seeds=2, together=True)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("resume", [True, False])
 def test_one_run_and_several_seeds_do_not_share_a_folder(tmp_path: Path, resume: bool) -> None:
-    config = Config.from_dict(SMALL).with_values(["train.epochs=1"])
-    training.train(config, run_dir=tmp_path / "one", device="cpu")
-    training.train(config, run_dir=tmp_path / "several", seeds=2, device="cpu")
+    config = small("train.epochs=1")
+    train(config, run_dir=tmp_path / "one")
+    train(config, run_dir=tmp_path / "several", seeds=2)
     before = sorted(tmp_path.rglob("*"))
     for name, seeds, words in (("one", 3, "holds one run, not several"), ("several", 1, "holds runs of several seeds")):
         with pytest.raises(ValueError, match=words):
-            training.train(config, run_dir=tmp_path / name, seeds=seeds, device="cpu", resume=resume)
+            train(config, run_dir=tmp_path / name, seeds=seeds, resume=resume)
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_seed_with_a_checkpoint_goes_on_by_itself(tmp_path: Path) -> None:
-    config = Config.from_dict(SMALL).with_values(["train.epochs=4"])
-    training.train(config, run_dir=tmp_path, seeds=2, device="cpu")
+    config = small("train.epochs=4")
+    train(config, run_dir=tmp_path, seeds=2)
     expected = (tmp_path / "seed-0" / "model" / "model.safetensors").read_bytes()
     for name in ("seed-0/summary.json", "seed-1/summary.json", "seed-1/checkpoint/state.safetensors"):
         (tmp_path / name).unlink()
-    training.train(config, run_dir=tmp_path, seeds=2, device="cpu", together=True, resume=True)
+    train(config, run_dir=tmp_path, seeds=2, together=True, resume=True)
     assert (tmp_path / "seed-0" / "model" / "model.safetensors").read_bytes() == expected
     summaries = [json.loads((tmp_path / f"seed-{seed}" / "summary.json").read_text()) for seed in (0, 1)]
     assert [summary["together"] for summary in summaries] == [1, 1]

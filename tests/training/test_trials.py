@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -13,6 +14,7 @@ from typing import Any, cast, get_args
 
 import pytest
 import torch
+from tests.support.graphs import ring_triples
 from tests.support.measuring import Capturable
 from tests.support.running import node_task
 from torch import nn
@@ -21,10 +23,14 @@ from magna import MAGNAConv
 from magna.config.registry import model_settings
 from magna.config.schema import Config, load_recipe
 from magna.config.spaces import keys
+from magna.data import KnowledgeGraph
+from magna.data.triples import triples_from
 from magna.errors import Diverged
 from magna.nn.ensemble import Ensemble
 from magna.nn.hops import Hops
-from magna.tasks import NodeClassification
+from magna.nn.link_model import LinkModel
+from magna.tasks import LinkPrediction, NodeClassification
+from magna.tasks.link_objective import LinkObjective
 from magna.training.run_folder import RunFolder
 from magna.training.train import train
 from magna.training.trial_batch import Batch
@@ -206,14 +212,6 @@ def test_stopped_trials_stop_and_the_others_go_on(task: NodeClassification, memb
     assert [result.epochs for result in results] == [4, 4, 6, 4]
     untouched = train_trials(configs, task, report_every=2)
     assert [row["loss"] for row in results[2].history[:4]] == [row["loss"] for row in untouched[2].history[:4]]
-
-
-def test_patience_ends_a_trial(task: NodeClassification) -> None:
-    # With the default min_lr, weights that stand still would move in their last bits, and the loss with them.
-    configs = [config(train__lr=lr, train__min_lr=0.0, train__patience=2, train__epochs=8) for lr in (0.0, 0.02)]
-    still, moving = train_trials(configs, task, report_every=1)
-    assert (still.epochs, still.best_epoch) == (3, 0)
-    assert moving.epochs > 3
 
 
 def test_what_comes_after_patience_does_not_count(task: NodeClassification, tmp_path: Path) -> None:
@@ -455,3 +453,74 @@ def test_a_training_that_does_not_fit_alone_is_an_error_or_named(task: NodeClass
     results = train_trials(configs, task, too_large=too_large)
     assert too_large == dict.fromkeys((0, 2), "CUDA out of memory. Tried to allocate 9.00 GiB")
     assert [result.config for result in results] == configs[1:2]
+
+
+LINKS = Config.from_dict(
+    {
+        "model": {"hidden_channels": 8, "num_layers": 1, "heads": 2, "K": 2, "entity_channels": 8},
+        "task": {"name": "link_prediction", "batch_size": 8},
+        "train": {"epochs": 6, "eval_every": 2, "lr": 0.02},
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def links() -> LinkPrediction:
+    rows = ring_triples(30)
+    splits = {"train": rows[10:50], "valid": rows[:10], "test": rows[50:]}
+    return LinkPrediction(KnowledgeGraph.from_triples(triples_from("ring", splits)), torch.device("cpu"))
+
+
+def test_trials_in_turn_have_their_own_settings(links: LinkPrediction, monkeypatch: pytest.MonkeyPatch) -> None:
+    splits, sizes = list[tuple[str, int]](), list[int]()
+    evaluate, loss = LinkPrediction.evaluate, LinkObjective.loss
+
+    def evaluated(self: LinkPrediction, model: LinkModel, split: str) -> dict[str, float]:
+        splits.append((split, sizes[-1]))
+        return evaluate(self, model, split)
+
+    def recorded(self: LinkObjective, model: LinkModel, batch: torch.Tensor, *rest: Any) -> torch.Tensor:
+        sizes.append(len(batch))
+        return loss(self, model, batch, *rest)
+
+    monkeypatch.setattr(LinkPrediction, "evaluate", evaluated)
+    monkeypatch.setattr(LinkObjective, "loss", recorded)
+    configs = [LINKS, LINKS.with_values(["task.batch_size=4", "task.label_smoothing=0.4"]), LINKS]
+    results = train_trials(configs, links)
+    assert splits == [("valid", 8)] * 3 + [("valid", 4)] * 3 + [("valid", 8)] * 3
+    assert [result.config for result in results] == configs
+    assert results[0].history == results[2].history != results[1].history
+    assert all(result.epochs == 6 and result.best_epoch in (1, 3, 5) for result in results)
+
+
+def test_a_trial_in_turn_is_stopped_when_it_is_told(links: LinkPrediction) -> None:
+    heard = []
+
+    def on_report(epoch: int, which: list[int], scores: list[float]) -> list[int]:
+        heard.append((epoch, *which))
+        return which if which == [0] and epoch == 4 else []
+
+    first, second = train_trials([LINKS, LINKS.with_seed(1)], links, report_every=2, on_report=on_report)
+    assert (first.epochs, second.epochs) == (4, 6)
+    assert heard == [(2, 0), (4, 0), (2, 1), (4, 1), (6, 1)]
+
+
+@pytest.mark.parametrize("last", [0, 4])
+def test_a_trial_in_turn_that_diverges_has_no_score(
+    links: LinkPrediction, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    loss = LinkObjective.loss
+
+    def diverging(self: LinkObjective, model: LinkModel, batch: torch.Tensor, epoch: Any = 0) -> torch.Tensor:
+        return loss(self, model, batch, epoch) * (math.nan if int(epoch) == last else 1.0)
+
+    monkeypatch.setattr(LinkObjective, "loss", diverging)
+    heard: list[float] = []
+
+    def on_report(epoch: int, which: list[int], scores: list[float]) -> list[int]:
+        heard.extend(scores)
+        return []
+
+    (result,) = train_trials([LINKS], links, report_every=2, on_report=on_report)
+    assert len(heard) == last // 2 and min(heard, default=1) > 0, "validated before it diverged"
+    assert (result.valid, result.epochs, result.best_epoch) == ({"mrr": 0.0}, last, -1)

@@ -250,7 +250,7 @@ def test_scores_that_are_no_numbers_are_no_answer(animals: tuple[Path, Path], tm
 
 
 def test_links_are_not_asked_of_a_run_on_nodes(animals: tuple[Path, Path]) -> None:
-    with pytest.raises(ValueError, match=r"allowed: a run of link prediction; try magna\.use\.nodes"):
+    with pytest.raises(ValueError, match=r"allowed: a run of link prediction; try no head and relation"):
         predict_links(animals[0], [Query("animal-3", "likes", None)], device="cpu")
 
 

@@ -79,10 +79,11 @@ def describe(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
-    return f"{_processor()}, {threads} {'thread' if threads == 1 else 'threads'}"
+    return f"{processor()}, {threads} {'thread' if threads == 1 else 'threads'}"
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Name of the processor."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text().splitlines() if file.exists() else []
     models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]

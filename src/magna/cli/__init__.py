@@ -13,7 +13,8 @@ from magna import __version__
 from magna.cli.command import STOPPED, InputError, app, catch_signals, ignore_signals, tell
 
 # Each module registers its command; the help lists them in this order.
-for _verb in ("train", "evaluate", "predict", "plan", "sweep", "reproduce", "bench", "data"):
+_VERBS = ("train", "evaluate", "predict", "data", "sweep", "reproduce", "doctor", "plan", "bench")
+for _verb in _VERBS:
     import_module(f"magna.cli.{_verb}")
 
 
@@ -47,12 +48,32 @@ def main() -> None:
 
 
 def _input_fault(error: Any) -> str:
-    """The message of an error in the arguments, with what to try: for an option such as --epochs, its setting."""
+    """The message of an error in the arguments, with what to try."""
+    message = error.format_message().rstrip(".")
+    names = [word for word in sys.argv[1:] if not word.startswith("-")]
+    verb = next((name for name in names[:1] if name in _VERBS), "")
+    path = getattr(getattr(error, "ctx", None), "command_path", f"magna {verb}".strip())
+    tries = [*_setting_for(getattr(error, "option_name", ""), path.partition(" ")[2]), f"{path} --help"]
+    return f"{message}; try {' or '.join(tries)}"
+
+
+def _setting_for(option: str, verb: str) -> list[str]:
+    """The `--set` that stands for an option such as `--epochs 3`, if a command takes settings."""
+    if not option.startswith("--") or verb not in ("train", "plan", "sweep"):
+        return []
     from magna.config.schema import Config
     from magna.config.spaces import keys
 
-    command = getattr(getattr(error, "ctx", None), "command_path", "magna")
-    option = getattr(error, "option_name", "").lstrip("-").replace("-", "_")
-    settings = [key for key in keys(Config()) if option and key.endswith(f".{option}")]
-    hint = f"--set {settings[0]}=VALUE or {command} --help" if settings else f"{command} --help"
-    return f"{error.format_message().rstrip('.')}; try {hint}"
+    entry = option[2:].replace("-", "_")
+    key = next((key for key in keys(Config()) if key.casefold().endswith(f".{entry.casefold()}")), None)
+    return [] if key is None else [f"--set {key}={_value_of(option)}"]
+
+
+def _value_of(option: str) -> str:
+    """The value that was typed after an option, or VALUE."""
+    for word, following in zip(sys.argv, [*sys.argv[1:], ""], strict=True):
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2] or "VALUE"
+        if word == option:
+            return "VALUE" if not following or following.startswith("-") else following
+    return "VALUE"

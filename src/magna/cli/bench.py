@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from magna.cli.command import Result, command, say
-from magna.cli.options import DataDir, OnDevice
+from magna.cli.options import DATA, MACHINE, TRAINING, DataDir, OnDevice, option
 
 
 def _show(result: Result) -> None:
@@ -18,12 +16,12 @@ def _show(result: Result) -> None:
     show_benchmark(result, Console())
 
 
-@command("magna bench --graph cora", _show)
+@command("magna bench --quick", "magna bench --graph cora", show=_show, panel=MACHINE)
 def bench(
     graph: Annotated[
-        list[str] | None, typer.Option(help="cora, pubmed, wn18rr, fb15k-237 or ogbn-arxiv; may be repeated.")
+        list[str] | None, option(DATA, "NAME", "cora, pubmed, wn18rr, fb15k-237 or ogbn-arxiv; may be repeated.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Cora alone, a few seconds.")] = False,
+    quick: Annotated[bool, option(TRAINING, "", "Cora alone, a few seconds.", "--quick")] = False,
     data_dir: DataDir = None,
     device: OnDevice = "auto",
 ) -> Result:

@@ -8,17 +8,16 @@ import os
 import re
 import signal
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NoReturn, get_args
 
 import typer
+from typer.core import TyperCommand
 
-from magna.cli.options import AsJson, Verbose, printed
+from magna.cli.options import OTHER, PANELS, AsJson, Verbose, printed
 from magna.config.threads import other_cores
 from magna.errors import ArgumentError, clean
-from magna.use.files import to_json
 
 Result = dict[str, Any]
 # The base of typer's errors in input. Its home differs between versions of typer.
@@ -26,34 +25,55 @@ InputError: Any = typer.BadParameter.__mro__[2]
 STOPPED = "stopped; a training run goes on with --resume, a search or a table when it is called again"
 _IMPATIENT_SECONDS = 1.0  # a second Ctrl-C within this time is the same request
 
+FIRST_STEPS = """First steps:
+magna train
+magna evaluate runs/digits
+magna predict runs/digits --node 3"""
+
+
+class Command(TyperCommand):
+    """A command whose `--help` is the last line of its help."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """The option, without a type and below the others."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.rich_help_panel, option.metavar = OTHER, ""
+        return option
+
 
 app = typer.Typer(
     name="magna",
-    help="Multi-hop attention graph neural networks: train, evaluate, measure.",
-    add_completion=False,
+    help="Multi-hop attention graph neural networks. The way: train → evaluate → predict.",
+    epilog=FIRST_STEPS,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 def command(
-    example: str,
+    *examples: str,
     show: Callable[[Result], None],
-    *,
+    panel: str | None = None,
     group: typer.Typer = app,
     name: str | None = None,
     trains: bool = False,
+    failure: Callable[[Result], str | None] = lambda result: None,
+    after: str = "",
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Register a function as a command that prints its result.
 
     The command also gets the options `--json` and `--verbose`.
 
     Args:
-        example: the line at the end of `--help`.
+        examples: lines at the end of `--help`.
         show: prints the result for people; `--json` prints the result itself.
+        panel: the heading of `magna --help` above the command.
         group: the group of commands.
         name: the name of the command; None: that of the function.
         trains: share the cores with other programs, before torch is imported.
+        failure: the line of a result that is a failure, with exit status 1; None for a good result.
+        after: a last line of `--help`.
     """
 
     def register(work: Callable[..., Result]) -> Callable[..., Result]:
@@ -62,7 +82,9 @@ def command(
         def run(*, as_json: bool = False, verbose: bool = False, **arguments: Any) -> None:
             if trains:
                 share_cores()
-            finish(partial(work, **arguments), verbose, as_json, show, flags_of(signature))
+            result = finish(partial(work, **arguments), verbose, as_json, show, flags_of(signature))
+            if (message := failure(result)) is not None:
+                raise typer.Exit(tell(message, 1))
 
         options = {"as_json": AsJson, "verbose": Verbose}
         extra = [
@@ -72,12 +94,19 @@ def command(
         run.__name__, run.__doc__ = work.__name__, work.__doc__
         run.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()} | options
         run.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[*signature.parameters.values(), *extra], return_annotation=None
+            parameters=sorted([*signature.parameters.values(), *extra], key=_place), return_annotation=None
         )
-        group.command(name, epilog=f"Example: {example}")(run)
+        epilog = "\n".join(["Examples:", *examples]) + (f"\n\n{after}" if after else "")
+        group.command(name, cls=Command, epilog=epilog, rich_help_panel=panel)(run)
         return work
 
     return register
+
+
+def _place(parameter: inspect.Parameter) -> int:
+    """Place of an option in the help: arguments, then the panels in their order; within a panel as in the function."""
+    info = next(each for each in get_args(parameter.annotation) if hasattr(each, "param_decls"))
+    return -1 if isinstance(info, type(typer.Argument())) else PANELS.index(info.rich_help_panel)
 
 
 def finish(
@@ -86,14 +115,17 @@ def finish(
     as_json: bool,
     show: Callable[[Result], None],
     flags: Mapping[str, str] | None = None,
-) -> None:
-    """Run a command's work and print its result; an error becomes one line and an exit status."""
+) -> Result:
+    """Run a command's work, print its result and return it; an error becomes one line and an exit status."""
     try:
         result = work()
         if as_json:
+            from magna.use.files import to_json
+
             typer.echo(to_json(result))
         else:
             show(printed(result))
+        return result
     except BrokenPipeError:
         raise  # the reader has closed the pipe: typer ends silently
     except KeyboardInterrupt:
@@ -203,6 +235,8 @@ def say(line: str) -> None:
 def fail(message: str, status: int, verbose: bool) -> NoReturn:
     """End the program with one line on stderr."""
     if verbose:
+        import traceback
+
         traceback.print_exc()
     raise typer.Exit(tell(message, status))
 

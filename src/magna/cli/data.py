@@ -8,17 +8,15 @@ from typing import Annotated
 
 import typer
 
-from magna.cli.audit import show_audit
 from magna.cli.command import Result, app, command
-from magna.cli.options import Assignments, DataDir
-from magna.config.path_kind import kind_of
+from magna.cli.options import PREPARE, Assignments, DataDir
 from magna.errors import ArgumentError
 
 # Settings for reading a graph; the other settings of the data change it for a model.
 _READ = ("data.split", "data.split_seed", "data.features", "data.undirected", "data.standardise_features")
 
-data_app = typer.Typer(help="List, fetch and audit data sets.", epilog="Example: magna data list")
-app.add_typer(data_app, name="data")
+data_app = typer.Typer(help="List, fetch and audit data sets.", epilog="Examples:\n\nmagna data list")
+app.add_typer(data_app, name="data", rich_help_panel=PREPARE)
 
 
 def _show_list(result: Result) -> None:
@@ -33,7 +31,7 @@ def _show_list(result: Result) -> None:
         typer.echo(f"\n{row['name']}: {task} ({state})\n  {row['size']}\n  {row['source']}; {row['licence']}")
 
 
-@command("magna data list", _show_list, group=data_app, name="list")
+@command("magna data list", show=_show_list, group=data_app, name="list")
 def data_list(data_dir: DataDir = None) -> Result:
     """List the data sets, their sources, and if their files are here."""
     from magna.data import DATASETS, data_folder
@@ -47,7 +45,7 @@ def _show_files(result: Result) -> None:
     typer.echo(f"{name}: {count} files, all checked" if count else f"{name} comes with the installation")
 
 
-@command("magna data get cora", _show_files, group=data_app, name="get")
+@command("magna data get cora", show=_show_files, group=data_app, name="get")
 def data_get(
     name: Annotated[str, typer.Argument(help="A name from magna data list.")], data_dir: DataDir = None
 ) -> Result:
@@ -59,7 +57,15 @@ def data_get(
     return {"dataset": name, "files": [str(file.locate(data_dir)) for file in DATASETS[name].files]}
 
 
-@command("magna data audit cora", show_audit, group=data_app, name="audit")
+def _show_audit(result: Result) -> None:
+    from magna.cli.audit import show_audit
+
+    show_audit(result)
+
+
+@command(
+    "magna data audit digits", "magna data audit examples/own_graph", show=_show_audit, group=data_app, name="audit"
+)
 def data_audit(
     name: Annotated[str, typer.Argument(help="A data set, or a folder or .pt file of your own.")],
     assignments: Assignments = None,
@@ -69,6 +75,7 @@ def data_audit(
 
     For a graph, also the K that its distances suggest; for a knowledge graph, the score of reversed training triples.
     """
+    from magna.config.path_kind import kind_of
     from magna.config.registry import LINK_TASK
     from magna.config.schema import Config
     from magna.config.spaces import split_key

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from magna.cli.command import Result, command
-from magna.cli.options import DataDir, NewGraph, OnDevice, RunPath, plain_console, show_notes
+from magna.cli.options import DATA, FIRST, DataDir, NewGraph, OnDevice, RunPath, option, plain_console, show_notes
 
 
 def _show(result: Result) -> None:
@@ -28,15 +28,25 @@ def _show(result: Result) -> None:
     TextTable([title, *(metric.replace("_", ", ") for metric in metrics)], rows).show(plain_console())
 
 
-@command("magna evaluate runs/digits --split valid", _show)
+@command(
+    "magna evaluate runs/digits",
+    "magna evaluate runs/digits --split valid --json",
+    show=_show,
+    panel=FIRST,
+)
 def evaluate(
     run: RunPath,
-    split: Annotated[Literal["valid", "test"], typer.Option(help="Nodes or triples to score.")] = "test",
+    split: Annotated[
+        Literal["valid", "test"], option(DATA, "NAME", "valid or test: the nodes or triples to score.")
+    ] = "test",
     data: NewGraph = None,
     data_dir: DataDir = None,
     device: OnDevice = "auto",
 ) -> Result:
-    """Score a finished run again from its files, or on a new graph with labels."""
+    """Score a finished run again from its files.
+
+    With --data: on a new graph with labels.
+    """
     from magna.use.predict import evaluate
 
     return evaluate(run, split, data, data_dir=data_dir, device=device)

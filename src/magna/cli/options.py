@@ -7,28 +7,54 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from magna.cli.completion import complete_recipe, complete_run
+
 if TYPE_CHECKING:
     from rich.console import Console
+
+# Panels of `magna --help`, in its order.
+FIRST, PREPARE, PAPER, MACHINE = "Train → evaluate → predict", "Data", "Search and repeat the paper", "This machine"
+# Panels of a command's `--help`.
+DATA, MODEL, TRAINING, OUTPUT, OTHER = "Data", "Model", "Training", "Output", "Other"
+NODES, LINKS, SEARCH = "Query of nodes", "Query of links", "Search"
+PANELS = (NODES, LINKS, SEARCH, DATA, MODEL, TRAINING, OUTPUT, OTHER)
+
+SETTINGS_HINT = "All settings: docs/settings.md, and the config.toml of every run."
+
+
+def option(panel: str, metavar: str, help: str, *flags: str, **more: Any) -> Any:
+    """An option below the heading `panel` of the help; `metavar` is empty for a switch."""
+    return typer.Option(*flags, metavar=metavar, help=help, rich_help_panel=panel, **more)
 
 
 TableFormat = Literal["csv", "tsv", "json", "parquet"]
 DataDir = Annotated[
-    Path | None, typer.Option(help="Data folder. Default: MAGNA_DATA_DIR, else the user's cache folder.")
+    Path | None,
+    option(DATA, "FOLDER", "Folder of the public data sets. Default: MAGNA_DATA_DIR, else the user's cache folder."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show the traceback of an error.")]
-OnDevice = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto: the GPU if there is one.")]
+AsJson = Annotated[bool, option(OUTPUT, "", "Print one JSON object on stdout.", "--json")]
+Verbose = Annotated[bool, option(OTHER, "", "Show the traceback of an error.", "-v", "--verbose")]
+OnDevice = Annotated[
+    Literal["auto", "cpu", "cuda"],
+    option(TRAINING, "NAME", "auto, cpu or cuda; auto: the GPU if there is one."),
+]
 Recipe = Annotated[
-    str | None, typer.Argument(help="A recipe, a TOML file or a folder with your data. Default: digits.")
+    str | None,
+    typer.Argument(
+        help="A recipe, such as cora; a TOML file; or a folder with your data. Default: digits.",
+        autocompletion=complete_recipe,
+    ),
 ]
 Assignments = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set a setting, such as train.epochs=40; may be repeated."),
+    option(MODEL, "KEY=VALUE", "Change a setting, such as train.epochs=40; may be repeated.", "--set"),
 ]
-RunPath = Annotated[Path, typer.Argument(help="A run folder.")]
+RunPath = Annotated[Path, typer.Argument(help="A run folder, such as runs/digits.", autocompletion=complete_run)]
 NewGraph = Annotated[
     Path | None,
-    typer.Option(help="New place of the data, or a new graph with the same features, or triples with the same names."),
+    option(
+        DATA, "PATH", "New place of the data, or a new graph with the same features, or triples with the same names."
+    ),
 ]
 
 

@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 
 from magna.cli.command import Result, command, say
-from magna.cli.options import Assignments, DataDir, OnDevice, Recipe, show_notes
+from magna.cli.options import (
+    MACHINE,
+    SETTINGS_HINT,
+    TRAINING,
+    Assignments,
+    DataDir,
+    OnDevice,
+    Recipe,
+    option,
+    show_notes,
+)
 
 
 def _show(result: Result) -> None:
@@ -58,13 +68,20 @@ def _size(count: int) -> str:
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
-@command("magna plan cora --set model.hidden_channels=512", _show, trains=True)
+@command(
+    "magna plan digits",
+    "magna plan cora --set model.hidden_channels=512 --no-measure",
+    show=_show,
+    panel=MACHINE,
+    trains=True,
+    after=SETTINGS_HINT,
+)
 def plan(
     recipe: Recipe = None,
     assignments: Assignments = None,
-    seeds: Annotated[int, typer.Option(help="Number of seeds to train.", min=1)] = 1,
+    seeds: Annotated[int, option(TRAINING, "N", "Number of seeds to train.", min=1)] = 1,
     measure: Annotated[
-        bool, typer.Option("--measure/--no-measure", help="Time a few steps, or only forecast memory.")
+        bool, option(TRAINING, "", "Time a few steps, or only forecast memory.", "--measure/--no-measure")
     ] = True,
     data_dir: DataDir = None,
     device: OnDevice = "auto",

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from magna.cli.command import Result, command
-from magna.cli.options import DataDir, NewGraph, OnDevice, RunPath, TableFormat, plain_console, show_notes
+from magna.cli.options import (
+    FIRST,
+    LINKS,
+    NODES,
+    OUTPUT,
+    DataDir,
+    NewGraph,
+    OnDevice,
+    RunPath,
+    TableFormat,
+    option,
+    plain_console,
+    show_notes,
+)
 from magna.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -21,7 +35,8 @@ def _show(result: Result) -> None:
     show_notes(result)
     if "file" in result:
         unit = "answers" if "answers" in result else "nodes"
-        typer.echo(f"{result['dataset']}: {result[unit]:,} {unit} in {result['file']}")
+        count = result[unit]
+        typer.echo(f"{result['dataset']}: {count:,} {unit if count != 1 else unit[:-1]} in {result['file']}")
     elif "queries" in result:
         show_links(result)
     else:
@@ -59,30 +74,44 @@ def show_links(result: Result) -> None:
         plain_console().print(table)
 
 
-@command("magna predict runs/digits --node 3 --node 17 --out answers.csv", _show)
+@command(
+    "magna predict runs/digits --node 3 --node 17",
+    "magna predict runs/digits --out answers.csv",
+    "magna predict runs/families --head adam-1172 --relation aunt_of",
+    show=_show,
+    panel=FIRST,
+)
 def predict(
     run: RunPath,
-    node: Annotated[list[str] | None, typer.Option(help="Id of a node; may be repeated. Default: all nodes.")] = None,
-    nodes: Annotated[Path | None, typer.Option(help="File of ids, one a line, or a CSV with an id column.")] = None,
-    head: Annotated[str | None, typer.Option(help="Link prediction: the head; asks for tails.")] = None,
-    tail: Annotated[str | None, typer.Option(help="Link prediction: the tail; asks for heads.")] = None,
-    relation: Annotated[str | None, typer.Option(help="The relation of --head or --tail.")] = None,
+    node: Annotated[list[str] | None, option(NODES, "ID", "Id of a node; may be repeated. Default: all nodes.")] = None,
+    nodes: Annotated[Path | None, option(NODES, "FILE", "File of ids: one a line, or a CSV with a column id.")] = None,
+    head: Annotated[str | None, option(LINKS, "ENTITY", "The head; asks for tails.")] = None,
+    tail: Annotated[str | None, option(LINKS, "ENTITY", "The tail; asks for heads.")] = None,
+    relation: Annotated[str | None, option(LINKS, "NAME", "The relation of --head or --tail.")] = None,
     queries: Annotated[
-        Path | None, typer.Option(help="File of queries: head, relation, tail, one end empty; TSV or CSV.")
+        Path | None, option(LINKS, "FILE", "File of queries: head, relation, tail, one end empty; TSV or CSV.")
     ] = None,
-    top: Annotated[int | None, typer.Option(help="Link prediction: answers of each query. Default: 10.", min=1)] = None,
+    top: Annotated[int | None, option(LINKS, "N", "Answers of each query. Default: 10.", min=1)] = None,
     new_triples: Annotated[
-        Path | None, typer.Option(help="Link prediction: TSV of new triples of known entities; no training.")
+        Path | None, option(LINKS, "FILE", "TSV of new triples of known entities; no training.")
     ] = None,
     data: NewGraph = None,
-    out: Annotated[Path | None, typer.Option(help="File of the answers: .csv, .tsv, .json or .parquet.")] = None,
-    form: Annotated[TableFormat | None, typer.Option("--format", help="Format, if the file's name has none.")] = None,
+    out: Annotated[Path | None, option(OUTPUT, "FILE", "File of the answers: .csv, .tsv, .json or .parquet.")] = None,
+    form: Annotated[
+        TableFormat | None,
+        option(OUTPUT, "NAME", "csv, tsv, json or parquet, if the file's name does not say.", "--format"),
+    ] = None,
+    force: Annotated[bool, option(OUTPUT, "", "Replace the file of --out.", "--force")] = False,
     data_dir: DataDir = None,
     device: OnDevice = "auto",
 ) -> Result:
-    """Labels of nodes with probabilities, or the best tails of (head, relation) and heads of (relation, tail)."""
+    """Predict labels of nodes, or the missing ends of links.
+
+    Nodes get a label with the probability of each class. (head, relation) gets the best tails, (relation, tail) the
+    best heads.
+    """
     of_links = any(option is not None for option in (head, tail, relation, queries, new_triples))
-    _check_file(out, form)
+    check_file(out, form, force)
     if of_links and (node or nodes):
         raise ValueError("nodes and links are asked for at once; allowed: --node and --nodes, or the others")
     if top is not None and not of_links:
@@ -106,16 +135,29 @@ def predict(
     return {"dataset": answers.dataset, unit: rows, "file": str(out), "notes": list(answers.notes)}
 
 
-def _check_file(out: Path | None, form: TableFormat | None) -> None:
-    from magna.use.files import file_format
+def check_file(out: Path | None, form: TableFormat | None, force: bool) -> None:
+    """Refuse a file that cannot be written, or that nobody wants replaced, before answers are computed."""
+    from magna.use.files import check_format
 
     if out is None:
         if form is not None:
             raise ArgumentError("--format", form, "with --out FILE")
         return
-    file_format(out, form)
+    check_format(out, form)
     if not out.parent.is_dir() or (out.exists() and not out.is_file()):  # a device is not to be replaced
         raise ArgumentError("--out", str(out), "a file in an existing folder")
+    if out.exists() and not force and not _replaces(out):
+        raise ArgumentError("--out", str(out), "a new file, because this one exists", "--force to replace it")
+
+
+def _replaces(out: Path) -> bool:
+    """Answer of the person at the terminal; False without one."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    try:
+        return typer.confirm(f"replace {out}?", err=True)
+    except typer.Abort:  # the end of input
+        return False
 
 
 def _queries(head: str | None, relation: str | None, tail: str | None, file: Path | None) -> list[Query]:

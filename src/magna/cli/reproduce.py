@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from magna.cli.command import Result, command, say, share_cores
-from magna.cli.options import DataDir, OnDevice
+from magna.cli.completion import complete_experiment
+from magna.cli.options import DATA, MODEL, OUTPUT, PAPER, TRAINING, DataDir, OnDevice, option
 from magna.errors import ArgumentError
+
+_COMPARISONS = {"difference", "MAGNA is better by", "t-test, p", "Wilcoxon, p"}
 
 
 def _show(result: Result) -> None:
@@ -17,7 +21,12 @@ def _show(result: Result) -> None:
 
     from magna.paper.render import TextTable
 
-    TextTable(result["header"], result["rows"]).show(Console())
+    header, rows = _quick_form(result) if result.get("quick") else (result["header"], result["rows"])
+    if result.get("quick"):
+        typer.echo(f"{result['table']} after few seeds and epochs shows its form; figures marked quick are no results")
+    TextTable(header, rows).show(Console())
+    if result.get("left_out"):
+        typer.echo(f"baselines of the paper's table that are left out: {', '.join(result['left_out'])}")
     if "collected" in result:
         typer.echo(f"{len(result['collected'])} figures are now in {result['results']}/{result['table']}")
         return
@@ -32,35 +41,68 @@ def _show(result: Result) -> None:
         typer.echo(f"outdated, because recipe or protocol have changed since: {', '.join(outdated)}")
 
 
-@command("magna reproduce table1 --quick --dataset cora", _show)
+def _quick_form(result: Result) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a quick table: data sets that were asked for, our rows marked, and no comparison."""
+    from magna.paper.published import CITATION_GRAPHS, KNOWLEDGE_GRAPHS
+    from magna.paper.tables import UNMEASURED
+
+    names = {name: name.capitalize() for name in CITATION_GRAPHS} | KNOWLEDGE_GRAPHS
+    hidden = {title for name, title in names.items() if name not in result["datasets"]}
+    columns = [at for at, title in enumerate(result["header"]) if title not in hidden | _COMPARISONS]
+    rows = [
+        [re.sub(r"\bours(?=\)$|, )", "ours, quick", row[at]) for at in columns]
+        for row in result["rows"]
+        if row[0] not in hidden and row[-1] != UNMEASURED
+    ]
+    header = [result["header"][at] for at in columns]
+    return [f"{title} (quick)" if title == "accuracy, %" and "paper" in header else title for title in header], rows
+
+
+@command(
+    "magna reproduce table1 --quick --dataset cora",
+    "magna reproduce table1 --row 'MAGNA, tuned'",
+    show=_show,
+    panel=PAPER,
+)
 def reproduce(
-    name: Annotated[str, typer.Argument(help="table1, ablations, switches, random-splits or table3.")],
-    quick: Annotated[bool, typer.Option("--quick", help="Few seeds and epochs: the form of the table.")] = False,
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="table1, ablations, switches, random-splits (the paper's Table 7) or table3.",
+            autocompletion=complete_experiment,
+        ),
+    ],
+    quick: Annotated[bool, option(TRAINING, "", "Few seeds and epochs: the form of the table.", "--quick")] = False,
     seeds: Annotated[
-        int | None, typer.Option(help="Seeds of each figure. Default: 20; random splits 10; table3 3.", min=1)
+        int | None, option(TRAINING, "N", "Seeds of each figure. Default: 20; random splits 10; table3 3.", min=1)
     ] = None,
     dataset: Annotated[
-        list[str] | None, typer.Option(help="A data set of the table; may be repeated. Default: those of the paper.")
+        list[str] | None, option(DATA, "NAME", "A data set of the table; may be repeated. Default: those of the paper.")
     ] = None,
     row: Annotated[
-        list[str] | None, typer.Option(help="Train this row alone, by its name in the table; may be repeated.")
+        list[str] | None, option(MODEL, "NAME", "Train this row alone, by its name in the table; may be repeated.")
     ] = None,
     data_dir: DataDir = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of one file a figure. Default: runs/cells, with --quick runs/quick.")
+        Path | None,
+        option(OUTPUT, "FOLDER", "Folder of one file a figure. Default: runs/cells, with --quick runs/quick."),
     ] = None,
     results: Annotated[
-        Path, typer.Option(help="Committed results; their figures are not trained again, except with --quick.")
+        Path, option(OUTPUT, "FOLDER", "Committed results; their figures are not trained again, except with --quick.")
     ] = Path("results"),
     collect: Annotated[
-        bool, typer.Option("--collect", help="Train nothing; add the figures in OUT to the committed results.")
+        bool, option(OUTPUT, "", "Train nothing; add the figures in OUT to the committed results.", "--collect")
     ] = False,
     run_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the running training of table3. Default: runs/reproduce[-quick].")
+        Path | None,
+        option(OUTPUT, "FOLDER", "Folder of the running training of table3. Default: runs/reproduce[-quick]."),
     ] = None,
     device: OnDevice = "auto",
 ) -> Result:
-    """A table of the paper, ours beside theirs. After a stop, the same command continues."""
+    """Make a table of the paper, ours beside theirs.
+
+    After a stop, the same command continues.
+    """
     folder = out or Path("runs/quick" if quick else "runs/cells")
     if collect and quick:
         raise ArgumentError("--quick", True, "without --collect")

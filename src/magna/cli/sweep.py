@@ -8,7 +8,19 @@ from typing import Annotated
 import typer
 
 from magna.cli.command import Result, command, share_cores
-from magna.cli.options import Assignments, DataDir, OnDevice, plain_console, show_notes
+from magna.cli.completion import complete_recipe
+from magna.cli.options import (
+    OUTPUT,
+    PAPER,
+    SEARCH,
+    TRAINING,
+    Assignments,
+    DataDir,
+    OnDevice,
+    option,
+    plain_console,
+    show_notes,
+)
 from magna.typing import Sampler
 
 
@@ -19,30 +31,36 @@ def _show(result: Result) -> None:
     show_search(result, plain_console())
 
 
-@command("magna sweep digits --trials 16 --set train.epochs=40", _show)
+@command(
+    "magna sweep digits --trials 16 --set train.epochs=40",
+    "magna sweep cora --trials 300 --sampler tpe",
+    show=_show,
+    panel=PAPER,
+)
 def sweep(
-    recipe: Annotated[str, typer.Argument(help="A recipe, a TOML file, or a folder with your data.")],
-    trials: Annotated[int, typer.Option(help="Finished trials in total; a study with fewer continues.")],
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe, a TOML file, or a folder with your data.", autocompletion=complete_recipe)
+    ],
+    trials: Annotated[int, option(SEARCH, "N", "Finished trials in total; a study with fewer continues.")],
     storage: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Database of the study, shared between machines. Default: OUT/study.db."),
+        str | None, option(SEARCH, "URL", "Database of the study, shared between machines. Default: OUT/study.db.")
     ] = None,
-    sampler: Annotated[Sampler, typer.Option(help="tpe learns from the trials so far.")] = "random",
-    seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
+    sampler: Annotated[Sampler, option(SEARCH, "NAME", "random or tpe; tpe learns from the trials so far.")] = "random",
+    seed: Annotated[int, option(SEARCH, "N", "Seed of the sampler.")] = 0,
     assignments: Assignments = None,
-    seeds_per_trial: Annotated[int, typer.Option(help="Search seeds of each trial.")] = 1,
-    batch: Annotated[int | None, typer.Option(help="Trials drawn and trained at once. Default: by device.")] = None,
-    prune: Annotated[bool, typer.Option(help="Stop the worse half after 1/8, 1/4 and 1/2 of the epochs.")] = True,
-    confirm: Annotated[int, typer.Option(help="Best trials that train again with further seeds.")] = 10,
-    confirm_seeds: Annotated[int, typer.Option(help="Number of further seeds.")] = 4,
-    top: Annotated[int, typer.Option(help="Number of the best trials to print.", min=1)] = 5,
+    seeds_per_trial: Annotated[int, option(TRAINING, "N", "Search seeds of each trial.")] = 1,
+    batch: Annotated[int | None, option(TRAINING, "N", "Trials drawn and trained at once. Default: by device.")] = None,
+    prune: Annotated[bool, option(SEARCH, "", "Stop the worse half after 1/8, 1/4 and 1/2 of the epochs.")] = True,
+    confirm: Annotated[int, option(SEARCH, "N", "Best trials that train again with further seeds.")] = 10,
+    confirm_seeds: Annotated[int, option(SEARCH, "N", "Number of further seeds.")] = 4,
+    top: Annotated[int, option(OUTPUT, "N", "Number of the best trials to print.", min=1)] = 5,
     data_dir: DataDir = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the results. Default: sweeps/RECIPE.")] = None,
+    out: Annotated[Path | None, option(OUTPUT, "FOLDER", "Folder of the results. Default: sweeps/RECIPE.")] = None,
     device: OnDevice = "auto",
 ) -> Result:
-    """Search a recipe's space by validation accuracy or MRR. After a stop, the same command continues.
+    """Search a recipe's space by validation accuracy or MRR.
 
-    A setting that --set fixes is not searched.
+    After a stop, the same command continues. A setting that --set fixes is not searched.
     """
     from magna.config.schema import load_recipe
     from magna.config.spaces import split_key

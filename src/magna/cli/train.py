@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from magna.cli.command import Result, command
-from magna.cli.options import Assignments, DataDir, OnDevice, Recipe, printable
+from magna.cli.options import FIRST, OUTPUT, SETTINGS_HINT, TRAINING, Assignments, DataDir, OnDevice, Recipe, option
 
 if TYPE_CHECKING:
     from magna.config.schema import Config
@@ -33,40 +34,59 @@ def _show(result: Result) -> None:
     typer.echo(f"run folder: {runs[0]['run_dir'] if len(runs) == 1 else Path(runs[0]['run_dir']).parent}")
     folder = shlex.quote(runs[0]["run_dir"])
     query = " --head NAME --relation NAME" if result["task"] == LINK_TASK else ""
-    typer.echo(f"its answers: magna predict {folder}{query}")
-    typer.echo(f"its score again: magna evaluate {folder}")
+    typer.echo(f"score it again: magna evaluate {folder}")
+    typer.echo(f"predict with it: magna predict {folder}{query}")
 
 
-@command("magna train digits --set train.epochs=40 --set model.alpha=0.2 --seeds 3", _show, trains=True)
+@command(
+    "magna train",
+    "magna train digits --set train.epochs=40 --set model.alpha=0.2 --seeds 3",
+    "magna train examples/own_graph --run-dir runs/mine",
+    "magna train --resume --run-dir runs/mine",
+    show=_show,
+    panel=FIRST,
+    trains=True,
+    after=SETTINGS_HINT,
+)
 def train(
     recipe: Recipe = None,
     assignments: Assignments = None,
-    seeds: Annotated[int, typer.Option(help="Number of seeds to train.", min=1)] = 1,
+    seeds: Annotated[int, option(TRAINING, "N", "Number of seeds to train.", min=1)] = 1,
     data_dir: DataDir = None,
-    run_dir: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/RECIPE.")] = None,
+    run_dir: Annotated[
+        Path | None,
+        option(OUTPUT, "FOLDER", "Folder of the run. Default: runs/RECIPE, or runs/RECIPE-2 and so on if it exists."),
+    ] = None,
     device: OnDevice = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the run folder.")] = False,
+    resume: Annotated[bool, option(TRAINING, "", "Continue the run in the run folder.", "--resume")] = False,
     together: Annotated[
         bool | None,
-        typer.Option(
+        option(
+            TRAINING,
+            "",
+            "Train several seeds of node classification in one batch, or in turn. Default: together on a GPU.",
             "--together/--one-by-one",
-            help="Train several seeds of node classification in one batch, or in turn. Default: together on a GPU.",
         ),
     ] = None,
     test: Annotated[
-        bool, typer.Option("--test/--no-test", help="Score the test split at the end, or leave it unread.")
+        bool, option(TRAINING, "", "Score the test split at the end, or leave it unread.", "--test/--no-test")
     ] = True,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard into the run folder.")
+        bool, option(OUTPUT, "", "Also write curves for TensorBoard into the run folder.", "--tensorboard")
     ] = False,
 ) -> Result:
-    """Train a model and write a run folder. Without a recipe: handwritten digits, which need no download."""
+    """Train a model and write a run folder.
+
+    Without a recipe: handwritten digits, which need no download.
+    """
     from magna.training.progress import TrainingProgress
 
     folder, config = _folder_and_config(recipe, assignments or [], run_dir, resume)
     with TrainingProgress() as progress:
         if config is not None:
             progress.say(f"recipe {config.recipe}: loading")
+        for note in _notes(config, assignments or [], folder if run_dir is None and not resume else None):
+            progress.say(f"note: {note}")
         from magna.training import train as training
 
         return training.train(
@@ -79,9 +99,19 @@ def train(
             test=test,
             together=together,
             tensorboard=tensorboard,
-            on_start=lambda config, task, where: progress.say(_describe(config, task, where)),
+            on_start=progress.start,
             on_epoch=progress.epoch,
         )
+
+
+def _notes(config: Config | None, assignments: list[str], new_folder: Path | None) -> Iterator[str]:
+    """Notes on the folder that is written and on data that replaces a recipe's."""
+    if config is not None and new_folder is not None and new_folder.name != config.recipe:
+        yield f"{new_folder.with_name(config.recipe)} exists; this run writes {new_folder} (--run-dir names another)"
+    for assignment in assignments:
+        key, _, path = assignment.partition("=")
+        if key.strip() == "data.name" and Path(path).is_dir():
+            yield f"--set data.name={path} keeps the recipe's other settings; magna train {path} also scales features"
 
 
 def _folder_and_config(
@@ -98,13 +128,3 @@ def _folder_and_config(
     from magna.training.train import default_folder
 
     return default_folder(config.recipe, resume), config
-
-
-def _describe(config: Config, task: Any, device: Any) -> str:
-    model = config.model.recipe_values()
-    shape = f"{model['num_layers']} × {model['hidden_channels']} " if "hidden_channels" in model else ""
-    shown = ("heads", "K", "alpha", "top_k", "decoder", "skip_channels", "members")
-    facts = [f"{name}={model[name]}" for name in shown if model.get(name) not in (None, 0)]
-    return f"{task.dataset}: {task.size} · {shape}{', '.join([config.model.name, *facts])} · {device.type}" + "".join(
-        f"\nnote: {printable(note)}" for note in task.notes(config)
-    )

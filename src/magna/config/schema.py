@@ -25,7 +25,7 @@ from magna.config.tables import (
     TrainOptions,
 )
 from magna.config.toml import Range, parse, toml, toml_key
-from magna.errors import ArgumentError, UnknownName, listed
+from magna.errors import ArgumentError, UnknownName, listed, nearest_path
 
 DEFAULT_RECIPE = "digits"
 TRIPLES_RECIPE = "families"  # settings for triples of your own
@@ -249,7 +249,7 @@ def load_recipe(name: str | None = None) -> Config:
         config = Config.from_toml(name)
         return replace(config, recipe=config.recipe or path.stem)
     if path.name != name:
-        raise ArgumentError("recipe", name, "a folder with your data, a TOML file, or a recipe's name")
+        raise ArgumentError("recipe", name, "a folder with your data, a TOML file, a recipe", nearest_path(path) or "")
     raise UnknownName("recipe", name, recipe_names(), "a TOML file, or a folder with your data")
 
 
@@ -284,7 +284,7 @@ def _of_user_data(path: Path, recipe: str | None = None) -> Config:
             f"resuming the run in {shlex.quote(str(path))}",
         )
     recipe = recipe or (TRIPLES_RECIPE if kind == "triples" else DEFAULT_RECIPE)
-    settings = f"Model and training: the recipe {recipe}; nothing was searched for this data."
+    settings = f"Model and training settings are those of the recipe {recipe}; none were searched for this data."
     # The columns of a graph with features may have any scale.
     data = LinkDataOptions(name=str(path)) if kind == "triples" else None
     return replace(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from magna.config.toml import Range, make_range
-from magna.errors import ArgumentError, UnknownName
+from magna.errors import ArgumentError, UnknownName, similar
 
 TABLES = ("source", "data", "model", "task", "train", "expected")
 
@@ -28,11 +28,12 @@ def keys(config: Any) -> Iterator[str]:
 
 
 def unknown_key(key: str, known: list[str]) -> UnknownName:
-    """The error of a key that no table has, with the nearest one."""
+    """The error of a key that no table has, with the nearest ones."""
     entry = key.rpartition(".")[2]
-    # The same name in another table, else one that begins with it.
+    # The same name in another table, else those that begin with it, else those of similar letters.
     near = [one for one in known if one.rpartition(".")[2] == entry] or [one for one in known if one.startswith(key)]
-    return UnknownName("setting", key, near or known)
+    near = near or similar(key, known) or [one for one in known if similar(entry, [one.rpartition(".")[2]], 1)]
+    return UnknownName("setting", key, near or "a key such as train.epochs or model.alpha", "docs/settings.md for all")
 
 
 def search_space(config: Any, key: str, values: Any) -> list[Any] | Range:

@@ -98,8 +98,11 @@ def public_files(homes: Mapping[str, str]) -> dict[str, PublicFile]:
 def data_folder(data_dir: str | Path | None = None) -> Path:
     """`data_dir`, else `MAGNA_DATA_DIR`, else the user's cache folder."""
     chosen = data_dir or os.environ.get(ENVIRONMENT_VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser()
+    return Path(chosen).expanduser() if chosen else cache_folder()
+
+
+def cache_folder() -> Path:
+    """The data folder of a user who names none."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "magna"
 

@@ -33,36 +33,41 @@ class Graph:
     (3, 3, [2, 0, 1])
     """
 
-    num_nodes: int
-    edge_index: Tensor  # [2, E] int64, the caller's order
+    num_nodes: int  #: Number of nodes.
+    edge_index: Tensor  #: [2, E] int64, the caller's order.
     by_target: Segments
     by_source: Segments
-    col: Tensor  # [E] int32, source of each edge in target order
+    col: Tensor  #: [E] int32, source of each edge in target order.
     source_col: Tensor  # [E] int32, target of each edge in source order
     source_rank: Tensor  # [E] int32, position of the caller's edge in source order
     in_order: bool  # the caller's edges are sorted by target already
-    edge_type: Tensor | None = None  # [E] int64, the caller's order
-    num_relations: int = 0
+    edge_type: Tensor | None = None  #: [E] int64, the caller's order.
+    num_relations: int = 0  #: Number of relations; 0 without types.
     by_relation: Segments | None = None
 
     @property
     def num_edges(self) -> int:
+        """Number of edges."""
         return self.edge_index.size(1)
 
     @property
     def rowptr(self) -> Tensor:
+        """[N + 1] int32, the first edge of each target in :attr:`col`."""
         return self.by_target.ptr
 
     @property
     def device(self) -> torch.device:
+        """Device of all tensors."""
         return self.edge_index.device
 
     @property
     def source(self) -> Tensor:
+        """[E] int64, source of each edge in the caller's order."""
         return self.edge_index[0]
 
     @property
     def target(self) -> Tensor:
+        """[E] int64, target of each edge in the caller's order."""
         return self.edge_index[1]
 
     @staticmethod

@@ -8,15 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from magna.config.layers import AttentionOptions
+from magna.config.options import HUGE
 from magna.errors import ArgumentError
 from magna.graph import Graph, as_graph
-from magna.nn.init import attention_gain, fill_linear, fill_matrix, fill_vector
-from magna.nn.linear import LAZY, make_linear
+from magna.nn.linear import LAZY, attention_gain, fill_linear, fill_matrix, fill_vector, make_linear
 from magna.nn.norm import make_norm
 from magna.nn.sparse import SparseRows
 from magna.ops import edge_scores, head_scores
 
-HUGE = 1 << 24  # more channels than anyone can mean
 _ONE_SET = "every hop starts where the last one ended, so source and target are one set of nodes"
 
 
@@ -54,11 +53,10 @@ def graph_at_door(
     return graph
 
 
-def check_size(name: str, value: Any, most: float | None = None) -> None:
+def check_size(name: str, value: Any, most: int = HUGE) -> None:
     """Refuse a size that is no count, or one that nobody can mean."""
     if isinstance(value, tuple):
         raise ArgumentError(name, value, f"one width, as {_ONE_SET}")
-    most = HUGE if most is None else most
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise ArgumentError(name, value, f"a whole number from 1 to {most}")
 

@@ -11,8 +11,7 @@ from magna.graph import Graph
 from magna.nn.attention import graph_at_door
 from magna.nn.conv import MAGNAConv
 from magna.nn.dropout import Dropout
-from magna.nn.init import FEED_FORWARD_GAIN, attention_gain, fill_linear
-from magna.nn.linear import Linear
+from magna.nn.linear import FEED_FORWARD_GAIN, Linear, attention_gain, fill_linear
 from magna.nn.norm import make_norm, reset_norm
 from magna.typing import Init
 
@@ -51,9 +50,12 @@ class MAGNABlock(nn.Module):
     ) -> None:
         super().__init__()
         self.options = options = BlockOptions.of(options, flat)
-        norm, eps, backend = options.norm, options.norm_eps, options.backend
-        self.conv = _layer(options, in_channels, out_channels, heads, num_relations)
-        self.norm = make_norm(norm, in_channels, eps, backend)
+        backend, sizes = options.backend, (in_channels, out_channels, heads)
+        named = {name: getattr(options, name) for name in NamedOptions.options()}
+        if not options.diffusion:
+            named |= {"K": 1, "alpha": 0.0}
+        self.conv = MAGNAConv(*sizes, num_relations=num_relations, options=options.part(ConvOptions), **named)
+        self.norm = make_norm(options.norm, in_channels, options.norm_eps, backend)
         self.input_dropout = Dropout(options.input_dropout, backend=backend)
         self.output_dropout = Dropout(options.output_dropout, backend=backend)
         self.residual_dropout = Dropout(options.residual_dropout, backend=backend)
@@ -124,14 +126,3 @@ class Zero(nn.Module):
 
     def forward(self, _: Tensor) -> float:
         return -0.0
-
-
-def _layer(
-    options: BlockOptions, in_channels: int, out_channels: int, heads: int, num_relations: int | None
-) -> MAGNAConv:
-    """The layer of a block; without diffusion one hop of attention, without teleport."""
-    named = {name: getattr(options, name) for name in NamedOptions.options()}
-    rest = options.part(ConvOptions)
-    if not options.diffusion:
-        named |= {"K": 1, "alpha": 0.0}
-    return MAGNAConv(in_channels, out_channels, heads, num_relations=num_relations, options=rest, **named)

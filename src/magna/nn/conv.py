@@ -15,8 +15,7 @@ from magna.graph import Graph, durable
 from magna.nn.attention import EdgeAttention, check_size, graph_at_door
 from magna.nn.dropout import draw_seed, is_zero
 from magna.nn.hops import Hops
-from magna.nn.init import attention_gain, fill_linear
-from magna.nn.linear import LAZY, LazyLinear, Linear, make_linear
+from magna.nn.linear import LAZY, LazyLinear, Linear, attention_gain, fill_linear, make_linear
 from magna.nn.pyg import mask_holder, masked
 from magna.nn.sparse import SparseRows, as_dense
 from magna.ops import attention_diffusion, checks, edge_softmax
@@ -52,11 +51,13 @@ def add_self_loops(graph: Graph) -> Graph:
 class MAGNAConv(nn.Module):
     r"""Multi-hop attention layer (Eqs. 1 to 6), a drop-in for `GATConv`.
 
-    .. math:: \mathrm{out} = W_o \Vert_m \sum_{k=0}^{K} \theta_k A_m^k H W_v^{(m)}, \quad
-              \theta_k = \alpha (1 - \alpha)^k, \quad \theta_K = (1 - \alpha)^K
+    .. math::
+        \mathrm{out} = W_o \Vert_m \sum_{k=0}^{K} \theta_k A_m^k H W_v^{(m)}
 
-    A_m is the softmax of the edge scores (:class:`EdgeAttention`) over the in-edges of each node. By default
-    no self-loops are added. With K=1, alpha=0, tanh=False, projection="shared" and out_projection=False the layer is
+        \theta_k = \alpha (1 - \alpha)^k, \quad \theta_K = (1 - \alpha)^K
+
+    :math:`A_m` is the softmax of the edge scores (:class:`EdgeAttention`) over the in-edges of each node. By default
+    no self-loops are added. With `K=1, alpha=0, tanh=False, projection="shared", out_projection=False` the layer is
     `GATConv`.
 
     Every hop starts where the last one ended, so source and target are one set of nodes. In PyG's `HeteroConv` the

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from magna.config.registry import decoder
 from magna.errors import ArgumentError
 from magna.nn.dropout import Dropout
-from magna.nn.init import fill_linear
+from magna.nn.linear import fill_linear
 from magna.typing import Backend, Init
 
 _BLOCK = 2**24  # products that TuckER stores at a time to guess relations

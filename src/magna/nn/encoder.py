@@ -16,8 +16,7 @@ from magna.nn.attention import check_size, graph_at_door
 from magna.nn.block import MAGNABlock
 from magna.nn.dropout import Dropout, draw_seed
 from magna.nn.hub import Saved
-from magna.nn.init import fill_linear, fill_matrix
-from magna.nn.linear import Linear
+from magna.nn.linear import Linear, fill_linear, fill_matrix
 from magna.nn.norm import make_norm, reset_norm
 from magna.nn.sparse import Dense, SparseRows
 
@@ -77,12 +76,12 @@ class MAGNA(Saved):
         self.num_relations = num_relations
 
         # Drawn in the order of these parts, then in that of `reset_parameters` (docs/explanation/determinism.md).
-        backend, width = options.backend, _input_width(options, in_channels, hidden_channels)
-        shared = self._share_relations()
+        shared, backend = self._share_relations(), options.backend
         self.node_dropout = Dropout(options.node_dropout, rows=True, backend=backend)
         self.embed_dropout = Dropout(options.embed_dropout, backend=backend)
-        projects = options.input_projection is not False
-        self.input_projection: nn.Module = Linear(in_channels, width, backend=backend) if projects else Dense()
+        projected = options.input_projection  # to a width; True: that of the blocks
+        width = hidden_channels if projected is True else projected or in_channels
+        self.input_projection: nn.Module = Linear(in_channels, width, backend=backend) if projected else Dense()
         widths = [width] + [hidden_channels] * (num_layers - 1)
         self.blocks = nn.ModuleList(
             MAGNABlock(width, hidden_channels, heads, num_relations=num_relations, options=shared) for width in widths
@@ -140,10 +139,3 @@ class MAGNA(Saved):
             h = self.final_norm(h)
         out: Tensor = self.classifier(self.classifier_dropout(h))
         return out
-
-
-def _input_width(options: EncoderOptions, in_channels: int, hidden_channels: int) -> int:
-    """The width of the first block's input."""
-    widths = {True: hidden_channels, False: in_channels}
-    choice = options.input_projection
-    return widths[choice] if isinstance(choice, bool) else choice

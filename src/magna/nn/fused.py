@@ -68,19 +68,16 @@ def walk(model: Blocks, x: Tensor, graph: Graph, **edges: Any) -> Tensor:
 def _is_covered(block: Any) -> bool:
     if not _is_exactly(block, MAGNABlock) or not _is_exactly(block.conv, MAGNAConv):
         return False
-    conv, half, norms = block.conv, block.feed_forward, [block.norm]
-    parts = [(block.input_dropout, Dropout), (block.output_dropout, Dropout), (conv.value, Linear)]
-    if not _is_exactly(conv.attention, EdgeAttention):
+    conv, half, attention = block.conv, block.feed_forward, block.conv.attention
+    if not _is_exactly(attention, EdgeAttention):
         return False
-    parts += [(conv.attention.source, Linear), (conv.attention.target, Linear)]
+    parts = [(block.norm, *_NORMS), (block.input_dropout, Dropout), (block.output_dropout, Dropout)]
+    parts += [(part, Linear) for part in (attention.source, attention.target, conv.value) if part is not None]
     if _is_exactly(half, FeedForward) and _is_exactly(half.layers, nn.Sequential) and len(half.layers) == 4:
-        parts += zip(half.layers, (Linear, Dropout, Linear, Dropout), strict=True)
-        norms.append(half.norm)
+        parts += [(half.norm, *_NORMS), *zip(half.layers, (Linear, Dropout, Linear, Dropout), strict=True)]
     else:
         parts.append((half, nn.ELU))
-    return all(part is None or _is_exactly(part, kind) for part, kind in parts) and all(
-        _is_exactly(norm, *_NORMS) for norm in norms
-    )
+    return all(_is_exactly(*part) for part in parts)
 
 
 def _is_exactly(module: Any, *kinds: type[nn.Module]) -> bool:
@@ -150,7 +147,7 @@ def _add_norm(
     x: Tensor | Deferred, added: Tensor | None, norm: nn.Module, dropout: Dropout | None = None
 ) -> tuple[Tensor, Tensor]:
     """The sum x + added, and its norm under dropout."""
-    if not isinstance(norm, LayerNorm | UnbiasedLayerNorm):
+    if not isinstance(norm, LayerNorm):
         total = _sum(x, added)
         return total, norm(total) if dropout is None else dropout(norm(total))
     drawn: dict[str, Rate | Tensor] = {}

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from magna.config.atomic_files import write_whole
-from magna.errors import ArgumentError, DataError
+from magna.errors import ArgumentError, DataError, nearest_path
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+_TIMEOUT_SECONDS = 5.0  # for the first answer of the hub
 
 
 class Saved(nn.Module):
@@ -47,7 +48,7 @@ class Saved(nn.Module):
         path = _local(folder, revision)
         for name in (_CONFIG, _WEIGHTS):
             if not (path / name).is_file():
-                raise ArgumentError("folder", str(folder), f"a folder with {_CONFIG} and {_WEIGHTS}")
+                raise ArgumentError("folder", str(folder), f"a folder with {_CONFIG} and {_WEIGHTS}", _nearest(path))
         try:
             config = json.loads((path / _CONFIG).read_text(encoding="utf-8"))
             weights = safetensors.torch.load_file(path / _WEIGHTS)
@@ -62,6 +63,14 @@ class Saved(nn.Module):
         return model.eval()
 
 
+def _nearest(path: Path) -> str:
+    """A saved model at a similar path, or nothing."""
+    if near := nearest_path(path, _CONFIG):
+        return near
+    parent = nearest_path(path.parent, f"{path.name}/{_CONFIG}")
+    return f"{parent}/{path.name}" if parent else ""
+
+
 def _local(folder: str | Path, revision: str | None) -> Path:
     """The folder with the files, downloaded if a model on the hub is named."""
     path = Path(folder)
@@ -73,4 +82,11 @@ def _local(folder: str | Path, revision: str | None) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError:
         return path
-    return Path(snapshot_download(str(folder), revision=revision, allow_patterns=[_CONFIG, _WEIGHTS]))
+    options: dict[str, Any] = {"revision": revision, "etag_timeout": _TIMEOUT_SECONDS}
+    try:
+        return Path(snapshot_download(str(folder), allow_patterns=[_CONFIG, _WEIGHTS], **options))
+    except (OSError, ValueError) as error:  # the hub's errors are among them
+        allowed = f"a folder with {_CONFIG} and {_WEIGHTS}, or a model on the Hugging Face Hub"
+        raise ArgumentError(
+            "folder", str(folder), allowed, f"another name; the hub says: {str(error).splitlines()[0]}"
+        ) from error

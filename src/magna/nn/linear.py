@@ -1,16 +1,20 @@
-"""Linear layers."""
+"""Linear layers and their starting values: plain Glorot, or the authors' (docs/explanation/switches.md, point 10)."""
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import UninitializedParameter, is_lazy
 
 from magna import ops
 from magna.nn.sparse import SparseRows, sparse_linear
-from magna.typing import Backend
+from magna.typing import Backend, Init
 
 LAZY = -1  # in place of `in_channels`: the width of the first features
+FEED_FORWARD_GAIN = math.sqrt(2)
 
 
 class Linear(nn.Linear):
@@ -56,3 +60,30 @@ class LazyLinear(LazyModuleMixin, Linear):
         if self.has_uninitialized_params():
             self.weight.materialize((self.out_features, x.size(1)))
         self.in_features = self.weight.size(1)
+
+
+def attention_gain(typed: bool) -> float:
+    """The authors' gain for projections and attention vectors; their code for typed edges has another one."""
+    return math.sqrt(2) if typed else 5 / 3
+
+
+def fill_matrix(weight: Tensor, init: Init, gain: float = 1.0) -> None:
+    """Fill a matrix unless its shape is not known yet; `gain` belongs to the authors' values."""
+    if is_lazy(weight):
+        return
+    if init == "official":
+        nn.init.xavier_normal_(weight, gain)
+    else:
+        nn.init.xavier_uniform_(weight)
+
+
+def fill_linear(linear: nn.Linear, init: Init, gain: float = 1.0) -> None:
+    fill_matrix(linear.weight, init, gain)
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)
+
+
+@torch.no_grad()
+def fill_vector(vector: Tensor, init: Init, gain: float) -> None:
+    """An attention vector [H, D]. The authors' has shape (1, H, D), which makes its fan-in H * D and fan-out D."""
+    fill_matrix(vector[None] if init == "official" else vector, init, gain)

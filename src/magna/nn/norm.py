@@ -12,25 +12,7 @@ from magna.errors import ArgumentError
 from magna.typing import Backend, Norm
 
 
-class _OnePass(nn.Module):
-    """Base of the norms over the channels of a row."""
-
-    UNBIASED: bool
-    weight: nn.Parameter
-    bias: nn.Parameter
-    eps: float
-    backend: Backend
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.added(x, None)[1]
-
-    def added(self, x: Tensor, added: Tensor | None, **dropouts: Any) -> tuple[Tensor, Tensor]:
-        """The sum x + added and its norm; `dropouts` are those of `ops.add_norm`, on x and on the norm."""
-        dropouts |= {"unbiased": self.UNBIASED, "backend": self.backend, "validate": False}
-        return ops.add_norm(x, added, self.weight, self.bias, self.eps, **dropouts)
-
-
-class LayerNorm(_OnePass, nn.LayerNorm):
+class LayerNorm(nn.LayerNorm):
     """`torch.nn.LayerNorm` over the channels, whose output has the type of its input under autocast, too.
 
     Torch's would be float32, which the next matrix product rounds again; on a large graph these copies cost more than
@@ -43,25 +25,16 @@ class LayerNorm(_OnePass, nn.LayerNorm):
         super().__init__(channels, eps)
         self.backend = backend
 
+    def forward(self, x: Tensor) -> Tensor:
+        return self.added(x, None)[1]
 
-class _Affine(nn.Module):
-    """Base of the norms with a gain and a shift for each channel."""
-
-    def __init__(self, channels: int, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
-
-    def reset_parameters(self) -> None:
-        nn.init.ones_(self.weight)
-        nn.init.zeros_(self.bias)
-
-    def extra_repr(self) -> str:
-        return f"{self.weight.numel()}, eps={self.eps}"
+    def added(self, x: Tensor, added: Tensor | None, **dropouts: Any) -> tuple[Tensor, Tensor]:
+        """The sum x + added and its norm; `dropouts` are those of `ops.add_norm`, on x and on the norm."""
+        dropouts |= {"unbiased": self.UNBIASED, "backend": self.backend, "validate": False}
+        return ops.add_norm(x, added, self.weight, self.bias, self.eps, **dropouts)
 
 
-class UnbiasedLayerNorm(_OnePass, _Affine):
+class UnbiasedLayerNorm(LayerNorm):
     r"""The authors' layer norm: the unbiased standard deviation, with eps added outside the root.
 
     .. math:: y = w \frac{x - \bar x}{\mathrm{std}(x) + \epsilon} + b, \quad
@@ -85,11 +58,10 @@ class UnbiasedLayerNorm(_OnePass, _Affine):
     def __init__(self, channels: int, eps: float = 1e-6, *, backend: Backend = "auto") -> None:
         if channels < 2:
             raise ArgumentError("channels", channels, "2 or more with norm 'unbiased'")
-        super().__init__(channels, eps)
-        self.backend = backend
+        super().__init__(channels, eps, backend=backend)
 
 
-class BatchNorm(_Affine):
+class BatchNorm(nn.Module):
     r"""Each channel with mean 0 and variance 1 over all rows, then a learnt gain and shift.
 
     .. math:: y_{ic} = w_c \frac{x_{ic} - \bar x_c}{\sqrt{\mathrm{var}(x_c) + \epsilon}} + b_c
@@ -108,7 +80,13 @@ class BatchNorm(_Affine):
     """
 
     def __init__(self, channels: int, eps: float = 1e-5) -> None:
-        super().__init__(channels, eps)
+        super().__init__()
+        self.eps = eps
+        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         # Sums over many rows are float32; the output has the input's type, as in a layer norm.
@@ -117,8 +95,11 @@ class BatchNorm(_Affine):
         variance = centred.square().mean(0)  # `torch.var` of an outer axis takes a CPU four times as long
         return (centred * (self.weight * (variance + self.eps).rsqrt()) + self.bias).to(x.dtype)
 
+    def extra_repr(self) -> str:
+        return f"{self.weight.numel()}, eps={self.eps}"
 
-NormLayer = LayerNorm | UnbiasedLayerNorm | BatchNorm | nn.Identity
+
+NormLayer = LayerNorm | BatchNorm | nn.Identity
 
 
 def make_norm(norm: Norm, channels: int, eps: float | None = None, backend: Backend = "auto") -> NormLayer:

@@ -234,23 +234,17 @@ def diffuse_backward_op(
 
 
 def _diffuse_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, attention, theta, seed, attention_rate, feature_rate, graph, ctx.sizes, ctx.every, ctx.backend = inputs
-    ctx.rated = attention_rate is not None, feature_rate is not None
-    rates = [rate for rate in (attention_rate, feature_rate) if rate is not None]
-    save_inputs(ctx, graph, x, attention, theta, output[1], seed, *rates)
+    x, attention, theta, *drawn, graph, ctx.sizes, ctx.every, ctx.backend = inputs
+    save_inputs(ctx, graph, x, attention, theta, output[1], *drawn)
     ctx.set_materialize_grads(False)
 
 
-def _diffuse_grad(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
-    tensors, graph = saved_inputs(ctx, 5 + sum(ctx.rated))
+@diffuse_op.register_autograd(_diffuse_save)
+def _(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
+    tensors, graph = saved_inputs(ctx, 7)
     if grad is None:
         return *(None,) * 6, [None] * len(graph), None, None, None
-    rates = iter(tensors[5:])
-    inputs = *tensors[:5], *(next(rates) if rated else None for rated in ctx.rated)
-    options = ctx.sizes, ctx.every, ctx.needs_input_grad[2], ctx.backend
-    grad_x, grad_attention, grad_theta = diffuse_backward_op(grad, *inputs, graph, *options)
-    by_theta = grad_theta if ctx.needs_input_grad[2] else None
-    return grad_x, grad_attention, by_theta, None, None, None, [None] * len(graph), None, None, None
-
-
-diffuse_op.register_autograd(_diffuse_grad, _diffuse_save)
+    by_theta = ctx.needs_input_grad[2]
+    options = ctx.sizes, ctx.every, by_theta, ctx.backend
+    grad_x, grad_attention, grad_theta = diffuse_backward_op(grad, *tensors, graph, *options)
+    return grad_x, grad_attention, grad_theta if by_theta else None, *[None] * 3, [None] * len(graph), *[None] * 3

@@ -12,7 +12,7 @@ from magna.graph import Graph
 from magna.ops import checks, reference
 from magna.ops.backend.graph_tensors import pack, save_inputs, saved_inputs, unpack
 from magna.ops.backend.op import fused_op
-from magna.ops.backend.registry import Draw, Kernels, kernels
+from magna.ops.backend.registry import Draw, Hop, HopBack, Kernels, kernels
 from magna.ops.hops import in_target_order
 from magna.ops.weights import geometric_weights, hops_for
 
@@ -66,14 +66,17 @@ def solve_op(
 ) -> Tensor:
     """Z with (I − (1 − α) A) Z = α x."""
     g, fused = unpack(graph, sizes), kernels(backend)
-    by_target, decay = in_target_order(attention, g, fused), 1 - alpha
-    draw = Draw(attention.new_empty(0), None, None, x.size(1), x.size(2))
+    by_target, decay, draw = (in_target_order(attention, g, fused), g.by_target, g.col), 1 - alpha, _no_draw(x)
 
     def step(z: Tensor, out: Tensor) -> None:
-        fused.hop(z, x, by_target, g.by_target, g.col, z_scale=decay, x_scale=alpha, draw=draw, number=0, out=out)
+        fused.hop(Hop(z, x, *by_target, decay, alpha, out, draw, 0))
 
     # A's rows sum to at most 1: in the largest entry each step brings Z closer by the factor 1 − α.
     return _iterate(step, x, alpha, tolerance, lambda t: t.abs().amax(0), fused)
+
+
+def _no_draw(x: Tensor) -> Draw:
+    return Draw(x.new_empty(0, dtype=torch.int64), None, None, x.size(1), x.size(2))
 
 
 def _iterate(
@@ -118,38 +121,20 @@ def solve_backward_op(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The adjoint solve: (I − (1 − α) Aᵀ) u = grad; grad x = α u, ∂A_ji = (1 − α) ⟨u_j, z_i⟩, ∂α = ⟨u, x − A z⟩."""
     g, fused = unpack(graph, sizes), kernels(backend)
-    by_source, decay, one = fused.take_rows(attention, g.by_source.order), 1 - alpha, torch.ones_like(alpha)
-    grad = grad.contiguous()
-    draw = Draw(attention.new_empty(0), None, None, x.size(1), x.size(2))
+    decay, one, draw, grad = 1 - alpha, torch.ones_like(alpha), _no_draw(x), grad.contiguous()
+    by_source = fused.take_rows(attention, g.by_source.order), g.by_source, g.source_col
 
     def step(u: Tensor, out: Tensor) -> None:
-        fused.hop(
-            u, grad, by_source, g.by_source, g.source_col, z_scale=decay, x_scale=one, draw=draw, number=0, out=out
-        )
+        fused.hop(Hop(u, grad, *by_source, decay, one, out, draw, 0))
 
     # Aᵀ contracts in the sum of the entries of a column, as A does in the largest.
     u = _iterate(step, grad, alpha, tolerance, lambda t: t.abs().sum(0), fused)
-    grad_x, grad_by_source = fused.empty(x.shape, x), fused.empty(by_source.shape, by_source)
-    grad_attention = fused.hop_backward(
-        u,
-        z,
-        by_source,
-        g.by_source,
-        g.source_col,
-        z_scale=decay,
-        first_scale=alpha,
-        scale=torch.zeros_like(alpha),
-        draw=draw,
-        number=0,
-        grad_attention=grad_by_source,
-        add=False,
-        rank=g.source_rank,
-        grad_x=grad_x,
-        out=None,
-    )
-    x_minus_az = fused.empty(x.shape, x)
-    by_target = in_target_order(attention, g, fused)
-    fused.hop(z, x, by_target, g.by_target, g.col, z_scale=-one, x_scale=one, draw=draw, number=0, out=x_minus_az)
+    grad_x, x_minus_az, sums = fused.empty(x.shape, x), fused.empty(x.shape, x), fused.empty(attention.shape, attention)
+    scales = decay, alpha, torch.zeros_like(alpha)
+    back = HopBack(u, z, *by_source, *scales, sums, False, g.source_rank, grad_x, out=None, draw=draw, number=0)
+    grad_attention = fused.hop_backward(back)
+    by_target = in_target_order(attention, g, fused), g.by_target, g.col
+    fused.hop(Hop(z, x, *by_target, -one, one, x_minus_az, draw, 0))
     assert grad_attention is not None
     grad_alpha = (u.to(alpha.dtype) * x_minus_az).sum((0, 2))
     return grad_x, grad_attention, grad_alpha
@@ -160,10 +145,8 @@ def _solve_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     save_inputs(ctx, graph, output, x, attention, alpha)
 
 
-def _solve_grad(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+@solve_op.register_autograd(_solve_save)
+def _(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     (z, x, attention, alpha), graph = saved_inputs(ctx, 4)
     grads = solve_backward_op(grad, z, x, attention, alpha, graph, ctx.sizes, ctx.tolerance, ctx.backend)
     return *grads, [None] * len(graph), None, None, None
-
-
-solve_op.register_autograd(_solve_grad, _solve_save)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from magna.graph import Graph, Segments
-from magna.ops.backend.registry import Draw, Kernels
+from magna.ops.backend.registry import Draw, Hop, HopBack, Kernels
 
 CACHE_LINE = 64  # bytes
 
@@ -92,19 +92,10 @@ class HopWalk(NamedTuple):
 
     def run(self, z: Tensor, first: int, outs: Iterable[Tensor]) -> None:
         """From the state Z_first = z, a hop into each of `outs`."""
+        edges = self.attention, self.graph.by_target, self.graph.col
         for hop, out in enumerate(outs, first):
-            self.backend.hop(
-                z,
-                self.x,
-                self.attention,
-                self.graph.by_target,
-                self.graph.col,
-                z_scale=self.theta[self.K] if hop == 0 else None,
-                x_scale=self.theta[self.K - 1 - hop],
-                draw=_after(self.draw, hop),
-                number=hop,
-                out=out,
-            )
+            scales = self.theta[self.K] if hop == 0 else None, self.theta[self.K - 1 - hop]
+            self.backend.hop(Hop(z, self.x, *edges, *scales, out, _after(self.draw, hop), hop))
             z = out
 
     def states_back(self, checkpoints: Sequence[Tensor], every: int) -> Iterator[Tensor]:
@@ -136,27 +127,18 @@ class HopWalk(NamedTuple):
             grad = self.backend.hop_dropout(grad, _after(self.draw, K - 1), K - 1)
         (grad_x,) = self.empty(1)
         buffers = self.empty(2) if K > 1 or grad_theta is not None else []
+        edges = self.attention, self.graph.by_source, self.graph.source_col
         for m, z in enumerate(states, 1):
             hop = K - m
             if grad_theta is not None:
                 grad_theta[m - 1] += (grad.to(grad_theta.dtype) * x).sum(0).sum(-1)
             into = buffers[m % 2] if hop > 0 or grad_theta is not None else None
+            scales = self.theta[K] if hop == 0 else None, self.theta[0] if m == 1 else None, self.theta[m]
+            rank = self.graph.source_rank if last_part and hop == 0 else None
+            # The gradient leaves the hop before through its dropout.
+            draw, add = _after(self.draw, hop - 1), m > 1 or not first_part
             complete = self.backend.hop_backward(
-                grad,
-                z,
-                self.attention,
-                self.graph.by_source,
-                self.graph.source_col,
-                z_scale=self.theta[K] if hop == 0 else None,
-                first_scale=self.theta[0] if m == 1 else None,
-                scale=self.theta[m],
-                draw=_after(self.draw, hop - 1),  # the gradient leaves the hop before through its dropout
-                number=hop,
-                grad_attention=sums,
-                add=m > 1 or not first_part,
-                rank=self.graph.source_rank if last_part and hop == 0 else None,
-                grad_x=grad_x,
-                out=into,
+                HopBack(grad, z, *edges, *scales, sums, add, rank, grad_x, into, draw, hop)
             )
             if complete is not None:
                 grad_attention = complete

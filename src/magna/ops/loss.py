@@ -252,15 +252,13 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.save_for_backward(query, candidates, bias, *tensors, *output[1:])
 
 
-def _grad(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+@kvsall_loss_op.register_autograd(_save)
+def _(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     query, candidates, bias, self_bias = kvsall_loss_backward_op(
         grad, *ctx.saved_tensors, ctx.precision, ctx.block, ctx.backend
     )
     none = [None] * 5
     return query, candidates, bias if ctx.biased else None, *none, self_bias if ctx.owned else None, *none[:3]
-
-
-kvsall_loss_op.register_autograd(_grad, _save)
 
 
 def _operands(

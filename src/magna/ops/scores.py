@@ -99,11 +99,9 @@ def _head_scores_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None
     ctx.save_for_backward(x, vector)
 
 
-def _head_scores_grad(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+@head_scores_op.register_autograd(_head_scores_save)
+def _(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return *head_scores_backward_op(grad, *ctx.saved_tensors, ctx.tanh, ctx.backend), None, None
-
-
-head_scores_op.register_autograd(_head_scores_grad, _head_scores_save)
 
 
 @fused_op(
@@ -148,10 +146,8 @@ def _edge_scores_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None
     save_inputs(ctx, graph, output)
 
 
-def _edge_scores_grad(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+@edge_scores_op.register_autograd(_edge_scores_save)
+def _(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     (scores,), graph = saved_inputs(ctx, 1)
     source, target, relation = edge_scores_backward_op(grad, scores, graph, ctx.sizes, ctx.negative_slope, ctx.backend)
     return source, target, relation if ctx.typed else None, [None] * len(graph), None, None, None
-
-
-edge_scores_op.register_autograd(_edge_scores_grad, _edge_scores_save)

@@ -42,10 +42,8 @@ def _dropout_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(rate, seed)
 
 
-def _dropout_grad(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+@dropout_op.register_autograd(_dropout_save)
+def _(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     # The same factors again: dropout is linear, and its mask is a function of the seed.
     grad = dropout_op(grad, *ctx.saved_tensors, False, ctx.backend)
     return grad.sum(0) if ctx.shared else grad, None, None, None, None
-
-
-dropout_op.register_autograd(_dropout_grad, _dropout_save)

@@ -131,10 +131,8 @@ def _edge_softmax_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> Non
     save_inputs(ctx, graph, output)
 
 
-def _edge_softmax_grad(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+@edge_softmax_op.register_autograd(_edge_softmax_save)
+def _(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     (attention,), graph = saved_inputs(ctx, 1)
     grad = edge_softmax_backward_op(grad, attention, graph, ctx.sizes, ctx.backend)
     return grad, None, [None] * len(graph), None, None
-
-
-edge_softmax_op.register_autograd(_edge_softmax_grad, _edge_softmax_save)

@@ -207,6 +207,8 @@ EXPERIMENTS = {
     ),
 }
 
+_ALSO_CALLED = {"table7": "random-splits"}
+
 
 def quick(name: str, config: Config) -> Config:
     """A config that shows the form of a table in a short time."""
@@ -215,14 +217,30 @@ def quick(name: str, config: Config) -> Config:
     return config.with_values(experiment.quick + skip, drop_idle=True)
 
 
+def table_name(name: str) -> str:
+    """The table that a name means, such as the paper's own number of it.
+
+    >>> table_name("table7")
+    'random-splits'
+    """
+    name = _ALSO_CALLED.get(name, name)
+    if name not in EXPERIMENTS:
+        raise ArgumentError("table", name, experiment_names())
+    return name
+
+
+def experiment_names() -> list[str]:
+    """Names that `magna reproduce` takes."""
+    return [*EXPERIMENTS, *_ALSO_CALLED]
+
+
 def cells(name: str, datasets: Sequence[str] | None = None, rows: Sequence[str] | None = None) -> list[Cell]:
     """Cells of a table, on all data sets of the paper or on some, in all rows or in some.
 
     >>> len(cells("random-splits", []))
     0
     """
-    if name not in EXPERIMENTS:
-        raise ArgumentError("table", name, list(EXPERIMENTS))
+    name = table_name(name)
     experiment = EXPERIMENTS[name]
     allowed = (*experiment.datasets, *experiment.also)
     for dataset in datasets or ():

@@ -16,14 +16,16 @@ from magna.config.schema import REPORT_SEEDS
 from magna.errors import ArgumentError, Diverged
 from magna.paper import experiments
 from magna.paper.cell_runs import train_cells
-from magna.paper.cells import PROGRESS_SECONDS, CellStore, Job
-from magna.paper.experiments import EXPERIMENTS, Cell, cells
+from magna.paper.cells import PROGRESS_SECONDS, CellStore, Job, Records
+from magna.paper.experiments import EXPERIMENTS, Cell, cells, table_name
 from magna.paper.records import RUNS
-from magna.paper.tables import make_table
+from magna.paper.render import TextTable
+from magna.paper.tables import left_out, make_table
 from magna.tasks import NodeClassification, make_task
+from magna.tasks.metrics import import_stats
+from magna.training.loop import TrialResult
 from magna.training.progress import seldom
 from magna.training.run_folder import pick_device
-from magna.training.trial_result import TrialResult
 from magna.training.trials import structure, train_trials
 
 QUICK_SEEDS = 2
@@ -54,6 +56,9 @@ def reproduce(
         The table, and the files that hold its cells. `diverged` names the cells without a result, because the loss of
         a seed was not finite. `outdated` names the cells whose recipe or protocol has changed since they were trained.
     """
+    name = table_name(name)
+    if name == "random-splits":
+        import_stats()  # refuses a missing package before hours of training
     chosen = _cells(name, quick, datasets, rows)
     experiment = EXPERIMENTS[name]
     if run_dir is not None and all(cell.config.task.SHARES_BATCH for cell in chosen):
@@ -69,18 +74,22 @@ def reproduce(
     diverged = _train_groups([cell for cell in missing if cell.config.task.SHARES_BATCH], job)
     links = [cell for cell in missing if not cell.config.task.SHARES_BATCH]
     diverged += train_cells(links, job, Path(run_dir or ("runs/reproduce-quick" if quick else "runs/reproduce")))
-    every = {cell.path: cell for cell in _cells(name, quick, (*experiment.datasets, *experiment.also))}
-    expected = {path: cell.config for path, cell in every.items()}
+    # A quick table shows what was asked for, not what other quick runs have left.
+    every = chosen if quick else _cells(name, quick, (*experiment.datasets, *experiment.also))
+    table = _table(name, store, every, diverged, alone=quick)
     return {
         "table": name,
+        "quick": quick,
+        "datasets": list(dict.fromkeys(cell.dataset for cell in every)),
+        "left_out": left_out(name, table),
         "out": str(out),
         "seeds": count,
         "device": job.machine["device"],
         "trained": len(missing) - len(diverged),
         "diverged": diverged,
-        "outdated": [path for path, cell in every.items() if store.is_outdated(cell)],
+        "outdated": [cell.path for cell in every if store.is_outdated(cell)],
         "files": list(dict.fromkeys(_file(cell, store) for cell in chosen if cell.path not in diverged)),
-        **make_table(name, lambda table: store.read(table, expected, diverged))._asdict(),
+        **table._asdict(),
     }
 
 
@@ -89,10 +98,23 @@ def collect(name: str, *, out: str | Path, results: str | Path) -> dict[str, Any
 
     A cell of other settings than its recipe, or of a changed checkout, is not added.
     """
+    name = table_name(name)
     store = CellStore(Path(out), Path(results))
     collected = store.collect(name, cells(name, (*EXPERIMENTS[name].datasets, *EXPERIMENTS[name].also)))
     committed = CellStore(results=Path(results))
     return {"table": name, "results": str(results), "collected": collected} | make_table(name, committed.read)._asdict()
+
+
+def _table(name: str, store: CellStore, every: Sequence[Cell], diverged: Sequence[str], *, alone: bool) -> TextTable:
+    """The table from the records of its cells; `alone`: without other records in the folders."""
+    expected = {cell.path: cell.config for cell in every}
+    wanted = {(cell.row, cell.dataset) for cell in every}
+
+    def read(part: str) -> Records:
+        records = store.read(part, expected, diverged)
+        return {place: each for place, each in records.items() if not alone or place in wanted}
+
+    return make_table(name, read)
 
 
 def _file(cell: Cell, store: CellStore) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import product
 
 from magna.paper import published
 from magna.paper.cells import Records
@@ -14,6 +13,7 @@ from magna.paper.render import EMPTY, TextTable, difference_text, short, signed,
 from magna.tasks.metrics import Spread, paired_test, spread
 
 TUNED = "MAGNA, tuned"
+UNMEASURED = "not yet measured"
 
 Read = Callable[[str], Records]  # a table → its records
 
@@ -23,14 +23,10 @@ def make_table(name: str, read: Read) -> TextTable:
     return _TABLES[name](read)
 
 
-def training(read: Read) -> TextTable:
-    """Recipes trained by `magna train` alone, with the device that it reports."""
-    rows = []
-    for (row, dataset), (record,) in read("training").items():
-        accuracies = _metric([record], "accuracy", scale=100)
-        seeds, device = str(len(record.runs)), record.runs[0]["device"]
-        rows.append([f"`{row}`", dataset, spread_text(accuracies), seeds, device])
-    return TextTable(["recipe", "data", "test accuracy, %", "seeds", "device"], rows)
+def left_out(name: str, table: TextTable) -> list[str]:
+    """Baselines of the paper's table that this one does not show."""
+    shown = {row[0].removesuffix(" (ours)") for row in table.rows}
+    return [model for model in published.PAPER_BASELINES if model not in shown] if name == "table1" else []
 
 
 def table1(read: Read) -> TextTable:
@@ -130,27 +126,8 @@ def controls(read: Read) -> TextTable:
     return TextTable(["data", "model", "setting", "MRR", "difference", "encoder's scores alone", "commit"], rows)
 
 
-def links(read: Read) -> TextTable:
-    """Table 3 in short: two metrics, and the published rows to compare with."""
-    ours, metrics = read("table3"), ("mrr", "hits@10")
-    rows = []
-    for row in (*TABLE_3_RECIPES, *CONTROLS):
-        by_graph = {dataset: ours.get((row, dataset), []) for dataset in KNOWLEDGE_GRAPHS}
-        records = [record for graph in by_graph.values() for record in graph]
-        for title, part in _parts(row, records):
-            cells = product(by_graph.values(), metrics)
-            figures = [_rank(graph, metric, part, dispersed=metric == "mrr") for graph, metric in cells]
-            rows.append([f"{title} (ours)", *figures, _origin(records)])
-    for theirs in (published.DISTMULT_PAPER, *published.LINKS_ELSEWHERE, published.MAGNA_LINKS_PAPER):
-        places = product(KNOWLEDGE_GRAPHS, metrics)
-        rows.append([theirs.model, *(theirs.figures.get(place, EMPTY) for place in places), theirs.source])
-    heads = [f"{name} {LINK_METRICS[metric]}" for name in KNOWLEDGE_GRAPHS.values() for metric in metrics]
-    return TextTable(["filtered ranks", *heads, "source"], rows)
-
-
 _TABLES = {
-    table.__name__.replace("_", "-"): table
-    for table in (training, table1, ablations, switches, random_splits, table3, controls, links)
+    table.__name__.replace("_", "-"): table for table in (table1, ablations, switches, random_splits, table3, controls)
 }
 
 
@@ -174,8 +151,8 @@ def _parts(row: str, records: Sequence[Record]) -> Iterator[tuple[str, str]]:
     """Titles and parts of the scores: the whole, and for the tuned model each half."""
     yield row, "test"
     if row == TUNED and any("test_skip" in record.runs[0] for record in records):
-        yield f"{row}: the encoder's scores alone", "test_encoder"
-        yield f"{row}: those past the encoder alone", "test_skip"
+        yield f"{row}: encoder alone", "test_encoder"
+        yield f"{row}: shallow embeddings alone", "test_skip"
 
 
 def _rank(records: Sequence[Record], metric: str, part: str = "test", *, dispersed: bool = True) -> str:
@@ -200,7 +177,7 @@ def _paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[str]
 def _origin(records: Sequence[Record]) -> str:
     """Seeds and devices of our figures, and a mark where the protocol has changed since."""
     if not records:
-        return "not yet measured"
+        return UNMEASURED
     seeds = dict.fromkeys(len(record.runs) for record in records)
     devices = dict.fromkeys(run["device"] for record in records for run in record.runs)
     outdated = ", outdated" if any(record.protocol != PROTOCOL for record in records) else ""

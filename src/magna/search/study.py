@@ -13,6 +13,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import quote
@@ -33,6 +34,8 @@ Refusal = Literal["refused", "too_large"]  # settings that give no model, or one
 HEARTBEAT_SECONDS, GRACE_SECONDS = 10, 45
 FEWEST_TO_COMPARE = 10
 _ATTEMPTS, _PAUSE_SECONDS = 4, 0.5
+# Optuna warns that its heartbeats are new and meant for its own loop; they work with `ask` and `tell`.
+_quiet = partial(warnings.catch_warnings, action="ignore")
 
 
 class Study:
@@ -57,7 +60,7 @@ class Study:
         sampler: Sampler = "random",
         seed: int = 0,
     ) -> None:
-        self._optuna = _import_optuna()
+        self._optuna = import_optuna()
         self._space, self._sampler, self._seed = space, sampler, seed
         self._storage = self._open(url)
         with _quiet():
@@ -95,15 +98,19 @@ class Study:
 
     def ask(self) -> Trial:
         """A trial to run: one that was given up, or a new one with its settings drawn."""
-        while True:
-            with _quiet():
-                trial: Trial = self._study.ask()
-            self._storage.record_heartbeat(trial._trial_id)
-            # Each number is given out once, so that no two processes draw the same; the next `ask` starts from it too.
-            self._study.sampler = self._make_sampler(trial.number)
-            with self._unless_taken_over():
-                self._draw(trial)
-                return trial
+        with _quiet():
+            trial: Trial = self._study.ask()
+        self._storage.record_heartbeat(trial._trial_id)
+        # Each number is given out once, so that no two processes draw the same; the next `ask` starts from it too.
+        self._study.sampler = self._make_sampler(trial.number)
+        for key, space in self._space.items():
+            if not isinstance(space, Range):
+                trial.suggest_categorical(key, space)
+            elif isinstance(space.low, int):
+                trial.suggest_int(key, space.low, int(space.high), step=int(space.step or 1), log=space.log)
+            else:
+                trial.suggest_float(key, space.low, space.high, step=space.step, log=space.log)
+        return trial
 
     def report(self, trial: Trial, value: float, epoch: int) -> None:
         with self._unless_taken_over():
@@ -114,25 +121,19 @@ class Study:
         reports = (trial.intermediate_values for trial in self.trials() if trial.state.name != "FAIL")
         return [values[epoch] for values in reports if epoch in values]
 
-    def complete(self, trial: Trial, value: float, record: Mapping[str, Any]) -> None:
-        self._tell(trial, "COMPLETE", record, value)
-
-    def prune(self, trial: Trial, record: Mapping[str, Any]) -> None:
-        """Record a trial that stopped early; its value is the last reported one."""
-        self._tell(trial, "PRUNED", record)
-
-    def refuse(self, trial: Trial, kind: Refusal, reason: str) -> None:
-        """Record settings that cannot be trained; they are not asked for again."""
+    def end(self, trial: Trial, state: str, value: float | None = None, **attributes: Any) -> None:
+        """Record the end of a trial; one that stopped early has its last reported value."""
         with self._unless_taken_over():
-            trial.set_user_attr(kind, reason)
-        self._tell(trial, "FAIL", {})
+            for name, attribute in attributes.items():
+                trial.set_user_attr(name, attribute)
+            self._study.tell(trial, value, self._optuna.trial.TrialState[state], skip_if_finished=True)
 
     def give_up(self, trials: Iterable[Trial], again: bool) -> None:
         """Record trials that did not end; with `again` their settings will be asked for again."""
         for trial in trials:
             if again:
                 self._study.enqueue_trial(trial.params)
-            self._tell(trial, "FAIL", {})
+            self.end(trial, "FAIL")
 
     def take_over(self) -> None:
         """Give up the trials of processes that have fallen silent; their settings will be asked for again."""
@@ -203,28 +204,11 @@ class Study:
                 raise ArgumentError("storage", safe(url), f"{allowed} (it cannot be opened: {reason})") from error
         raise AssertionError
 
-    def _draw(self, trial: Trial) -> None:
-        for key, space in self._space.items():
-            if not isinstance(space, Range):
-                trial.suggest_categorical(key, space)
-            elif isinstance(space.low, int):
-                trial.suggest_int(key, space.low, int(space.high), step=int(space.step or 1), log=space.log)
-            else:
-                trial.suggest_float(key, space.low, space.high, step=space.step, log=space.log)
-
     def _make_sampler(self, number: int) -> BaseSampler:
         seed = zlib.crc32(f"{self._seed}/{number}".encode())
-        samplers = self._optuna.samplers
-        sampler: BaseSampler = (
-            samplers.RandomSampler(seed) if self._sampler == "random" else samplers.TPESampler(seed=seed)
-        )
+        name = "RandomSampler" if self._sampler == "random" else "TPESampler"
+        sampler: BaseSampler = getattr(self._optuna.samplers, name)(seed=seed)
         return sampler
-
-    def _tell(self, trial: Trial, state: str, record: Mapping[str, Any], value: float | None = None) -> None:
-        with self._unless_taken_over():
-            if record:
-                trial.set_user_attr("record", dict(record))
-            self._study.tell(trial, value, self._optuna.trial.TrialState[state], skip_if_finished=True)
 
     def _unless_taken_over(self) -> suppress:
         # A process that slept too long finds its trials given up; another process runs their settings.
@@ -252,27 +236,26 @@ def file_url(path: Path) -> str:
 def safe(url: str) -> str:
     """A URL without its password, and without its query, which may hold another.
 
-    >>> safe("postgresql://me:secret@host/name?sslpassword=secret")
-    'postgresql://me:***@host/name'
+    >>> safe("postgresql://me:p@ss@host:1/name?password=s@cret"), safe("postgresql://host:1/name?password=s@cret")
+    ('postgresql://me:***@host:1/name', 'postgresql://host:1/name')
     """
-    return re.sub(r"://([^:/]*):.*@", r"://\1:***@", url).partition("?")[0]
+    scheme, _, rest = url.partition("://")
+    place = rest.partition("?")[0]
+    user, _, host = place.rpartition("@")
+    if not user and "@" in rest and "/" not in place:  # the question mark may be one of a password
+        return f"{scheme}://***"
+    name, colon, _ = user.partition(":")
+    return f"{scheme}://{name}:***@{host}" if colon else f"{scheme}://{place}"
 
 
-def _import_optuna() -> Any:
+def import_optuna() -> Any:
+    """Optuna, or the refusal that names its extra."""
     try:
         import optuna
     except ImportError as error:
         raise MissingExtra("a search", "Optuna", "search") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide the warning that Optuna's heartbeats are new and meant for its own loop; they work with `ask` and `tell`."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _differences(before: Any, now: Any, key: str = "") -> Iterator[str]:

@@ -18,14 +18,13 @@ from magna.config.atomic_files import check_free, make_folder
 from magna.config.schema import SEARCH_SEEDS, Config, make_config
 from magna.config.spaces import split_key
 from magna.errors import ArgumentError, DataError
-from magna.search.pruning import Watch, note_on_validation
 from magna.search.report import FILES, judge, name_seeds, recipe_of, trial_rows, write_files
-from magna.search.runs import fault_of, train_runs, with_seeds
-from magna.search.study import GRACE_SECONDS, Study, file_url, safe
+from magna.search.runs import Watch, fault_of, note_on_validation, train_runs, with_seeds
+from magna.search.study import GRACE_SECONDS, Study, file_url, import_optuna, safe
 from magna.tasks import Task, make_task
 from magna.tasks.metrics import headline
+from magna.training.loop import TrialResult
 from magna.training.run_folder import pick_device
-from magna.training.trial_result import TrialResult
 from magna.typing import Sampler
 
 if TYPE_CHECKING:
@@ -112,6 +111,7 @@ def sweep(
     """
     config = make_config(what, settings=settings)
     _check(config, plan)
+    import_optuna()  # refuses a missing package before the data is read
     where = torch.device(pick_device(device))
     task = make_task(config, data_dir, where)
     folder = _folder(config, out, storage)
@@ -208,15 +208,12 @@ def _run_batch(search: _Search, count: int) -> None:
     def record(place: int, runs: list[TrialResult] | str) -> None:
         ended.add(place)
         if isinstance(runs, str):
-            study.refuse(trials[place], "too_large", runs)
+            study.end(trials[place], "FAIL", too_large=runs)
             return
-        valid = [run.score[task.METRIC] for run in runs]
+        valid = [run.valid[task.METRIC] for run in runs]
         seconds, epochs = sum(run.seconds for run in runs), max(run.epochs for run in runs)
-        scores = {"valid": valid, "epochs": epochs, "seconds": seconds}
-        if place in watch.stopped:
-            study.prune(trials[place], scores)
-        else:
-            study.complete(trials[place], statistics.fmean(valid), scores)
+        state, value = ("PRUNED", None) if place in watch.stopped else ("COMPLETE", statistics.fmean(valid))
+        study.end(trials[place], state, value, record={"valid": valid, "epochs": epochs, "seconds": seconds})
 
     try:
         with study.alive(trials):
@@ -225,7 +222,7 @@ def _run_batch(search: _Search, count: int) -> None:
                 if (reason := fault_of(config, trial.params, task)) is None:
                     trials.append(trial)
                 else:
-                    study.refuse(trial, "refused", reason)
+                    study.end(trial, "FAIL", refused=reason)
             # The runs of a trial follow one another, as `Watch` expects.
             configs = with_seeds(config, (trial.params for trial in trials), plan.search_seeds)
             watch = Watch(study, trials, plan.seeds_per_trial, config.train.epochs, plan.prune, search.say, task.METRIC)
@@ -257,7 +254,7 @@ def _confirm(search: _Search) -> None:
             if isinstance(runs, str):
                 search.say(f"trial {number} is not confirmed: {runs}")
             else:
-                search.study.confirm(number, seeds, [run.score[search.task.METRIC] for run in runs])
+                search.study.confirm(number, seeds, [run.valid[search.task.METRIC] for run in runs])
 
         configs = with_seeds(search.config, (trial.params for trial in trials), seeds)
         train_runs(configs, search.task, len(seeds), record)

@@ -138,6 +138,15 @@ class Paired(NamedTuple):
     wilcoxon: float
 
 
+def import_stats() -> Any:
+    """SciPy's statistics, or the refusal that names its extra."""
+    try:
+        from scipy import stats
+    except ModuleNotFoundError:
+        raise MissingExtra("a paired test", "scipy", "paper") from None
+    return stats
+
+
 def paired_test(ours: Sequence[float], theirs: Sequence[float]) -> Paired:
     """Student's paired t-test and Wilcoxon's signed-rank test; p = 1 if all pairs are equal.
 
@@ -145,10 +154,7 @@ def paired_test(ours: Sequence[float], theirs: Sequence[float]) -> Paired:
     >>> round(result.difference.mean, 3), round(result.t_test, 2)
     (0.01, 0.23)
     """
-    try:
-        from scipy import stats
-    except ModuleNotFoundError:
-        raise MissingExtra("a paired test", "scipy", "paper") from None
+    stats = import_stats()
     if len(ours) != len(theirs) or len(ours) < 2:
         raise ArgumentError("theirs", list(theirs), f"as many values as ours, {len(ours)}, and two or more")
     # Differences of accuracies are often equal; rounding keeps such ties from differing in their last bits.

@@ -1,12 +1,14 @@
-"""The training loop of one run, top to bottom."""
+"""The training loop of one run, top to bottom, and what a training reports."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import takewhile
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +29,8 @@ from magna.training.schedule import BestEpochs, Schedule, check_loss
 CHECKPOINT_SECONDS = 10.0
 CHECKPOINT_WRITE = 0.5  # seconds; a model that takes longer to save is saved less often in proportion
 Metrics = dict[str, float]
+# Gets the epoch, the indices of the running trials and their best validation scores; returns those to stop.
+OnReport = Callable[[int, list[int], list[float]], Collection[int]]
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,48 @@ class Progress:
     @property
     def best(self) -> Metrics | None:
         return mean_metrics(self.bests) if self.bests else None
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """The best epoch of a trial by validation and, if asked for, the test at that epoch."""
+
+    config: Config
+    epochs: int
+    best_epoch: int
+    seconds: float  # of the batch, divided by its trials
+    valid: Metrics  # a trial that diverged scores 0
+    test: Metrics | None
+    history: list[Metrics]  # of each epoch: loss, and accuracy and loss of validation if it was due
+    weights: dict[str, Tensor] | None  # the state dict of the best epoch
+
+    @property
+    def finite_history(self) -> list[Metrics]:
+        """The epochs before a loss was not finite, as a run alone logs them."""
+        return list(takewhile(is_finite, self.history))
+
+    def check(self) -> None:
+        """Raise `Diverged` if a loss was not finite: a run alone ends there, without a result."""
+        epoch = len(self.finite_history)
+        for value in self.history[epoch].values() if epoch < len(self.history) else ():
+            check_loss(value, epoch)
+
+
+OnResults = Callable[[dict[int, TrialResult]], None]
+
+
+class Request(NamedTuple):
+    """Parts of the results, and the calls on the way, that a caller of `train_trials` asks for."""
+
+    read_test: bool
+    keep_weights: bool
+    report_every: int
+    on_report: OnReport | None
+    on_results: OnResults
+
+
+def is_finite(row: Metrics) -> bool:
+    return all(map(math.isfinite, row.values()))
 
 
 def fit(
@@ -119,7 +165,12 @@ class Training:
         changed = [*self.network.parameters(), *self.network.buffers()]
         example = next(iter(self.objective.batches()))
         self._step = captured(self._plain_step, [example], self.adam, changed, self.config.model)
-        self._batches = self.objective.batches(self.progress.epoch, self.config.train.seed)
+        self.batches = self.objective.batches(self.progress.epoch, self.config.train.seed)
+
+    def step(self, number: int, batch: Tensor) -> Tensor:
+        """Take a step of the epoch and return its loss."""
+        self.schedule.set_rates(self.adam, self.progress.epoch + number / self.objective.num_batches)
+        return self._step(batch).clone()  # a captured step returns the same tensor each time
 
     def _plain_step(self, batch: Tensor) -> Tensor:
         with step_precision(self.config.train.precision, self.device, self.network), seeds_at_once():
@@ -142,12 +193,9 @@ class Training:
         train, number = self.config.train, self.progress.epoch
         self._epoch.fill_(number)
         self.network.train()
-        losses = []
-        for step, batch in enumerate(self._batches):
-            self.schedule.set_rates(self.adam, number + step / self.objective.num_batches)
-            losses.append(self._step(batch).clone())  # a captured step returns the same tensor each time
+        losses = [self.step(*each) for each in enumerate(self.batches)]
         # Drawn while the device is still at work on this epoch.
-        self._batches = self.objective.batches(number + 1, train.seed)
+        self.batches = self.objective.batches(number + 1, train.seed)
         loss = float(torch.stack(losses).mean())
         check_loss(loss, number)
         row: dict[str, Any] = {"epoch": number, "loss": loss}
@@ -174,11 +222,14 @@ class Training:
     def save(self, run: RunFolder) -> None:
         """Write a checkpoint: weights, best weights, moments of the optimiser, generators, progress."""
         moments = self.adam.state_dict()["state"]
+        random = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(self.device)
         groups = {
             "model": self.network.state_dict(),
             "best": self.best_weights,
             "adam": {f"{i}.{name}": value for i, state in moments.items() for name, value in state.items()},
-            "random": _random_states(self.device),
+            "random": random,
         }
         save_checkpoint(run.checkpoint, groups, asdict(self.progress))
 
@@ -196,8 +247,6 @@ class Training:
             raise DataError(run.checkpoint, fault, hint=WITHOUT_CHECKPOINT) from error
 
     def _put_back(self, groups: Groups, progress: dict[str, Any]) -> None:
-        if not isinstance(progress["epoch"], int):
-            raise ValueError(f"its epoch is {progress['epoch']!r}")
         self.progress = Progress(**progress)
         self.best.epoch.copy_(torch.tensor(self.progress.best_epochs))
         if self.progress.bests:
@@ -241,10 +290,3 @@ def _copy(network: nn.Module, part: str = "") -> dict[str, Tensor]:
     """Copies of the weights whose names begin with `part`."""
     state = network.state_dict()
     return {name: value.detach().clone() for name, value in state.items() if name.startswith(part)}
-
-
-def _random_states(device: torch.device) -> dict[str, Tensor]:
-    states = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
-    return states

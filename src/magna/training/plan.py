@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,13 +16,12 @@ import torch
 from torch import Tensor
 
 from magna.config.schema import Config, make_config
-from magna.graph.torch_internals import FakeTensorMode
+from magna.graph.torch_internals import FakeTensorMode, TorchDispatchMode, storage_key, tree_leaves
 from magna.ops.cpu.memory_pool import machine_memory
 from magna.tasks import Task, make_task
 from magna.tasks.base import Objective, can_share_batch
 from magna.training.capture import matmul_precision, own_stream, step_precision
-from magna.training.loop import fit
-from magna.training.memory_ledger import MemoryLedger
+from magna.training.loop import Training
 from magna.training.run_folder import pick_device
 from magna.training.train import shares_batch
 from magna.training.trials import train_trials
@@ -130,17 +131,18 @@ def _time(config: Config, steps: int, seeds: int, pace: Pace) -> dict[str, Any]:
 
 def _pace_in_turn(config: Config, task: Task, seeds: int) -> Pace:
     """Of seeds one after the other: steps as the loop takes them, then evaluations."""
-    watched: Any = _Watched(task)
     with own_stream(task.device), matmul_precision(config.train.precision):
         torch.manual_seed(config.train.seed)
-        network: Any = task.make_model(config.model).to(task.device)
-        with suppress(_Enough):
-            fit(config, watched, network, lambda epoch: None)
-        steps, evaluations = watched.steps, _Laps(task.device)
+        training = Training(config, task, task.make_model(config.model).to(task.device))
+        training.prepare()
+        steps, batches = _Laps(task.device), cycle(enumerate(training.batches))
+        while not steps.counted or not steps.enough:
+            training.step(*next(batches))
+            steps.add()
+        evaluations = _Laps(task.device)
         while steps.typical < _SLOW_STEP and not evaluations.enough:
-            evaluations.start()
-            task.evaluate(network, "valid")
-            evaluations.stop()
+            task.evaluate(training.network, "valid")
+            evaluations.add()
     return Pace(len(steps.counted), steps.typical, evaluations.typical if evaluations.counted else None, seeds)
 
 
@@ -149,20 +151,52 @@ def _pace_together(config: Config, task: Any, seeds: int) -> Pace:
     rounds, sizes, every = _Laps(task.device), [], min(config.train.eval_every, config.train.epochs)
 
     def on_report(number: int, running: list[int], _best: list[float]) -> Collection[int]:
-        rounds.stop()
+        rounds.add()
         sizes.append(len(running))
         if number == every:
-            rounds.begin()  # what a GPU compiles and captures before the first epoch is no part of the pace
+            rounds.begin = time.perf_counter()  # a GPU compiles and captures before the first epoch
         if rounds.enough:
             raise _Enough
-        rounds.start()
         return ()
 
-    rounds.start()
     with suppress(_Enough):
         configs = [config.with_seed(config.train.seed + number) for number in range(seeds)]
         train_trials(configs, task, report_every=every, on_report=on_report)
     return Pace(len(rounds.counted), rounds.typical / every, 0.0, turns=-(-seeds // sizes[0]))
+
+
+class MemoryLedger(TorchDispatchMode):
+    """Live and peak bytes of all tensors that are made while it is on, and those saved for the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live = self.peak = 0
+        self.saved: dict[int, int] = {}
+        self.known: set[int] = set()
+        self.weights: set[int] = set()
+
+    def save(self, tensor: Tensor) -> Tensor:
+        """Count a tensor that the backward pass will read; data and weights are not counted."""
+        storage = tensor.untyped_storage()
+        key = storage_key(storage)
+        if key in self.known - self.weights:
+            self.saved[key] = storage.nbytes()
+        return tensor
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor) and (key := storage_key(leaf.untyped_storage())) not in self.known:
+                storage = leaf.untyped_storage()
+                self.known.add(key)
+                self.live += storage.nbytes()
+                self.peak = max(self.peak, self.live)
+                weakref.finalize(storage, self._leave, key, storage.nbytes()).atexit = False
+        return out
+
+    def _leave(self, key: int, size: int) -> None:
+        self.known.discard(key)
+        self.live -= size
 
 
 def forecast(task: Task, config: Config, device: torch.device) -> StepMemory:
@@ -182,7 +216,7 @@ def forecast(task: Task, config: Config, device: torch.device) -> StepMemory:
         with device:
             model = task.make_model(config.model)
         model.train()
-        ledger.count_saved_from_here()
+        ledger.weights = set(ledger.known)
         hooks = torch.autograd.graph.saved_tensors_hooks(ledger.save, lambda tensor: tensor)
         with step_precision(config.train.precision, device), hooks:
             loss = objective.loss(model, batch, config.train.epochs)
@@ -213,7 +247,7 @@ def _advice(task: Task, config: Config, device: torch.device) -> list[str]:
 
 
 class _Enough(Exception):
-    """Raised to end the loop once enough has been measured."""
+    """Raised to end a batch once enough has been measured."""
 
 
 class _Laps:
@@ -221,23 +255,19 @@ class _Laps:
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._seconds = device, list[float]()
-        self.begin()
+        self.begin = self._last = time.perf_counter()
 
-    def begin(self) -> None:
-        """Count the time from here on."""
-        self._begin = time.perf_counter()
-
-    def start(self) -> None:
-        self._last = time.perf_counter()
-
-    def stop(self) -> None:
+    def add(self) -> None:
+        """Measure the time since the last lap."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        self._seconds.append(time.perf_counter() - self._last)
+        now = time.perf_counter()
+        self._seconds.append(now - self._last)
+        self._last = now
 
     @property
     def enough(self) -> bool:
-        spent = time.perf_counter() - self._begin
+        spent = time.perf_counter() - self.begin
         return spent >= MOST_SECONDS or (spent >= _LEAST_SECONDS and len(self._seconds) >= _WARM_UP + _LEAST)
 
     @property
@@ -248,29 +278,3 @@ class _Laps:
     @property
     def typical(self) -> float:
         return median(self.counted)
-
-
-class _Watched:
-    """A task whose steps are timed, and which ends the loop once enough are measured."""
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self.steps = _Laps(task.device)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._task, name)
-
-    def objective(self, settings: Any, model: Any) -> Any:
-        objective: Any = self._task.objective(settings, model)
-        draw = objective.batches
-
-        def batches(epoch: int = 0, seed: int = 0) -> Iterator[Tensor]:
-            for batch in draw(epoch, seed):
-                self.steps.start()
-                yield batch
-                self.steps.stop()
-                if self.steps.enough:
-                    raise _Enough
-
-        objective.batches = batches
-        return objective

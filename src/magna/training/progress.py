@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from magna.errors import clean
+
 if TYPE_CHECKING:
+    from magna.config.schema import Config
     from magna.training.loop import Epoch
 
 _LINE_SECONDS = 5.0
+_WIDE = 100  # columns; a narrower terminal gets a short bar, so that the scores fit
+# Settings of a model in the first line of a run.
+_SHOWN = ("heads", "K", "alpha", "top_k", "decoder", "skip_channels", "members")
 
 
 class TrainingProgress:
@@ -29,13 +36,14 @@ class TrainingProgress:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+            console = Console(stderr=True)
             self._bar = Progress(
                 TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
+                BarColumn(bar_width=24 if console.width >= _WIDE else 8),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[status]}"),
                 TextColumn("{task.fields[left]}", style="progress.remaining"),
-                console=Console(stderr=True),
+                console=console,
             )
             self._bar.start()
         return self
@@ -51,6 +59,12 @@ class TrainingProgress:
         else:
             sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
+
+    def start(self, config: Config, task: Any, device: Any) -> None:
+        """Describe data, model and device, and say what the user should know about them."""
+        self.say(f"{task.dataset}: {task.size} · {_model(config)} · {device.type}")
+        for note in (*task.notes(config), *_note_on_settings(config)):
+            self.say(f"note: {clean(note)}")
 
     def epoch(self, epoch: Epoch) -> None:
         """Show an epoch that has ended."""
@@ -94,6 +108,44 @@ class TrainingProgress:
         self._trained += epoch.number - last.number if epoch.run == last.run else 1
         ahead = epoch.of - epoch.number + (epoch.runs - 1 - epoch.run) * epoch.of
         return duration((now - self._started) / self._trained * ahead) if ahead and self._trained > 0 else ""
+
+
+@contextmanager
+def shown(progress: bool, on_start: Callable[..., None], on_epoch: Callable[..., None]) -> Iterator[tuple[Any, Any]]:
+    """The two callbacks, which also show progress on stderr if that is asked for."""
+    if not progress:
+        yield on_start, on_epoch
+        return
+    with TrainingProgress() as display:
+
+        def start(*facts: Any) -> None:
+            display.start(*facts)
+            on_start(*facts)
+
+        def epoch(ended: Epoch) -> None:
+            display.epoch(ended)
+            on_epoch(ended)
+
+        yield start, epoch
+
+
+def _model(config: Config) -> str:
+    """Layers, width, name and main settings of a model."""
+    model = config.model.recipe_values()
+    facts = [f"{name}={model[name]}" for name in _SHOWN if model.get(name) not in (None, 0)]
+    if model.get("num_layers") == 0:
+        return ", ".join(["no encoder", *facts])
+    shape = f"{model['num_layers']} × {model['hidden_channels']} " if "hidden_channels" in model else ""
+    return shape + ", ".join([config.model.name, *facts])
+
+
+def _note_on_settings(config: Config) -> Iterator[str]:
+    """A note for data of the user whose settings come from other data."""
+    from magna.data import DATASETS
+
+    if config.data.name not in DATASETS and config.source.settings and not config.source.search:
+        settings = config.source.settings.rstrip(".")
+        yield f"{settings[:1].lower()}{settings[1:]}; try magna sweep with this data"
 
 
 def duration(seconds: float) -> str:

@@ -20,7 +20,7 @@ from magna import __version__
 from magna.config.atomic_files import check_free, forget_parts, make_folder, write_whole, writing
 from magna.config.schema import Config
 from magna.data import DATASETS
-from magna.errors import ArgumentError, DataError
+from magna.errors import ArgumentError, DataError, nearest_path
 from magna.nn.ensemble import model_class
 from magna.nn.hub import Saved
 
@@ -79,7 +79,8 @@ class RunFolder:
         run = RunFolder(path)
         if not run.exists():
             inside = sorted(child.parent.name for child in run.path.glob("*/config.toml"))
-            hint = f"one of the runs inside: {', '.join(inside)}" if inside else "the folder of a run"
+            near = nearest_path(run.path, "config.toml") or "the folder of a run"
+            hint = f"one of the runs inside: {', '.join(inside)}" if inside else near
             raise DataError(run.path, "it holds no run (no config.toml)", hint=hint)
         run._check_format()
         run._read("config.toml")
@@ -232,9 +233,8 @@ class RunFolder:
         path = self.path / name
         try:
             content = path.read_bytes()
-        except (FileNotFoundError, IsADirectoryError) as error:
-            fault = "it is missing" if isinstance(error, FileNotFoundError) else "it is a folder"
-            raise DataError(path, fault, hint=_COPY) from error
+        except FileNotFoundError as error:
+            raise DataError(path, "it is missing", hint=_COPY) from error
         if self._sums().get(name) != sha256(content).hexdigest():
             raise DataError(path, f"it has changed since the run wrote it (its hash is not that in {SUMS})", hint=_COPY)
         return content

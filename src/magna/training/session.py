@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -12,16 +13,14 @@ import torch
 from torch import nn
 
 from magna.config.schema import Config
-from magna.errors import Diverged
+from magna.errors import ArgumentError, Diverged
 from magna.tasks import Task
 from magna.tasks.base import BatchTask
 from magna.training.capture import matmul_precision, own_stream
-from magna.training.in_memory import module_of_seed
-from magna.training.loop import Epoch, Progress, fit
+from magna.training.loop import Epoch, Progress, TrialResult, fit
 from magna.training.run_folder import RunFolder
 from magna.training.schedule import check_loss
 from magna.training.tensorboard import Board
-from magna.training.trial_result import TrialResult
 from magna.training.trials import train_trials
 
 OnEpoch = Callable[[Epoch], None]
@@ -71,7 +70,7 @@ class Session:
             return {**(job.run.summary or {}), "run_dir": str(job.run.path)}
         torch.manual_seed(job.config.train.seed)
         if self.module is not None:
-            parts = {"module": module_of_seed(self.module, len(self.jobs))}
+            parts = {"module": _module_of_seed(self.module, len(self.jobs))}
         network = self.task.make_model(job.config.model, **parts).to(self.task.device)
         # Only now: settings that give no model leave no folder behind.
         with job.run.alone():
@@ -184,6 +183,18 @@ class Session:
             "mean": {"valid": _over([run["valid"] for run in runs], fmean), "test": _over(test, fmean)},
             "std": {"test": _over(test, lambda values: stdev(values) if len(values) > 1 else 0.0)},
         }
+
+
+def _module_of_seed(module: nn.Module, seeds: int) -> nn.Module:
+    """The module that a seed trains: itself, or of several seeds a copy with new starting values."""
+    if seeds == 1:
+        return module
+    module = copy.deepcopy(module)
+    reset: Any = getattr(module, "reset_parameters", None)
+    if reset is None:
+        raise ArgumentError("seeds", seeds, "1 for a module without reset_parameters()")
+    reset()
+    return module
 
 
 def _over(metrics: Sequence[Any], statistic: Callable[[list[float]], float]) -> dict[str, float] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,12 @@ from torch import nn
 from magna.config.registry import model_settings
 from magna.config.schema import Config, make_config
 from magna.data import from_anywhere
+from magna.data.pyg import save_pyg
 from magna.errors import ArgumentError, DataError
 from magna.nn.custom import CUSTOM
 from magna.tasks import Task, make_task
 from magna.tasks.base import can_share_batch
-from magna.training.in_memory import is_pyg_data, store_data
+from magna.training.progress import shown
 from magna.training.run_folder import RunFolder, pick_device
 from magna.training.session import OnEpoch, SeedRun, Session
 from magna.training.tensorboard import Board
@@ -40,6 +42,7 @@ def train(
     test: bool = True,
     tensorboard: bool = False,
     together: bool | None = None,
+    progress: bool = False,
     on_epoch: OnEpoch = lambda epoch: None,
     on_start: Callable[[Config, Task, torch.device], None] = lambda config, task, device: None,
 ) -> dict[str, Any]:
@@ -62,6 +65,7 @@ def train(
         test: score the test split at the end; False: it is never read, and its metrics are None.
         tensorboard: each run folder holds TensorBoard's event files as well.
         together: several seeds of node classification in one batch, without checkpoints; None: on a GPU.
+        progress: show the epochs on stderr, as the command line does.
         on_epoch: called after each epoch.
         on_start: called once the data is loaded.
 
@@ -70,9 +74,9 @@ def train(
     """
     if not 1 <= seeds <= _MOST_SEEDS:
         raise ArgumentError("seeds", seeds, f"1 to {_MOST_SEEDS:,}")
-    if is_pyg_data(what):
+    if (pyg := sys.modules.get("torch_geometric.data")) is not None and isinstance(what, pyg.Data):
         run_dir = Path(run_dir) if run_dir is not None else default_folder("data", resume)
-        what = store_data(what, run_dir, resume)
+        what = _store_data(what, run_dir, resume)
     resumed = resume and run_dir is not None and what is None and recipe is None and not settings
     config = None if resumed else make_config(what, recipe, settings)
     if config is not None and model is not None:
@@ -90,11 +94,12 @@ def train(
     for job in jobs:
         if job.goes_on:
             job.run.check_schema(task.schema)
-    on_start(config, task, where)
-    session = Session(jobs, task, test, tensorboard, on_epoch, model)
-    if model is None and can_share_batch(task) and shares_batch(seeds, where, together):
-        session.train_together(task)
-    session.train_in_turn()
+    with shown(progress, on_start, on_epoch) as (started, ended):
+        started(config, task, where)
+        session = Session(jobs, task, test, tensorboard, ended, model)
+        if model is None and can_share_batch(task) and shares_batch(seeds, where, together):
+            session.train_together(task)
+        session.train_in_turn()
     return session.result()
 
 
@@ -110,6 +115,14 @@ def default_folder(name: str, resume: bool = False) -> Path:
 def shares_batch(seeds: int, device: torch.device, together: bool | None = None) -> bool:
     """True if several seeds train in one batch: where that is asked for, else on a GPU."""
     return seeds > 1 and (device.type == "cuda" if together is None else together)
+
+
+def _store_data(data: Any, run_dir: Path, resume: bool) -> Path:
+    """Write a PyG `Data` beside its run, so that the run can be resumed, evaluated and used; return its folder."""
+    if not resume and next(run_dir.glob("**/config.toml"), None) is not None:
+        raise DataError(run_dir, "it holds a run already", hint="resume=True, or another run_dir")
+    save_pyg(data, run_dir / "data")
+    return run_dir / "data"
 
 
 def _opened(folder: Path, seeds: int, resume: bool) -> dict[Path, RunFolder]:

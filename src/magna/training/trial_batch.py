@@ -17,9 +17,9 @@ from magna.config.tables import NodeDataOptions, NodeTask
 from magna.nn.ensemble import averaged, members_of
 from magna.tasks.base import BatchTask
 from magna.training.capture import batch_size_for, captured, step_precision
+from magna.training.loop import Request, TrialResult, is_finite
 from magna.training.schedule import BestEpochs, Schedule
 from magna.training.trial_buffers import register_differences
-from magna.training.trial_result import OnReport, OnResults, TrialResult, is_finite
 
 _LARGE = 1 << 27  # parameters of a batch
 FILLER = -1  # in place of a trial's number: a copy of another trial, whose result is dropped
@@ -153,14 +153,7 @@ class Batch:
         after, last = epoch + 1, self.train_config.epochs
         return after % self.train_config.eval_every == 0 or after == last
 
-    def run(
-        self,
-        report_every: int,
-        on_report: OnReport | None,
-        on_results: OnResults,
-        read_test: bool,
-        keep_weights: bool,
-    ) -> None:
+    def run(self, request: Request) -> None:
         """Train to the end; `on_results` gets the trials that have ended whenever the others go on without them."""
         stopped = {FILLER}
         step, look = self._captured()
@@ -170,23 +163,24 @@ class Batch:
             step()
             if self._looks(number - 1):
                 look()
-            if number % report_every:
+            if number % request.report_every:
                 continue
             patient = self.best.patient(number).tolist()
             stopped |= {n for n, rows in self._rows.items() if not any(patient[i] for i in rows)}
-            if on_report is not None:
+            if request.on_report is not None:
                 best = self._best_accuracy.tolist()
                 running = [n for n in self._rows if n not in stopped]
-                stopped |= set(on_report(number, running, [fmean(best[i] for i in self._rows[n]) for n in running]))
+                scores = [fmean(best[i] for i in self._rows[n]) for n in running]
+                stopped |= set(request.on_report(number, running, scores))
             left = [n not in stopped for n in self.numbers]
             if not any(left):
                 break
             if self.shrinks_by * sum(left) <= len(left) and number < self.train_config.epochs:
                 # Much of the batch has nothing left to do: the others go on without it.
-                on_results(self._results(number, [not keep for keep in left], read_test, keep_weights))
+                request.on_results(self._results(number, [not keep for keep in left], request))
                 self._keep(left)
                 step, look = self._captured()
-        on_results(self._results(number, [True] * len(self.numbers), read_test, keep_weights))
+        request.on_results(self._results(number, [True] * len(self.numbers), request))
 
     @property
     def _best_accuracy(self) -> Tensor:
@@ -227,10 +221,10 @@ class Batch:
             for i, row in zip(members, group["params"], strict=True):
                 self.adam.state[row] = {name: value.clone() for name, value in moments[places[i]].items()}
 
-    def _results(self, number: int, chosen: list[bool], read_test: bool, keep_weights: bool) -> dict[int, TrialResult]:
+    def _results(self, number: int, chosen: list[bool], request: Request) -> dict[int, TrialResult]:
         s = self.state
         ensembles = self.configs[0].model.members > 1
-        scores = self._scores_of_best() if read_test or ensembles else None
+        scores = self._scores_of_best() if request.read_test or ensembles else None
         now = time.perf_counter()
         self.seconds += (now - self.since) / len(self._rows)
         self.since = now
@@ -253,9 +247,9 @@ class Batch:
                 seconds=self.seconds,
                 # A run alone that diverges leaves no result, whatever it had reached before.
                 valid=valid | {"accuracy": valid["accuracy"] * finite},
-                test=self._score_of(rows, scores, "test") if read_test else None,
+                test=self._score_of(rows, scores, "test") if request.read_test else None,
                 history=history,
-                weights=self._weights_of(rows) if keep_weights else None,
+                weights=self._weights_of(rows) if request.keep_weights else None,
             )
         return results
 

@@ -24,9 +24,8 @@ from magna.ops.cpu.memory_pool import machine_memory
 from magna.tasks import Task
 from magna.tasks.base import BatchTask, can_share_batch
 from magna.training.capture import batch_size_for, matmul_precision, own_stream
-from magna.training.loop import Epoch, fit
+from magna.training.loop import Epoch, OnReport, OnResults, Request, TrialResult, fit
 from magna.training.trial_batch import FILLER, Batch
-from magna.training.trial_result import OnReport, OnResults, TrialResult
 
 _MOST_TRIALS = 512
 # Entries of a state with which one training fills a GPU: on an H200 two of 19,717 x 8 x 512 take 1.2 times as long side
@@ -88,6 +87,7 @@ def train_trials(
         if on_results is not None:
             on_results(ended)
 
+    request = Request(read_test, keep_weights, report_every, on_report, take)
     for members in groups.values():
         # A batch walks as many hops as its farthest trial: those that walk alike stand together.
         members.sort(key=lambda index: getattr(configs[index].model, "K", 0))
@@ -96,9 +96,9 @@ def train_trials(
         while part := [index for index in members if index not in results and index not in (too_large or ())][:size]:
             try:
                 if can_share_batch(task):
-                    _train_part(configs, part, task, read_test, keep_weights, report_every, on_report, take)
+                    _train_part(configs, part, task, request)
                 else:
-                    take({part[0]: _train_alone(part[0], configs[part[0]], task, report_every, on_report)})
+                    take({part[0]: _train_alone(part[0], configs[part[0]], task, request)})
             except torch.OutOfMemoryError as error:
                 if len(part) > 1:
                     size = len(part) // 2
@@ -123,37 +123,27 @@ def shortage(error: torch.OutOfMemoryError) -> str:
     return ". ".join(str(error).split(". ")[:2])
 
 
-def _train_part(
-    configs: Sequence[Config],
-    part: list[int],
-    task: BatchTask,
-    read_test: bool,
-    keep_weights: bool,
-    report_every: int,
-    on_report: OnReport | None,
-    on_results: OnResults,
-) -> None:
+def _train_part(configs: Sequence[Config], part: list[int], task: BatchTask, request: Request) -> None:
     """Train some of the configs, which have the same structure, in one batch."""
     with own_stream(task.device), matmul_precision(configs[part[0]].train.precision):
         if task.device.type == "cuda":
             part = part + [FILLER] * (batch_size_for(len(part)) - len(part))
-        batch = Batch([configs[index] if index != FILLER else configs[part[0]] for index in part], part, task)
-        batch.run(report_every, on_report, on_results, read_test, keep_weights)
+        Batch([configs[part[0] if index == FILLER else index] for index in part], part, task).run(request)
 
 
 class _Stopped(Exception):
     pass
 
 
-def _train_alone(index: int, config: Config, task: Task, report_every: int, on_report: OnReport | None) -> TrialResult:
+def _train_alone(index: int, config: Config, task: Task, request: Request) -> TrialResult:
     """Train one config by the loop of a lone run."""
     epochs: list[Epoch] = []
 
     def on_epoch(epoch: Epoch) -> None:
         epochs.append(epoch)
-        if on_report is None or epoch.number % report_every or epoch.best is None:
+        if request.on_report is None or epoch.number % request.report_every or epoch.best is None:
             return
-        if index in on_report(epoch.number, [index], [epoch.best[task.METRIC]]):
+        if index in request.on_report(epoch.number, [index], [epoch.best[task.METRIC]]):
             raise _Stopped
 
     started = time.perf_counter()
@@ -208,13 +198,14 @@ def _batch_size(config: Config, task: BatchTask) -> int:
 def _state_width(model: Any) -> int:
     """Numbers that the hops carry for each node."""
     heads = model.heads if getattr(model, "head_form", "split") == "full" else 1
-    width: int = model.hidden_channels * heads
+    width: int = getattr(model, "hidden_channels", 64) * heads
     return width
 
 
 def _bytes_per_trial(model: Any, settings: Any, task: BatchTask) -> int:
     """A generous estimate of what one trial keeps between forward and backward, and of its weights."""
-    width, layers = model.hidden_channels, model.num_layers
+    # A user's model may have other options.
+    width, layers = getattr(model, "hidden_channels", 64), getattr(model, "num_layers", 2)
     states = _state_width(model)
     ffn = 3 * getattr(model, "ffn_multiplier", 4) if getattr(model, "feed_forward", True) else 0
     per_node = 3 * task.in_channels + layers * (width * (16 + ffn) + states * (getattr(model, "K", 6) + 4))

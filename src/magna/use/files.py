@@ -27,6 +27,12 @@ def file_format(path: str | Path, form: str | None = None) -> str:
     return form
 
 
+def check_format(path: str | Path, form: str | None = None) -> None:
+    """Refuse a format that is unknown, or whose package is missing, before answers are computed."""
+    if file_format(path, form) == "parquet":
+        _import_pyarrow()
+
+
 def to_json(value: Any) -> str:
     """A line of JSON, with null for NaN and infinity, which JSON does not have.
 
@@ -61,11 +67,16 @@ def write_answers(path: str | Path, form: str | None, columns: dict[str, list[An
 
 
 def _parquet(columns: dict[str, list[Any]]) -> bytes:
+    pyarrow, parquet = _import_pyarrow()
+    file = io.BytesIO()
+    parquet.write_table(pyarrow.table(columns), file)
+    return file.getvalue()
+
+
+def _import_pyarrow() -> tuple[Any, Any]:
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
         raise MissingExtra("Parquet", "pyarrow", "parquet") from error
-    file = io.BytesIO()
-    parquet.write_table(pyarrow.table(columns), file)
-    return file.getvalue()
+    return pyarrow, parquet

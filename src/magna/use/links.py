@@ -189,7 +189,9 @@ def open_links(
     """The task on the run's triples or others, of which it can rank `ranked`; the model, and notes on the data."""
     config = run.config
     if not isinstance(config.data, LinkDataOptions):
-        raise ArgumentError("run_dir", str(run.path), "a run of link prediction", "magna.use.nodes for this one")
+        raise ArgumentError(
+            "run_dir", str(run.path), "a run of link prediction", "no head and relation, for labels of nodes"
+        )
     control = config.data.control
     if new_triples is not None and control == "random-graph":
         allowed = "none for a run on a random graph, which hides all triples"

@@ -134,7 +134,8 @@ def open_nodes(
 ) -> tuple[NodeClassification, Any, tuple[str, ...]]:
     """The task on the run's graph or a new one, whose `splits` must have nodes; the model, and notes on the data."""
     if not isinstance(run.config.data, NodeDataOptions):
-        raise DataError(run.path, "it is a run of link prediction", hint="queries of head=… and relation=…")
+        names = f"head={run.schema['entities'][0]!r} and relation={run.schema['relations'][0]!r}"
+        raise DataError(run.path, "it is a run of link prediction", hint=f"queries, such as {names}")
     model: Any = run.load_model(**({} if module is None else {"module": module}))
     graph, notes = _graph(run, data, data_dir)
     if graph.x is not None and graph.x.size(1) != model.in_channels:

@@ -23,6 +23,11 @@ BACKENDS: list[Backend] = [name for name in ("cpu", "triton") if backends.why_no
 FUSED = [pytest.param(name, marks=pytest.mark.slow) if interpreted(name) else name for name in BACKENDS]
 
 
+@pytest.fixture(params=FUSED)
+def fused(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
 def graph() -> Graph:
     generator = torch.Generator().manual_seed(1)
@@ -33,16 +38,15 @@ def draw(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-@pytest.mark.parametrize("backend", FUSED)
 @pytest.mark.parametrize("top_k", [None, 2])
-def test_scores_softmax_and_hops_of_each_trial(graph: Graph, backend: Backend, top_k: int | None) -> None:
+def test_scores_softmax_and_hops_of_each_trial(graph: Graph, fused: Backend, top_k: int | None) -> None:
     source, target = draw(TRIALS, 7, HEADS), draw(TRIALS, 7, HEADS) + 1
     x, alpha = draw(TRIALS, 7, HEADS, WIDTH), torch.tensor([0.1, 0.5, 0.9])
 
     def layer(source: Tensor, target: Tensor, x: Tensor, alpha: Tensor) -> Tensor:
-        scores = edge_scores(source, target, graph, backend=backend)
-        attention = edge_softmax(scores, graph, top_k=top_k, backend=backend, validate=False)
-        return attention_diffusion(x, attention, graph, K=3, alpha=alpha, backend=backend, validate=False)
+        scores = edge_scores(source, target, graph, backend=fused)
+        attention = edge_softmax(scores, graph, top_k=top_k, backend=fused, validate=False)
+        return attention_diffusion(x, attention, graph, K=3, alpha=alpha, backend=fused, validate=False)
 
     stacked = [part.requires_grad_() for part in (source, target, x, alpha)]
     together = torch.vmap(layer)(*stacked)
@@ -55,9 +59,8 @@ def test_scores_softmax_and_hops_of_each_trial(graph: Graph, backend: Backend, t
         torch.testing.assert_close([grad[trial] for grad in grads], list(expected))
 
 
-@pytest.mark.parametrize("backend", FUSED)
 @pytest.mark.parametrize("axis", [None, 0, 2])
-def test_each_trial_has_its_rates_of_each_hop(graph: Graph, backend: Backend, axis: int | None) -> None:
+def test_each_trial_has_its_rates_of_each_hop(graph: Graph, fused: Backend, axis: int | None) -> None:
     """A rate so high that what passes is told from what is dropped; 0 leaves all as it is."""
     x, attention = torch.ones(TRIALS, 7, HEADS, WIDTH), torch.rand(30, HEADS) + 0.5
     rates = torch.zeros(TRIALS, 3, HEADS)
@@ -69,11 +72,11 @@ def test_each_trial_has_its_rates_of_each_hop(graph: Graph, backend: Backend, ax
 
     def layer(x: Tensor, rates: Tensor) -> Tensor:
         return attention_diffusion(
-            x, attention, graph, K=3, alpha=0.5, feature_dropout=rates, seed=1, backend=backend, validate=False
+            x, attention, graph, K=3, alpha=0.5, feature_dropout=rates, seed=1, backend=fused, validate=False
         )
 
     together = torch.vmap(layer, in_dims=(0, axis), randomness="different")(x, rates)
-    plain = attention_diffusion(x[0], attention, graph, K=3, alpha=0.5, backend=backend)
+    plain = attention_diffusion(x[0], attention, graph, K=3, alpha=0.5, backend=fused)
     for trial in range(TRIALS):
         dropped = trial == 1 and axis == 2
         torch.testing.assert_close(together[trial], torch.zeros_like(plain) if dropped else plain)
@@ -95,27 +98,25 @@ def test_trials_that_learn_save_their_states(graph: Graph, memory: Memory, monke
     assert [call.args[2] for call in interval.call_args_list] == [x.nbytes]  # of a state of all trials together
 
 
-@pytest.mark.parametrize("backend", FUSED)
 @pytest.mark.parametrize("axes", [(0, 0), (None, 0), (1, None)])
-def test_node_scores_of_each_trial(backend: Backend, axes: tuple[int | None, int | None]) -> None:
+def test_node_scores_of_each_trial(fused: Backend, axes: tuple[int | None, int | None]) -> None:
     shapes = [(7, HEADS, WIDTH), (HEADS, WIDTH)]
     inputs = [
         draw(*shape).requires_grad_() if axis is None else draw(TRIALS, *shape).movedim(0, axis).requires_grad_()
         for shape, axis in zip(shapes, axes, strict=True)
     ]
-    outs = [torch.vmap(partial(head_scores, backend=name), in_dims=axes)(*inputs) for name in (backend, "reference")]
+    outs = [torch.vmap(partial(head_scores, backend=name), in_dims=axes)(*inputs) for name in (fused, "reference")]
     torch.testing.assert_close(*((out, *torch.autograd.grad(out.square().sum(), inputs)) for out in outs))
 
 
-@pytest.mark.parametrize("backend", FUSED)
-def test_each_trial_leaves_out_edges_at_its_own_rate_and_seed(graph: Graph, backend: Backend) -> None:
+def test_each_trial_leaves_out_edges_at_its_own_rate_and_seed(graph: Graph, fused: Backend) -> None:
     scores, rates, seeds = torch.zeros(30, HEADS), torch.tensor([0.1, 0.5, 0.9]), torch.tensor([[5], [6], [7]])
 
     def remaining(rate: Tensor, seed: Tensor, backend: Backend) -> Tensor:
         return edge_softmax(scores, graph, edge_dropout=rate, seed=seed, backend=backend, validate=False) > 0
 
     for axes, rate, seed in (((0, None), rates, seeds[0]), ((None, 0), rates[1], seeds)):
-        together = torch.vmap(partial(remaining, backend=backend), in_dims=axes)(rate, seed)
+        together = torch.vmap(partial(remaining, backend=fused), in_dims=axes)(rate, seed)
         pairs = zip(rate.expand(3), seed.expand(3, 1), strict=True)
         assert torch.equal(together, torch.stack([remaining(*pair, "reference") for pair in pairs]))
         assert not torch.equal(together[0], together[1])
@@ -134,47 +135,26 @@ def test_exact_mode_of_each_trial(graph: Graph, backend: Backend) -> None:
         torch.testing.assert_close(together[trial], solve(x[trial], alpha[trial]), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("backend", FUSED)
-@pytest.mark.parametrize("shared", [True, False])
-def test_dropout_has_each_trials_rate(backend: Backend, shared: bool) -> None:
-    rates = torch.tensor([0.0, 0.3, 0.8])
-    x = torch.ones(4000) if shared else torch.ones(TRIALS, 4000)
-
-    def drop(x: Tensor, rate: Tensor) -> Tensor:
-        return dropout(x, rate, torch.randint(2**62, (1,)), backend=backend, validate=False)
-
-    out = torch.vmap(drop, in_dims=(None if shared else 0, 0), randomness="different")(x, rates)
-    assert out.shape == (TRIALS, 4000)
-    for row, rate in zip(out, rates.tolist(), strict=True):
-        assert abs(float((row == 0).double().mean()) - rate) < 0.03
-        torch.testing.assert_close(row[row > 0], torch.full_like(row[row > 0], 1 / (1 - rate)))
-
-
-@pytest.mark.parametrize("backend", FUSED)
-def test_dropout_of_a_shared_tensor_sums_its_gradients(backend: Backend) -> None:
-    x, rates, seed = draw(50).requires_grad_(), torch.tensor([0.2, 0.6]), torch.tensor([3])
-    out = torch.vmap(lambda rate: dropout(x, rate, seed, backend=backend, validate=False))(rates)
-    (grad,) = torch.autograd.grad(out.sum(), x)
-    torch.testing.assert_close(grad * x, out.sum(0))
-
-
-@pytest.mark.parametrize("backend", FUSED)
-def test_trials_draw_different_masks(graph: Graph, backend: Backend) -> None:
+def test_trials_draw_different_masks(graph: Graph, fused: Backend) -> None:
     attention = torch.full((TRIALS, 30, HEADS), 0.1)
 
     def diffuse(attention: Tensor) -> Tensor:
         drops: dict[str, Any] = {"dropout": 0.5, "seed": torch.randint(2**62, (1,)), "validate": False}
-        return attention_diffusion(torch.ones(7, HEADS, WIDTH), attention, graph, 2, 0.1, backend=backend, **drops)
+        return attention_diffusion(torch.ones(7, HEADS, WIDTH), attention, graph, 2, 0.1, backend=fused, **drops)
 
     out = torch.vmap(diffuse, randomness="different")(attention)
     assert not torch.equal(out[0], out[1]) and not torch.equal(out[1], out[2])
 
 
-@pytest.mark.parametrize("backend", FUSED)
-def test_a_trial_drops_the_entries_that_the_definition_numbers_after_those_before_it(backend: Backend) -> None:
-    x, rates, seed = draw(TRIALS, 50), torch.tensor([0.2, 0.5, 0.6]), torch.tensor([3])
-    together = torch.vmap(lambda x, rate: dropout(x, rate, seed, backend=backend, validate=False))(x, rates)
-    for trial, rate in enumerate(rates):
-        alone = reference.dropout(x[trial], rate, seed, first=50 * trial)
-        assert torch.equal(together[trial] == 0, alone == 0)
-        torch.testing.assert_close(together[trial], alone)
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_trial_drops_the_entries_that_the_definition_numbers_after_those_before_it(
+    fused: Backend, shared: bool
+) -> None:
+    x, rates, seed = draw(*([50] if shared else [TRIALS, 50])), torch.tensor([0.0, 0.5, 0.6]), torch.tensor([3])
+    drop = partial(dropout, seed=seed, backend=fused, validate=False)
+    rows = [x.requires_grad_()] * TRIALS if shared else x.requires_grad_()
+    together = torch.vmap(drop, in_dims=(None if shared else 0, 0))(x, rates)
+    alone = [reference.dropout(row, rate, seed, 50 * i) for i, (row, rate) in enumerate(zip(rows, rates, strict=True))]
+    outs = together, torch.stack(alone)
+    torch.testing.assert_close(*outs)
+    torch.testing.assert_close(*(torch.autograd.grad(out.square().sum(), x) for out in outs))

@@ -73,19 +73,6 @@ def test_the_oldest_blocks_go_above_the_limit(pool: Pool) -> None:
     assert pool.free == []
 
 
-def test_gradients_flow_through_its_tensors(pool: Pool) -> None:
-    x = pool.empty((LARGE,), torch.float32).fill_(1).requires_grad_()
-    (x * 2).sum().backward()
-    assert x.grad is not None and float(x.grad[0]) == 2
-
-
-def test_a_tensor_freed_inside_the_lock_comes_back(pool: Pool) -> None:
-    tensors = [pool.empty((LARGE,), torch.uint8)]
-    with pool._lock:  # a collection of garbage can strike anywhere
-        tensors.clear()
-    assert len(pool.free) == 1
-
-
 def test_no_python_runs_when_a_tensor_is_freed(pool: Pool) -> None:
     """An exception raised there, such as an interrupt, would be lost."""
     tensors = [pool.empty((LARGE,), torch.uint8)]

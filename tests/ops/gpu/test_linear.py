@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,12 +14,12 @@ from tests.support.operators import gradient
 from tests.support.running import device_of, interpreted
 from torch import Tensor
 
-from magna.ops import add_norm, dropout, feed_forward, linear, linears, lookup, reference, rounded_at_once
+from magna.ops import add_norm, dropout, feed_forward, linear, linears, lookup, lookups, reference, rounded_at_once
 from magna.ops.backend.registry import choose, why_not
 from magna.ops.checks import Rate
 from magna.ops.gpu.linear import linear_op
 from magna.ops.gpu.norm import layer_norm_op
-from magna.ops.gpu.table import lookup_op
+from magna.ops.gpu.table import _TableAndRows, lookup_backward_op, lookup_op
 from magna.typing import Backend
 
 DEVICE = device_of("triton")
@@ -29,6 +30,7 @@ pytestmark = [
     pytest.mark.skipif(REASON is not None, reason=str(REASON)),
 ]
 BACKENDS: tuple[Backend, ...] = ("triton", "reference")
+table_and_rows: Callable[..., tuple[Tensor, Tensor]] = _TableAndRows.apply
 SHAPES = [(0, 3), (1, 1), (1, 5), (7, 8), (3, 513), (37, 130), (1031, 2)]
 
 
@@ -127,8 +129,7 @@ def norm_of_dropped(backend: Backend, together: bool, p: Rate = 0.0, unbiased: b
 @pytest.mark.parametrize("shape", [(0, 3), (1, 5), (9, 130), (2, 3, 4)])
 def test_norm_of_dropped_features(shape: tuple[int, ...], adds: bool, dtype: torch.dtype) -> None:
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    features = tensors(*([shape] * (1 + adds)), dtype=dtype)
-    factors = *features, *tensors(shape[-1:], shape[-1:], dtype=wide)
+    factors = *tensors(*([shape] * (1 + adds)), dtype=dtype), *tensors(shape[-1:], shape[-1:], dtype=wide)
     for backend in BACKENDS:
         for p, unbiased in ((0.0, False), (0.3, True)):
             apart, together = (norm_of_dropped(backend, t, p, unbiased) for t in (False, True))
@@ -139,17 +140,6 @@ def test_norm_of_dropped_features_in_mixed_types() -> None:
     x, added, weight, bias = tensors((9, 6), (9, 6), (6,), (6,), dtype=torch.float32)
     factors = x.bfloat16(), added, weight, bias
     same_bits(*(with_grads(norm_of_dropped("triton", together), *factors) for together in (True, False)))
-
-
-@pytest.mark.parametrize("axes", [(0, 0, 0, None, 0), (None, 1, None, 0, 0), (0, None, 0, None, None)])
-def test_norm_of_dropped_features_of_each_trial(axes: tuple[int | None, ...]) -> None:
-    p: Rate = torch.tensor([0.1, 0.5, 0.8], device=DEVICE) if axes[0] == 0 else 0.5
-    factors = of_trials(axes[1:], (7, 4), (7, 4), (4,), (4,))
-
-    def trials(function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *inputs: torch.vmap(lambda p, *third: function(*third, x_p=p), in_dims=axes)(p, *inputs)
-
-    alike(*(with_grads(trials(norm_of_dropped("triton", together)), *factors) for together in (True, False)))
 
 
 def test_draws_of_more_entries_than_32_bits_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,13 +264,6 @@ def test_several_layers_of_one_input(outs: tuple[int, ...], joined: int, autocas
     same(ours, theirs, **({"rtol": 0.02, "atol": 0.1} if autocast else {}))
 
 
-@pytest.mark.parametrize("axes", [(0, 0, 0), (None, 0, 1), (1, None, None), (0, None, 0)])
-@pytest.mark.parametrize("joined", [1, 2])
-def test_several_layers_of_each_trial(axes: tuple[int | None, ...], joined: int) -> None:
-    factors = of_trials(axes, (7, 4), (5, 4), (3, 4))
-    same(*both(lambda backend: torch.vmap(layers_of(backend, joined), in_dims=axes), *factors))
-
-
 def test_relu_passes_nan_and_has_no_gradient_at_zero() -> None:
     x = torch.tensor([[0.0], [-1.0], [1.0], [torch.nan]], dtype=torch.float64, device=DEVICE)
     for factors in ([x, torch.ones_like(x[:1])], [x, torch.ones_like(x[:1]), torch.zeros_like(x[0])]):
@@ -403,37 +386,47 @@ def test_same_bits_every_time() -> None:
         same_bits(with_grads(function, *factors), with_grads(function, *factors))
 
 
-@pytest.mark.parametrize("axes", [(0, 0, 0, 0), (None, None, 0, 0), (1, 0, None, None), (0, None, 0, None)])
-def test_norm_of_each_trial(axes: tuple[int | None, ...]) -> None:
+@pytest.mark.parametrize("adds", [True, False], ids=["added", "alone"])
+@pytest.mark.parametrize("drops", [True, False], ids=["dropout", "plain"])
+@pytest.mark.parametrize("axes", [(0, 0, 0, 0), (None, 1, None, 0), (1, 0, None, None), (0, None, 0, None)])
+def test_norm_of_each_trial(axes: tuple[int | None, ...], drops: bool, adds: bool) -> None:
+    """Each trial has the rates that it has in separate calls, where a rate or a tensor has an axis of trials."""
     x, added, *weights = of_trials(axes, (7, 4), (7, 4), (4,), (4,))
-    for adds, inputs, dims in ((True, [x, added, *weights], axes), (False, [x, *weights], (axes[0], *axes[2:]))):
-        same(*both(lambda backend: torch.vmap(norm_of(backend, adds=adds), in_dims=dims), *inputs))  # noqa: B023
+    factors, dims = ([x, added, *weights], axes) if adds else ([x, *weights], (axes[0], *axes[2:]))
+    p = torch.tensor([0.1, 0.5, 0.8], device=DEVICE)
+    # Without an axis of trials, dropout would draw for the input once.
+    of_axis: dict[int | None, tuple[Rate, Rate]] = {None: (p, 0.5), 0: (p, p.flip(0)), 1: (0.5, p)}
+    rates = of_axis[axes[0]] if drops else (0.0, 0.0)
+    rate_axes = tuple(0 if isinstance(rate, Tensor) else None for rate in rates)
+
+    def apart(x_p: Rate, p: Rate, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        x = dropout(x, x_p, 5, backend="triton", validate=False)
+        total, normed = norm_of("reference", adds=adds)(x, *rest)
+        return total, dropout(normed, p, 7, backend="triton", validate=False)
+
+    def together(x_p: Rate, p: Rate, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        drawn: dict[str, Any] = {"x_p": x_p, "x_seed": 5, "p": p, "seed": 7, "validate": False}
+        return add_norm(x, rest[0] if adds else None, rest[-2], rest[-1], 1e-3, backend="triton", **drawn)
+
+    same(*(with_grads(partial(torch.vmap(f, (*rate_axes, *dims)), *rates), *factors) for f in (together, apart)))
 
 
-@pytest.mark.parametrize("axes", [(0, 0, 0, 0), (None, None, 0, 0), (0, 1, None, None)])
-def test_norm_under_the_dropout_of_each_trial(axes: tuple[int | None, ...]) -> None:
-    p: Rate = torch.tensor([0.1, 0.5, 0.8], device=DEVICE) if axes[0] == 0 else 0.5
-    factors = of_trials(axes[1:], (7, 4), (4,), (4,))
-    options: dict[str, Any] = {"seed": 7, "backend": "triton", "validate": False}
-
-    def together(p: Rate, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return add_norm(x, None, weight, bias, p=p, **options)[1]
-
-    def apart(p: Rate, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return dropout(add_norm(x, None, weight, bias, backend="triton")[1], p, **options)
-
-    actual, expected = (
-        with_grads(lambda *inputs: torch.vmap(function, in_dims=axes)(p, *inputs), *factors)  # noqa: B023
-        for function in (together, apart)
-    )
-    same(actual, expected)
-
-
-@pytest.mark.parametrize("axes", [(0, 0, 0), (None, 0, 0), (1, None, None)])
-@pytest.mark.parametrize("relu", [True, False])
-def test_linear_of_each_trial(axes: tuple[int | None, ...], relu: bool) -> None:
-    factors = of_trials(axes, (7, 4), (5, 4), (5,))
-    same(*both(lambda backend: torch.vmap(linear_of(backend, relu=relu), in_dims=axes), *factors))
+@pytest.mark.parametrize("axes", [(0, 0, 0), (None, 0, 0), (None, 0, 1), (1, None, None), (0, None, 0)])
+@pytest.mark.parametrize(
+    ("function_of", "third"),
+    [
+        (partial(linear_of, relu=False), (5,)),
+        (partial(linear_of, relu=True), (5,)),
+        (partial(layers_of, joined=1), (3, 4)),
+        (partial(layers_of, joined=2), (3, 4)),
+    ],
+    ids=["linear", "relu", "groups of one", "one group"],
+)
+def test_linear_of_each_trial(
+    function_of: Callable[..., Callable[..., Any]], third: tuple[int, ...], axes: tuple[int | None, ...]
+) -> None:
+    factors = of_trials(axes, (7, 4), (5, 4), third)
+    same(*both(lambda backend: torch.vmap(function_of(backend), in_dims=axes), *factors))
 
 
 def test_compiles_in_one_graph() -> None:
@@ -460,3 +453,116 @@ def test_the_cpu_takes_torchs_ops() -> None:
     ran = {event.key for event in profiler.key_averages()}
     names = {op.name for op in (layer_norm_op, linear_op, lookup_op)}
     assert not names & ran and "aten::layer_norm" in ran
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_lookup(dtype: torch.dtype) -> None:
+    table, index = tensors((7, 3), dtype=dtype)[0], torch.tensor([3, 0, 3, 3, 6, 0], device=DEVICE)
+    expected = with_grads(lambda table: table[index], table)
+    for function in (lookup, lookup_op):
+        actual = with_grads(lambda table: function(table, index), table)  # noqa: B023
+        assert torch.equal(actual["out 0"], expected["out 0"])
+        same(actual, expected)
+    assert with_grads(lambda table: lookup_op(table, index[:0]), table)["gradient 0"].abs().sum() == 0
+
+
+def _positions(kind: str, rows: int) -> Tensor:
+    number = torch.Generator().manual_seed(3)
+    chosen = {
+        "none": torch.empty(0, dtype=torch.long),
+        "one": torch.tensor([rows - 1]),
+        "each once, out of order": torch.randperm(rows, generator=number),
+        "a few often": torch.randint(3, (70,), generator=number) * (rows // 3),
+        "hubs among others": torch.cat([torch.randint(rows, (40,), generator=number), torch.full((300,), 5)]),
+        "as many as a tile": torch.tensor([4] * 4 + [1] * 36 + [2] * 37 + [0] * 5),
+    }[kind]
+    return chosen[torch.randperm(len(chosen), generator=number)].to(DEVICE)
+
+
+POSITIONS = ["none", "one", "each once, out of order", "a few often", "hubs among others", "as many as a tile"]
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["counted", "sorted"])
+@pytest.mark.parametrize("kind", POSITIONS)
+@pytest.mark.parametrize("width", [1, 5, 300])
+def test_the_gradient_of_rows(kind: str, width: int, counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from magna.ops.triton import table as triton_table
+
+    monkeypatch.setattr("magna.ops.gpu.table._FEW_ROWS", 0)
+    if not counted:
+        monkeypatch.setattr(triton_table, "_COUNTED", 0)
+    index = _positions(kind, 31)
+    table, grad, whole = tensors((31, width), (len(index), width), (31, width))
+    expected = torch.zeros_like(table).index_put_((index,), grad, accumulate=True)
+    torch.testing.assert_close(lookup_backward_op(grad, index, None, 31), expected)
+    remaining = whole.clone()
+    torch.testing.assert_close(lookup_backward_op(grad, index, whole, 31), expected + whole)
+    assert torch.equal(whole, remaining)  # autograd may share it
+
+
+@pytest.mark.parametrize("kind", ["none", "a few often"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_gradient_of_rows_not_looked_up(dtype: torch.dtype, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magna.ops.gpu.table._FEW_ROWS", 0)
+    index = _positions(kind, 31)
+    grad, whole = tensors((len(index), 5), (5, 31), dtype=dtype)
+    untouched = torch.ones(31, dtype=torch.bool, device=DEVICE).index_fill_(0, index, False)
+    for factors in (whole.t(), whole.t().contiguous(), whole[:1, :5].expand(31, 5)):
+        actual = lookup_backward_op(grad, index, factors, 31)
+        assert actual.is_contiguous()
+        assert actual.data_ptr() != factors.data_ptr()
+        assert torch.equal(actual[untouched], factors[untouched])
+        assert torch.equal(actual, lookup_backward_op(grad, index, factors.contiguous(), 31))
+    assert not lookup_backward_op(grad, index, None, 31)[untouched].any()
+
+
+@pytest.mark.parametrize("few", [True, False], ids=["few rows", "many rows"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_table_and_rows_of_it(dtype: torch.dtype, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not few:
+        monkeypatch.setattr("magna.ops.gpu.table._FEW_ROWS", 0)
+    index = _positions("hubs among others", 31)
+    factors = tensors((31, 7))
+
+    def ours(table: Tensor) -> tuple[Tensor, ...]:
+        table, rows = table_and_rows(table, index)
+        return table * 2, rows
+
+    def theirs(table: Tensor) -> tuple[Tensor, ...]:
+        return table * 2, table[index]
+
+    truth = with_grads(theirs, *factors)
+    rounded = [one.to(dtype) for one in factors]
+    actual = with_grads(ours, *rounded)
+    if dtype == torch.float64:
+        same(actual, truth)
+    else:
+        within_budget(actual, with_grads(theirs, *rounded), with_grads(theirs, *(one.double() for one in rounded)))
+    same_bits(actual, with_grads(ours, *rounded))
+
+
+@pytest.mark.parametrize("used", [0, 1], ids=["the table", "the rows"])
+def test_a_table_and_rows_of_which_one_is_used(used: int) -> None:
+    index = torch.tensor([2, 0, 2], device=DEVICE)
+    (table,) = tensors((5, 3))
+    actual = with_grads(lambda table: table_and_rows(table, index)[used], table)
+    same(actual, with_grads(lambda table: (table * 1, table[index])[used], table))
+
+
+def test_the_gradient_of_a_table_may_be_shared() -> None:
+    """A sum hands one gradient to both sides; adding that of the rows must not change the other side's."""
+    index = torch.tensor([2, 0, 2], device=DEVICE)
+    factors = tensors((5, 3), (5, 3))
+
+    def ours(table: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+        table, rows = table_and_rows(table, index)
+        return table + other, rows
+
+    same(with_grads(ours, *factors), with_grads(lambda table, other: (table + other, table[index]), *factors))
+
+
+def test_several_lookups() -> None:
+    first, second = torch.tensor([2, 0, 2], device=DEVICE), torch.tensor([4], device=DEVICE)
+    factors = tensors((5, 3))
+    actual = with_grads(lambda table: lookups(table * 1, first, second), *factors)
+    same(actual, with_grads(lambda table: (table * 1, table[first], table[second]), *factors))

@@ -9,33 +9,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magna.config.options import HUGE, Options, option
+from magna.baselines.nodes.base import NodeBaseline, NodeBaselineOptions
+from magna.config.options import option
 from magna.config.registry import node_model
 from magna.errors import ArgumentError
 from magna.graph import Graph
-from magna.nn.attention import check_size, graph_at_door
 from magna.nn.conv import MAGNAConv
 from magna.nn.dropout import Dropout
-from magna.nn.hub import Saved
 from magna.nn.sparse import SparseRows
-from magna.typing import Backend
 
 
 @dataclass(frozen=True, kw_only=True)
-class GATOptions(Options):
+class GATOptions(NodeBaselineOptions):
     """Options of :class:`GAT`."""
 
-    hidden_channels: int = option(64, "Width of a hidden layer, all heads together.", low=1, high=HUGE)
-    num_layers: int = option(2, "Number of layers, the output layer included.", low=1, high=4096)
     heads: int = option(8, "Attention heads of the hidden layers; they divide the width.", low=1, high=4096)
     out_heads: int = option(1, "Attention heads of the output layer, averaged.", low=1, high=4096)
     negative_slope: float = option(0.2, "Slope of LeakyReLU below zero.", low=0, per_trial=True)
     embed_dropout: float = option(0.0, "Dropout on the features.", low=0, below=1, per_trial=True)
-    input_dropout: float = option(
-        0.0, "Dropout on the hidden states, before each further layer.", low=0, below=1, per_trial=True
-    )
     dropout: float = option(0.0, "Dropout on the attention.", low=0, below=1, per_trial=True)
-    backend: Backend = option("auto", "Kernels: auto takes the fastest for the device.")
 
     def check(self) -> None:
         if self.hidden_channels % self.heads:
@@ -43,7 +35,7 @@ class GATOptions(Options):
 
 
 @node_model("gat", GATOptions)
-class GAT(Saved):
+class GAT(NodeBaseline):
     r"""Graph attention network: attention over neighbours alone, heads side by side, ELU between the layers.
 
     .. math:: H^{(l+1)} = \mathrm{ELU}\left(\Vert_m A_m H^{(l)} W_m + b\right), \quad
@@ -60,38 +52,23 @@ class GAT(Saved):
     torch.Size([3, 3])
     """
 
+    options: GATOptions
+
     def __init__(
         self, in_channels: int, hidden_channels: int, num_layers: int, out_channels: int, **options: Any
     ) -> None:
-        super().__init__()
         chosen = GATOptions.from_flat({"hidden_channels": hidden_channels, "num_layers": num_layers, **options})
-        sizes = {"in_channels": in_channels, "out_channels": out_channels}
-        for name, size in sizes.items():
-            check_size(name, size)
-        self.config = sizes | chosen.applied()
-        self.in_channels, self.out_channels = in_channels, out_channels
+        super().__init__(in_channels, out_channels, chosen)
         self.embed_dropout = Dropout(chosen.embed_dropout, backend=chosen.backend)
-        self.input_dropout = Dropout(chosen.input_dropout, backend=chosen.backend)
-        hidden, heads = [hidden_channels] * (num_layers - 1), chosen.out_heads
-        outputs = [(width, chosen.heads) for width in hidden] + [(heads * out_channels, heads)]
+        form: Any = {"K": 1, "alpha": 0.0, "projection": "shared", "tanh": False, "out_projection": False}
+        form |= {name: getattr(chosen, name) for name in ("negative_slope", "dropout", "backend")}
+        heads = [chosen.heads] * (num_layers - 1) + [chosen.out_heads]
+        outputs = [*self.widths[1:-1], chosen.out_heads * out_channels]
         self.layers = nn.ModuleList(
-            MAGNAConv(
-                width,
-                out,
-                heads=heads,
-                K=1,
-                alpha=0.0,
-                projection="shared",
-                tanh=False,
-                negative_slope=chosen.negative_slope,
-                dropout=chosen.dropout,
-                out_projection=False,
-                backend=chosen.backend,
-            )
-            for width, (out, heads) in zip([in_channels, *hidden], outputs, strict=True)
+            MAGNAConv(*sizes, **form) for sizes in zip(self.widths[:-1], outputs, heads, strict=True)
         )
         # Not part of the layers, as the bias of the last one follows the mean of its heads.
-        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size in [*hidden, out_channels])
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size in self.widths[1:])
 
     def reset_parameters(self) -> None:
         for layer, bias in zip(self.layers, self.biases, strict=True):
@@ -100,7 +77,7 @@ class GAT(Saved):
             nn.init.zeros_(bias)
 
     def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
-        graph = graph_at_door(x, edge_index, None, self.in_channels, None)
+        graph = self.graph(x, edge_index)
         h = self.embed_dropout(x)
         *hidden, last = zip(self.layers, self.biases, strict=True)
         for layer, bias in hidden:

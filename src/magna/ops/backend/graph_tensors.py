@@ -33,7 +33,7 @@ def pack(graph: Graph) -> tuple[list[Tensor], list[int]]:
     return packed, sizes
 
 
-def save_inputs(ctx: Any, graph: Sequence[Tensor], *tensors: Tensor) -> None:
+def save_inputs(ctx: Any, graph: Sequence[Tensor], *tensors: Tensor | None) -> None:
     """Keep tensors and a graph for the backward pass; a `Packed` graph as it is."""
     ctx.graph = graph if isinstance(graph, Packed) else None
     ctx.save_for_backward(*tensors, *(graph if ctx.graph is None else ()))

@@ -51,26 +51,32 @@ class FusedOp(Generic[R]):
         self.rule = rule
         return rule
 
-    def register_autograd(self, backward: Rule, setup_context: Callable[..., None]) -> None:
-        self.library.register_autograd(backward, setup_context=setup_context)
-        if self.function.__annotations__["return"] == "list[Tensor]":
-            # A Function gives tensors or a tuple of them, and has no gradient for the tensors of a list.
-            self.learning, self.transformed = self.library, self._no_derivative
-            return
+    def register_autograd(self, setup_context: Callable[..., None]) -> Callable[[Rule], Rule]:
+        """A decorator of the gradient; `setup_context` keeps what it needs, as that of an `autograd.Function`."""
 
-        def forward(ctx: Any, *args: Any) -> Any:
-            output = self.function(*args)
-            setup_context(ctx, args, output)
-            return output
+        def register(backward: Rule) -> Rule:
+            self.library.register_autograd(backward, setup_context=setup_context)
+            if self.function.__annotations__["return"] == "list[Tensor]":
+                # A Function gives tensors or a tuple of them, and has no gradient for the tensors of a list.
+                self.learning, self.transformed = self.library, self._no_derivative
+                return backward
 
-        def once(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-            results = backward(ctx, *grads)
-            results = results if isinstance(results, tuple) else (results,)
-            # A list of tensors without gradients is one input of a Function.
-            return tuple(None if isinstance(grad, list) else grad for grad in results)
+            def forward(ctx: Any, *args: Any) -> Any:
+                output = self.function(*args)
+                setup_context(ctx, args, output)
+                return output
 
-        self.learning = _function(self.name, forward=forward, backward=once)
-        self.transformed = self._under_transforms(once, setup_context)
+            def once(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+                results = backward(ctx, *grads)
+                results = results if isinstance(results, tuple) else (results,)
+                # A list of tensors without gradients is one input of a Function.
+                return tuple(None if isinstance(grad, list) else grad for grad in results)
+
+            self.learning = _function(self.name, forward=forward, backward=once)
+            self.transformed = self._under_transforms(once, setup_context)
+            return backward
+
+        return register
 
     def _under_transforms(self, backward: Rule, setup_context: Callable[..., None]) -> Rule:
         """The form for `torch.func.grad` and its kin; slower to call than `learning`."""

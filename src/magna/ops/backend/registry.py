@@ -37,6 +37,45 @@ class Draw(NamedTuple):
     drawn: Tensor | None = None  # the attention that stays, for backends that draw it before the first hop
 
 
+class Hop(NamedTuple):
+    """Write F ∘ (z_scale · A_k z + x_scale · x) to `out`, F its feature dropout."""
+
+    z: Tensor  # [N, h, d], as x and out
+    x: Tensor
+    attention: Tensor  # [E, h], in the order of the walk
+    segments: Segments
+    col: Tensor  # the other ends of the edges
+    z_scale: Tensor | None  # [h], as x_scale
+    x_scale: Tensor
+    out: Tensor
+    draw: Draw
+    number: int  # of the hop
+
+
+class HopBack(NamedTuple):
+    """T = F ∘ A_kᵀ grad with the feature dropout F of the hop before: grad_x gets scale · T, out gets T.
+
+    An edge's grad_attention gets z_scale · its dropout factor · ⟨grad at its target, z at its source⟩. With `rank`,
+    the positions of the caller's edges in the walk, it is complete and returned in the caller's order.
+    """
+
+    grad: Tensor  # [N, h, d], as z, grad_x and out
+    z: Tensor
+    attention: Tensor  # [E, h], in the order of the walk, as grad_attention
+    segments: Segments
+    col: Tensor
+    z_scale: Tensor | None  # [h], as the other scales
+    first_scale: Tensor | None  # of grad, with which grad_x begins; None adds to it
+    scale: Tensor
+    grad_attention: Tensor
+    add: bool  # to grad_attention
+    rank: Tensor | None
+    grad_x: Tensor
+    out: Tensor | None
+    draw: Draw
+    number: int
+
+
 class Kernels(Protocol):
     """The module of a backend: functions of contiguous tensors, without autograd. G counts trials of a batch."""
 
@@ -74,46 +113,9 @@ class Kernels(Protocol):
     def take_rows(self, values: Tensor, order: Tensor) -> Tensor:
         """values[order], the order [E] int32 a permutation."""
 
-    def hop(
-        self,
-        z: Tensor,
-        x: Tensor,
-        attention: Tensor,
-        segments: Segments,
-        col: Tensor,
-        *,
-        z_scale: Tensor | None,
-        x_scale: Tensor,
-        draw: Draw,
-        number: int,
-        out: Tensor,
-    ) -> None:
-        """Write F ∘ (z_scale · A_k z + x_scale · x) to `out`, F its feature dropout."""
+    def hop(self, step: Hop) -> None: ...
 
-    def hop_backward(
-        self,
-        grad: Tensor,
-        z: Tensor,
-        attention: Tensor,
-        segments: Segments,
-        col: Tensor,
-        *,
-        z_scale: Tensor | None,
-        first_scale: Tensor | None,
-        scale: Tensor,
-        draw: Draw,
-        number: int,
-        grad_attention: Tensor,
-        add: bool,
-        rank: Tensor | None,
-        grad_x: Tensor,
-        out: Tensor | None,
-    ) -> Tensor | None:
-        """T = F ∘ A_kᵀ grad with the feature dropout F of the hop before: grad_x gets scale · T, out gets T.
-
-        An edge's grad_attention gets z_scale · its dropout factor · ⟨grad at its target, z at its source⟩. With `rank`,
-        the positions of the caller's edges in the walk, it is complete and returned in the caller's order.
-        """
+    def hop_backward(self, step: HopBack) -> Tensor | None: ...
 
     def hop_dropout(self, grad: Tensor, draw: Draw, number: int) -> Tensor:
         """The gradient through the feature dropout of a hop."""

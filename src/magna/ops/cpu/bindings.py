@@ -18,7 +18,7 @@ from torch import Tensor
 
 from magna.errors import ArgumentError
 from magna.graph import Graph, Segments
-from magna.ops.backend.registry import Draw
+from magna.ops.backend.registry import Draw, Hop, HopBack
 from magna.ops.cpu.memory_pool import POOL
 from magna.ops.random import DENSE_STREAM
 from magna.ops.reference import kept_edges as kept_edges  # a few passes over the edges: not worth a kernel
@@ -49,10 +49,8 @@ def prototype(arguments: str) -> tuple[Any, tuple[tuple[int, str], ...]]:
     names = []
     for argument in arguments.split(","):
         kind, _, name = argument.replace("*", "* ").strip().rpartition(" ")
-        types.append(ctypes.c_void_p if "*" in kind else _NUMBERS.get(kind))
+        types.append(ctypes.c_void_p if "*" in kind else _NUMBERS[kind])
         names.append(name)
-    if None in types:
-        raise ImportError(f"the kernels have arguments ({arguments}); allowed: pointers, int64_t and double")
     return ctypes.CFUNCTYPE(None, *types), tuple((1, name) for name in names)
 
 
@@ -185,41 +183,15 @@ def attention_kept(draw: Draw, hops: int, segments: Segments) -> None:
     """Draw nothing ahead: a hop draws once for an edge and head, whatever its width."""
 
 
-def hop(
-    z: Tensor,
-    x: Tensor,
-    attention: Tensor,
-    segments: Segments,
-    col: Tensor,
-    *,
-    z_scale: Tensor | None,
-    x_scale: Tensor,
-    draw: Draw,
-    number: int,
-    out: Tensor,
-) -> None:
+def hop(step: Hop) -> None:
+    z, x, attention, segments, col, z_scale, x_scale, out, draw, number = step
     scales = z_scale, x_scale
     _run("hop", z, x, attention, *_rows(segments), col, *scales, out, z.size(1), z.size(2), *_draw(draw, number))
 
 
-def hop_backward(
-    grad: Tensor,
-    z: Tensor,
-    attention: Tensor,
-    segments: Segments,
-    col: Tensor,
-    *,
-    z_scale: Tensor | None,
-    first_scale: Tensor | None,
-    scale: Tensor,
-    draw: Draw,
-    number: int,
-    grad_attention: Tensor,
-    add: bool,
-    rank: Tensor | None,
-    grad_x: Tensor,
-    out: Tensor | None,
-) -> Tensor | None:
+def hop_backward(step: HopBack) -> Tensor | None:
+    grad, z, attention, segments, col = step[:5]
+    z_scale, first_scale, scale, grad_attention, add, rank, grad_x, out, draw, number = step[5:]
     walk = attention, *_rows(segments), col, z_scale, first_scale, scale
     sizes = grad.size(1), grad.size(2), *_draw(draw, number)
     _run("hop_backward", grad, z, *walk, grad_attention, add, grad_x, out, *sizes)

@@ -153,13 +153,11 @@ def _linear_save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.save_for_backward(x, weight, rounded, output if relu else None)
 
 
-def _linear_grad(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+@linear_op.register_autograd(_linear_save)
+def _(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     into_x = ctx.needs_input_grad[0]
     x, weight, bias = linear_backward_op(grad, *ctx.saved_tensors, into_x, ctx.biased)
     return x if into_x else None, weight, None, bias if ctx.biased else None, None
-
-
-linear_op.register_autograd(_linear_grad, _linear_save)
 
 
 @fused_op(
@@ -211,12 +209,10 @@ def _feed_forward_save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.save_for_backward(x, output[1], *weights)
 
 
-def _feed_forward_grad(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+@feed_forward_op.register_autograd(_feed_forward_save)
+def _(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     x, first, second, first_bias, second_bias = feed_forward_backward_op(grad, *ctx.saved_tensors)
     return x, first, second, None, None, first_bias, second_bias
-
-
-feed_forward_op.register_autograd(_feed_forward_grad, _feed_forward_save)
 
 
 @fused_op("magna::linears", lambda x, weights, rounded: [x.new_empty(x.size(0), group.size(0)) for group in rounded])
@@ -243,7 +239,8 @@ def _linears_save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.save_for_backward(x, weights[0], *rounded)
 
 
-def _linears_grad(ctx: Any, grads: Sequence[Tensor]) -> tuple[Any, ...]:
+@linears_op.register_autograd(_linears_save)
+def _(ctx: Any, grads: Sequence[Tensor]) -> tuple[Any, ...]:
     x, weight, *rounded = ctx.saved_tensors
     by_x, *by_groups = linears_backward_op(x, grads, weight, rounded)
     sizes = in_groups(ctx.rows, [group.size(0) for group in rounded])
@@ -263,6 +260,3 @@ def in_groups(rows: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
         while sum(groups[-1]) < size:
             groups[-1].append(left.pop(0))
     return groups
-
-
-linears_op.register_autograd(_linears_grad, _linears_save)

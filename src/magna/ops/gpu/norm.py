@@ -106,8 +106,8 @@ def layer_norm_op(
 
     A rate [G] drops entries of x or of the norm. A sum that is x itself is not written: [G, 0].
     """
-    inputs = x, added, weight, bias, x_rate, x_seed, rate, seed
-    return cast(Norm, dense_kernels().layer_norm(*map(_dense, inputs), eps, unbiased))
+    inputs = map(_dense, (x, added, weight, bias))
+    return cast(Norm, dense_kernels().layer_norm(*inputs, (x_rate, x_seed, rate, seed), eps, unbiased))
 
 
 def _dense(tensor: Tensor | None) -> Tensor | None:
@@ -139,8 +139,8 @@ def layer_norm_backward_op(
 
     Without `x_rate` x has the gradient of the sum, and its place is empty, [G, 0].
     """
-    inputs = grad, total_grad, total, weight, mean, scale, x_rate, x_seed, rate, seed
-    results = dense_kernels().layer_norm_backward(*map(_dense, inputs), eps, unbiased)
+    inputs = map(_dense, (grad, total_grad, total, weight, mean, scale))
+    results = dense_kernels().layer_norm_backward(*inputs, (x_rate, x_seed, rate, seed), eps, unbiased)
     return cast(tuple[Tensor, Tensor, Tensor], results)
 
 
@@ -152,6 +152,7 @@ def _layer_norm_save(ctx: Any, inputs: tuple[Any, ...], output: Norm) -> None:
     ctx.save_for_backward(total if ctx.adds or ctx.drops else x, weight, mean, scale, *drawn)
 
 
+@layer_norm_op.register_autograd(_layer_norm_save)
 def _layer_norm_grad(ctx: Any, total_grad: Tensor | None, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     by_weight = by_bias = None
     if grad is None:
@@ -164,9 +165,6 @@ def _layer_norm_grad(ctx: Any, total_grad: Tensor | None, grad: Tensor | None, *
         by_x = by_x if ctx.drops else by_total
         by_weight, by_bias = by_both.unbind(1)
     return by_x, by_total if ctx.adds else None, by_weight, by_bias, *[None] * 6
-
-
-layer_norm_op.register_autograd(_layer_norm_grad, _layer_norm_save)
 
 
 class _InputAndNorm(torch.autograd.Function):

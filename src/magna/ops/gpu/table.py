@@ -73,12 +73,10 @@ def _lookup_save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Any) -> None:
     ctx.save_for_backward(index)
 
 
-def _lookup_grad(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+@lookup_op.register_autograd(_lookup_save)
+def _(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     (index,) = ctx.saved_tensors
     return lookup_backward_op(grad, index, None, ctx.rows), None
-
-
-lookup_op.register_autograd(_lookup_grad, _lookup_save)
 
 
 class _TableAndRows(torch.autograd.Function):

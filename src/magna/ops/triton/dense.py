@@ -1,5 +1,7 @@
 """Layer norm and the bias and ReLU of a linear layer's gradient on the GPU, in one pass over the rows each.
 
+Products by tiles change or consume their results before they would be written.
+
 Each program writes its sums over rows, the gradients of weights and biases; they are added in a fixed order, without
 atomics.
 """
@@ -12,13 +14,20 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from magna.ops.backend import registry as backends
 from magna.ops.random import DENSE_STREAM
 from magna.ops.triton.draw import bits, factor, keys
-from magna.ops.triton.launch import bound
-from magna.ops.triton.products import masked_product
-from magna.ops.triton.sizes import accumulator, ceil_div, index_type, power_of_2
+from magna.ops.triton.launch import INTERPRETED, accumulator, bound, ceil_div, index_type, power_of_2
+
+# Rows and columns of a tile, and channels of one step of its product.
+TILE = {"BM": 16, "BN": 32, "BC": 16} if INTERPRETED else {"BM": 128, "BN": 128, "BC": 64}
+
+# Triton's interpreter reads bfloat16 numbers as integers in a matrix product.
+_WIDENS = tl.constexpr(INTERPRETED)
+
+Drawn = tuple[Tensor | None, ...]  # rate and seed of the dropout on x, and of that on the norm
 
 _TILE = 2048  # entries of several rows that a program takes in one step
 _COLUMNS = 512  # of a program that need not hold whole rows
@@ -205,26 +214,16 @@ def sum_rows(x: Tensor) -> Tensor:
 
 
 def layer_norm(
-    x: Tensor,
-    added: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    x_rate: Tensor | None,
-    x_seed: Tensor | None,
-    rate: Tensor | None,
-    seed: Tensor | None,
-    eps: float,
-    unbiased: bool,
+    x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, drawn: Drawn, eps: float, unbiased: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     groups, rows, width = x.shape
-    total = x.new_empty(groups, 0) if added is None and x_rate is None else torch.empty_like(x)
+    total = x.new_empty(groups, 0) if added is None and drawn[0] is None else torch.empty_like(x)
     out, options = torch.empty_like(x), _options(x, width, _TILE)
     mean, scale = (weight.new_empty(groups, rows) for _ in range(2))
     if out.numel():
-        kernel = bound(_layer_norm_kernel, **_norm_options(x, eps, unbiased, added, x_rate, rate), **options)
-        kernel[(ceil_div(rows, options["BN"]), groups)](
-            x, added, weight, bias, x_rate, x_seed, rate, seed, total, out, mean, scale, rows
-        )
+        kernel = bound(_layer_norm_kernel, **_norm_options(x, eps, unbiased, added, drawn), **options)
+        inputs = x, added, weight, bias, *drawn
+        kernel[(ceil_div(rows, options["BN"]), groups)](*inputs, total, out, mean, scale, rows)
     return total, out, mean, scale
 
 
@@ -235,10 +234,7 @@ def layer_norm_backward(
     weight: Tensor,
     mean: Tensor,
     scale: Tensor,
-    x_rate: Tensor | None,
-    x_seed: Tensor | None,
-    rate: Tensor | None,
-    seed: Tensor | None,
+    drawn: Drawn,
     eps: float,
     unbiased: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -246,21 +242,19 @@ def layer_norm_backward(
     tile, most = _NORM_BACK
     by_total, options = torch.empty_like(total), _options(total, width, tile)
     options["num_warps"] = max(1, min(16, options["CB"] // tile))
-    by_x = total.new_empty(groups, 0) if x_rate is None else torch.empty_like(total)
+    by_x = total.new_empty(groups, 0) if drawn[0] is None else torch.empty_like(total)
     chunk, programs = _chunks(rows, options["BN"], most)
     partial = mean.new_empty(groups, programs, 2, width)
     if partial.numel():
-        has = _norm_options(total, eps, unbiased, total_grad, x_rate, rate)
+        has = _norm_options(total, eps, unbiased, total_grad, drawn)
         kernel = bound(_layer_norm_backward_kernel, **has, **options)
-        inputs = grad, total_grad, total, weight, mean, scale, x_rate, x_seed, rate, seed
+        inputs = grad, total_grad, total, weight, mean, scale, *drawn
         kernel[(programs, groups)](*inputs, by_total, by_x, partial, rows, chunk)
     return by_total, by_x, sum_rows(partial.flatten(2)).view(groups, 2, width)
 
 
-def _norm_options(
-    x: Tensor, eps: float, unbiased: bool, added: Tensor | None, x_rate: Tensor | None, rate: Tensor | None
-) -> dict[str, Any]:
-    has = {"ADDS": added is not None, "X_DROPS": x_rate is not None, "DROPS": rate is not None}
+def _norm_options(x: Tensor, eps: float, unbiased: bool, added: Tensor | None, drawn: Drawn) -> dict[str, Any]:
+    has = {"ADDS": added is not None, "X_DROPS": drawn[0] is not None, "DROPS": drawn[2] is not None}
     sizes = {"C": x.size(2), "INDEX": index_type(x.numel())}
     return {"EPS": eps, "UNBIASED": unbiased, "STREAM": DENSE_STREAM, **has, **sizes}
 
@@ -296,3 +290,68 @@ def _chunks(rows: int, step: int, most: int) -> tuple[int, int]:
     """The rows of a program, a multiple of its step, and the number of programs."""
     chunk = ceil_div(ceil_div(rows, most), step) * step
     return chunk, ceil_div(rows, chunk) if rows else 0
+
+
+def described(matrix: Tensor, *tile: str) -> TensorDescriptor:
+    """A matrix by tiles, which the GPU's copy engine moves; beyond its end zeros are read and nothing is written.
+
+    `triton.jit` launches kernels that take these, as `Bound` knows tensors alone.
+    """
+    return TensorDescriptor.from_tensor(matrix, [TILE[size] for size in tile])
+
+
+@triton.jit
+def product_tile(
+    a, b, m, n, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr, TURNED: tl.constexpr,
+):  # fmt: skip
+    """BM rows of a from m on times BN columns of b (TURNED: rows of b) from n on, in float32."""
+    total = tl.zeros([BM, BN], dtype=tl.float32)
+    for c in range(0, C, BC):
+        left, right = a.load([m, c]), b.load([n, c]).T if TURNED else b.load([c, n])
+        if _WIDENS:
+            left, right = left.to(tl.float32), right.to(tl.float32)
+        total = tl.dot(left, right, total)
+    return total
+
+
+@triton.jit
+def _masked_product_kernel(
+    sums_ptr, a_sums_ptr, a, b, mask, out, columns,
+    C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """`sums` and `a_sums` [tiles of rows, columns]: the sums of the columns of the result and of a within each tile."""
+    # Tiles of the same rows follow each other; one program after them sums a, which is in the cache then.
+    m, n, tile = tl.program_id(1) * BM, tl.program_id(0) * BN, tl.program_id(1).to(tl.int64)
+    if n < columns:
+        total = product_tile(a, b, m, n, C, BM, BN, BC, TURNED=False)
+        masked = tl.where(mask.load([m, n]) <= 0, 0.0, total).to(tl.bfloat16)
+        out.store([m, n], masked)
+        _store_sums(sums_ptr + tile * columns, masked, n, columns, BN)
+    else:
+        for c in range(0, C, BC):
+            _store_sums(a_sums_ptr + tile * C, a.load([m, c]), c, C, BC)
+
+
+@triton.jit
+def _store_sums(ptr, values, first, size, B: tl.constexpr):
+    """The sums of the columns of a tile whose first column is `first` of `size`."""
+    column = first + tl.arange(0, B)
+    tl.store(ptr + column, tl.sum(values.to(tl.float32), axis=0), mask=column < size)
+
+
+def masked_product(a: Tensor, b: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A @ b but where the mask is 0 or below; for each tile of rows the sums of its columns [tiles, N], and those of a.
+
+    All are bfloat16, their columns a multiple of `dense.ALIGNED`.
+
+    Shapes: a [M, C], b [C, N], mask [M, N] → [M, N].
+    """
+    (rows, channels), columns = a.shape, b.size(1)
+    out, tiles = torch.empty_like(mask), ceil_div(rows, TILE["BM"])
+    sums, a_sums = (a.new_empty(tiles, width, dtype=torch.float32) for width in (columns, channels))
+    if out.numel():
+        factors = described(a, "BM", "BC"), described(b, "BC", "BN")
+        inputs = sums, a_sums, *factors, described(mask, "BM", "BN"), described(out, "BM", "BN"), columns
+        grid = ceil_div(columns, TILE["BN"]) + 1, tiles
+        _masked_product_kernel[grid](*inputs, C=channels, **TILE, num_warps=4, num_stages=2)
+    return out, sums, a_sums

@@ -10,8 +10,7 @@ from torch import Tensor
 from magna.graph import Segments
 from magna.ops.backend.registry import Draw
 from magna.ops.random import DENSE_STREAM
-from magna.ops.triton.launch import bound
-from magna.ops.triton.sizes import accumulator, ceil_div, index_type
+from magna.ops.triton.launch import accumulator, bound, ceil_div, index_type
 
 _BLOCK = 2048  # entries of a program; each of its threads computes the keys of the seed
 _KEPT_BLOCK = 1024  # the same where each entry is drawn for several hops

@@ -13,8 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from magna.graph import Segments
-from magna.ops.triton.launch import bound
-from magna.ops.triton.sizes import accumulator, ceil_div, power_of_2
+from magna.ops.triton.launch import accumulator, bound, ceil_div, power_of_2
 
 _EDGES = 32  # edges of a step of a program
 _HEADS = 32  # heads of a program at most

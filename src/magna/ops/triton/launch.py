@@ -1,4 +1,4 @@
-"""Launches of kernels with little work on the host.
+"""Launches of kernels with little work on the host: bound kernels, and the sizes of their grids and blocks.
 
 Before every launch `triton.jit` builds a key of all arguments as text and looks up the compiled kernel. On the usual
 benchmarks' graphs this takes longer than the kernels run.
@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import triton.language as tl
 from torch import Tensor
 
 # Triton reads the variable when a kernel is defined, so its value at import holds for the whole process.
@@ -68,3 +69,22 @@ def bound(function: Any, **constants: Any) -> Bound:
     if kernel is None:
         kernel = _BOUND[key] = Bound(function, **constants)
     return kernel
+
+
+# `triton.cdiv` and `triton.next_power_of_2`, which serve inside kernels too, take several times as long on the host.
+def ceil_div(size: int, part: int) -> int:
+    return -(-size // part)
+
+
+def power_of_2(size: int) -> int:
+    """The least power of 2 that is at least `size`, which is 1 or more."""
+    return 1 << (size - 1).bit_length()
+
+
+def index_type(size: int) -> tl.dtype:
+    """The type of places among so many entries and one block more; 64 bits take more instructions to draw for."""
+    return tl.int32 if size < 2**30 else tl.int64
+
+
+def accumulator(dtype: torch.dtype) -> tl.dtype:
+    return tl.float64 if dtype == torch.float64 else tl.float32

@@ -18,7 +18,7 @@ from torch import Tensor
 from magna.graph import Segments
 from magna.ops.backend.registry import Draw
 from magna.ops.triton.draw import bits, factor, keys
-from magna.ops.triton.sizes import accumulator, ceil_div, power_of_2
+from magna.ops.triton.launch import accumulator, ceil_div, power_of_2
 
 # The arguments that change from graph to graph, hop to hop or slice to slice must not compile a kernel anew.
 FREE = ["number", "all_heads", "all_width", "first_head", "first_column"]

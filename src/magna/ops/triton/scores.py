@@ -14,8 +14,7 @@ from magna.ops.random import EDGE_STREAM
 from magna.ops.triton.dense import sum_rows
 from magna.ops.triton.draw import bits, keys
 from magna.ops.triton.edges import blocks
-from magna.ops.triton.launch import bound
-from magna.ops.triton.sizes import accumulator, ceil_div, power_of_2
+from magna.ops.triton.launch import accumulator, bound, ceil_div, power_of_2
 
 _TILE = 4096  # channels of several nodes that a program takes in one step
 _CHUNK = 32, 128  # nodes of a program, at least and at most

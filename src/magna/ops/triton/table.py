@@ -11,8 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from magna.ops.triton.launch import bound
-from magna.ops.triton.sizes import accumulator, ceil_div, power_of_2
+from magna.ops.triton.launch import accumulator, bound, ceil_div, power_of_2
 
 _COUNTED = 2**14  # positions, at most, that are sorted by comparing all pairs; a sort takes a dozen kernels
 _PART, _OTHERS = 16, 256  # positions of a program of that kernel, and others of a step
