@@ -101,8 +101,8 @@ def panel(left: int, top: int, title: str, formula: str, caption: str, row: np.n
 def draw(colours: Colours, *, stacked: bool) -> str:
     a = attention()
     width, height, second = (400, 664, (0, 324)) if stacked else (800, 340, (400, 0))
-    one_hop = panel(0, 0, "Attention", "A", "one layer hears the neighbours (shares in %)", a[TARGET], colours)
-    spread = "one layer hears whoever they hear, too"
+    one_hop = panel(0, 0, "Attention", "A", "one layer attends to the neighbours (shares in %)", a[TARGET], colours)
+    spread = "one layer attends to nodes several hops away"
     many = panel(*second, "Diffused attention", "𝒜 = Σ θₖ Aᵏ", spread, diffused(a)[TARGET], colours)
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"
  font-family="system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif" role="img"
