@@ -19,7 +19,7 @@ DATA, MODEL, TRAINING, OUTPUT, OTHER = "Data", "Model", "Training", "Output", "O
 NODES, LINKS, SEARCH = "Query of nodes", "Query of links", "Search"
 PANELS = (NODES, LINKS, SEARCH, DATA, MODEL, TRAINING, OUTPUT, OTHER)
 
-SETTINGS_HINT = "All settings: docs/settings.md, and the config.toml of every run."
+SETTINGS_HINT = "The config.toml of a run folder lists every setting."
 
 
 def option(panel: str, metavar: str, help: str, *flags: str, **more: Any) -> Any:

@@ -33,7 +33,8 @@ def unknown_key(key: str, known: list[str]) -> UnknownName:
     # The same name in another table, else those that begin with it, else those of similar letters.
     near = [one for one in known if one.rpartition(".")[2] == entry] or [one for one in known if one.startswith(key)]
     near = near or similar(key, known) or [one for one in known if similar(entry, [one.rpartition(".")[2]], 1)]
-    return UnknownName("setting", key, near or "a key such as train.epochs or model.alpha", "docs/settings.md for all")
+    form = "a key such as train.epochs or model.alpha"
+    return UnknownName("setting", key, near or form, "the config.toml of a run, which lists all")
 
 
 def search_space(config: Any, key: str, values: Any) -> list[Any] | Range:
