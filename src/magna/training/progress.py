@@ -132,7 +132,8 @@ def shown(progress: bool, on_start: Callable[..., None], on_epoch: Callable[...,
 def _model(config: Config) -> str:
     """Layers, width, name and main settings of a model."""
     model = config.model.recipe_values()
-    facts = [f"{name}={model[name]}" for name in _SHOWN if model.get(name) not in (None, 0)]
+    plain = {"members": 1}
+    facts = [f"{name}={model[name]}" for name in _SHOWN if model.get(name) not in (None, 0, plain.get(name))]
     if model.get("num_layers") == 0:
         return ", ".join(["no encoder", *facts])
     shape = " × ".join(str(model[name]) for name in ("num_layers", "hidden_channels") if name in model)
