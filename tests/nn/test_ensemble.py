@@ -21,13 +21,21 @@ from tests.support.comparing import all_learn
 from tests.support.graphs import random_graph, uniform
 from tests.support.running import SUMMARY
 
+BLOCK: dict[str, Any] = {"norm": "layer", "residual": True, "feed_forward": True}
 SMALL = {
     "magna": model_settings(hidden_channels=8, heads=2, K=2),
     "gat": model_settings(name="gat", hidden_channels=8, heads=2, out_heads=2),
     "appnp": model_settings(name="appnp", hidden_channels=8, K=3),
     "diff-gcn": model_settings(name="diff-gcn", hidden_channels=8, top_k=3),
+    "diff-gcn, block": model_settings(name="diff-gcn", hidden_channels=8, top_k=3, **BLOCK),
+    "gat, block": model_settings(name="gat", hidden_channels=8, heads=2, **BLOCK),
 }
-DROPOUTS = [(name, rate) for name, kind in SMALL.items() for rate in kind.options() if rate.endswith("dropout")]
+DROPOUTS = [
+    (name, rate)
+    for name, model in SMALL.items()
+    for rate in model.options()
+    if rate.endswith("dropout") and model.unmet(rate) is None
+]
 X, EDGES = uniform(12, 5, seed=1).float(), random_graph(12, 40, fed=True).edge_index
 
 
@@ -63,7 +71,7 @@ def test_features_of_another_width_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_a_model_has_the_settings_of_its_config(name: str, members: int, tmp_path: Path) -> None:
     model = make(name, members=members).eval()
-    assert type(model) is (find_model(NODE_TASK, name).kind if members == 1 else Ensemble)
+    assert type(model) is (find_model(NODE_TASK, SMALL[name].name).kind if members == 1 else Ensemble)
     out = model(X, EDGES)
     assert out.shape == (12, 3)
     config = Config(model=replace(SMALL[name], members=members))

@@ -8,16 +8,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
-from magna.baselines.nodes.base import NodeBaseline, NodeBaselineOptions
+from magna.baselines.nodes.stack import Stack, StackOptions
 from magna.config.options import HUGE, option
 from magna.config.registry import node_model
 from magna.data.node_data import undirected
 from magna.graph import Graph
-from magna.nn.dropout import Dropout
-from magna.nn.sparse import SparseRows
 from magna.ops import attention_diffusion
 
 # Nodes that are solved for at a time: 19,717 nodes then need three blocks of 40 MB.
@@ -29,16 +26,15 @@ _DIFFUSED: WeakKeyDictionary[Graph, dict[tuple[float, int], tuple[Graph, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffGCNOptions(NodeBaselineOptions):
+class DiffGCNOptions(StackOptions):
     """Options of :class:`DiffGCN`."""
 
     alpha: float = option(0.1, "Teleport probability of PageRank.", above=0, high=1)
     top_k: int = option(64, "Entries of PageRank for each node.", low=1, high=HUGE)
-    embed_dropout: float = option(0.0, "Dropout on the features.", low=0, below=1, per_trial=True)
 
 
 @node_model("diff-gcn", DiffGCNOptions)
-class DiffGCN(NodeBaseline):
+class DiffGCN(Stack):
     r"""Graph convolutions with the fixed weights S of :func:`diffused_graph`.
 
     .. math:: H^{(l+1)} = \mathrm{ReLU}\left(S H^{(l)} W + b\right)
@@ -61,23 +57,11 @@ class DiffGCN(NodeBaseline):
     ) -> None:
         chosen = DiffGCNOptions.from_flat({"hidden_channels": hidden_channels, "num_layers": num_layers, **options})
         super().__init__(in_channels, out_channels, chosen)
-        self.embed_dropout = Dropout(chosen.embed_dropout, backend=chosen.backend)
-        self.layers = self.linears(bias=False)
-        self.biases = nn.ParameterList(nn.Parameter(torch.empty(size)) for size in self.widths[1:])
         self.reset_parameters()
 
-    def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
-        graph, weight = diffused_graph(self.graph(x, edge_index), self.options.alpha, self.options.top_k)
-        weight = weight.to(x.dtype)
-        h: Any = self.embed_dropout(x)
-        for number, (layer, bias) in enumerate(zip(self.layers, self.biases, strict=True)):
-            if number > 0:
-                h = self.input_dropout(F.relu(h))
-            h = layer(h)[:, None]  # [N, 1, C]
-            h = attention_diffusion(h, weight, graph, K=1, alpha=0.0, backend=self.options.backend, validate=False)
-            h = h.squeeze(1) + bias
-        out: Tensor = h
-        return out
+    def weights(self, graph: Graph, dtype: torch.dtype) -> tuple[Graph, Tensor]:
+        diffused, weight = diffused_graph(graph, self.options.alpha, self.options.top_k)
+        return diffused, weight.to(dtype)
 
 
 def diffused_graph(graph: Graph, alpha: float, top_k: int) -> tuple[Graph, Tensor]:
