@@ -27,6 +27,7 @@ SMALL = {
     "gat": model_settings(name="gat", hidden_channels=8, heads=2, out_heads=2),
     "appnp": model_settings(name="appnp", hidden_channels=8, K=3),
     "diff-gcn": model_settings(name="diff-gcn", hidden_channels=8, top_k=3),
+    "diff-gcn, heat": model_settings(name="diff-gcn", hidden_channels=8, kernel="heat", t=3.0),
     "diff-gcn, block": model_settings(name="diff-gcn", hidden_channels=8, top_k=3, **BLOCK),
     "gat, block": model_settings(name="gat", hidden_channels=8, heads=2, **BLOCK),
 }
