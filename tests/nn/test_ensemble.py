@@ -30,6 +30,8 @@ SMALL = {
     "diff-gcn, heat": model_settings(name="diff-gcn", hidden_channels=8, kernel="heat", t=3.0),
     "diff-gcn, block": model_settings(name="diff-gcn", hidden_channels=8, top_k=3, **BLOCK),
     "gat, block": model_settings(name="gat", hidden_channels=8, heads=2, **BLOCK),
+    "gcn": model_settings(name="gcn", hidden_channels=8),
+    "gcn, batch norm": model_settings(name="gcn", hidden_channels=8, norm="batch"),
 }
 DROPOUTS = [
     (name, rate)
