@@ -32,6 +32,7 @@ SMALL = {
     "gat, block": model_settings(name="gat", hidden_channels=8, heads=2, **BLOCK),
     "gcn": model_settings(name="gcn", hidden_channels=8),
     "gcn, batch norm": model_settings(name="gcn", hidden_channels=8, norm="batch"),
+    "graphsage": model_settings(name="graphsage", hidden_channels=8),
 }
 DROPOUTS = [
     (name, rate)
