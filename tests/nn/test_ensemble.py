@@ -33,6 +33,7 @@ SMALL = {
     "gcn": model_settings(name="gcn", hidden_channels=8),
     "gcn, batch norm": model_settings(name="gcn", hidden_channels=8, norm="batch"),
     "graphsage": model_settings(name="graphsage", hidden_channels=8),
+    "cheby": model_settings(name="cheby", hidden_channels=8, K=3),
 }
 DROPOUTS = [
     (name, rate)
