@@ -14,6 +14,7 @@ from magna.config.schema import Config
 from magna.data import load_digits
 from magna.errors import ArgumentError
 from magna.nn.ensemble import Ensemble, make_model
+from magna.nn.sparse import SparseRows
 from magna.tasks import NodeClassification
 from magna.training.run_folder import RunFolder
 from magna.training.trials import train_trials
@@ -34,6 +35,7 @@ SMALL = {
     "gcn, batch norm": model_settings(name="gcn", hidden_channels=8, norm="batch"),
     "graphsage": model_settings(name="graphsage", hidden_channels=8),
     "cheby": model_settings(name="cheby", hidden_channels=8, K=3),
+    "dagnn": model_settings(name="dagnn", hidden_channels=8, K=3, norm="batch"),
 }
 DROPOUTS = [
     (name, rate)
@@ -70,6 +72,12 @@ def test_each_dropout_is_drawn_in_training_alone(name: str, rate: str) -> None:
 def test_features_of_another_width_are_refused(name: str) -> None:
     with pytest.raises(ArgumentError, match=r"x is torch.float32 \[12, 4\] on cpu; allowed: \[num_nodes, 5\]"):
         make(name)(X[:, :4], EDGES)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_sparse_features_give_the_same_scores(name: str) -> None:
+    model, x = make(name), X * (X > 0.5)
+    torch.testing.assert_close(model(SparseRows.of(x), EDGES), model(x, EDGES))
 
 
 @pytest.mark.parametrize("members", [1, 2])

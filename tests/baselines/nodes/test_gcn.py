@@ -9,7 +9,6 @@ from torch import nn
 from torch_geometric.nn import GCNConv
 
 from magna.baselines.nodes.gcn import GCN
-from magna.nn.sparse import SparseRows
 
 X, EDGES = uniform(13, 5, seed=1), with_isolated_node(13, 30, loops=True)
 
@@ -33,9 +32,3 @@ def test_it_is_pygs_gcn_with_the_same_weights(num_layers: int) -> None:
             conv.bias.copy_(bias)
         h = conv(h.relu() if number else h, EDGES)
     torch.testing.assert_close(model(X, EDGES), h)
-
-
-def test_sparse_features_give_the_same_scores() -> None:
-    x = X * (X > 0.5)
-    model = GCN(5, 3, hidden_channels=7, residual=True).double()
-    torch.testing.assert_close(model(SparseRows.of(x), EDGES), model(x, EDGES))
