@@ -36,6 +36,7 @@ SMALL = {
     "graphsage": model_settings(name="graphsage", hidden_channels=8),
     "cheby": model_settings(name="cheby", hidden_channels=8, K=3),
     "dagnn": model_settings(name="dagnn", hidden_channels=8, K=3, norm="batch"),
+    "gcnii": model_settings(name="gcnii", hidden_channels=8, num_layers=4),
     "jknet": model_settings(name="jknet", hidden_channels=8, num_layers=3),
     "jknet, max": model_settings(name="jknet", hidden_channels=8, join="max"),
     "jknet, lstm": model_settings(name="jknet", hidden_channels=8, num_layers=3, join="lstm"),
