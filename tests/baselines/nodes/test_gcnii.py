@@ -10,6 +10,10 @@ from torch import nn
 from torch_geometric.nn import GCN2Conv
 
 from magna.baselines.nodes.gcnii import GCNII
+from magna.config.schema import Config
+from magna.data import load_digits
+from magna.tasks import NodeClassification
+from magna.training.trials import structure, train_trials
 
 
 @pytest.mark.parametrize(("alpha", "theta"), [(0.1, 0.5), (0.3, 1.5), (0.0, 1.0)])
@@ -25,3 +29,15 @@ def test_it_is_pygs_with_the_same_weights(alpha: float, theta: float) -> None:
             conv.weight1.copy_(layer.weight.t())
         h = conv(h, first, edges).relu()
     torch.testing.assert_close(model(x, edges), model.last(h))
+
+
+def test_trials_of_one_batch_differ_in_alpha() -> None:
+    data = load_digits()
+    values = ["model.name=gcnii", "model.hidden_channels=8", "model.num_layers=3", "train.epochs=3"]
+    configs = [Config().with_values([*values, f"model.alpha={alpha}"]) for alpha in (0.1, 0.6)]
+    assert structure(configs[0]) == structure(configs[1])
+    task = NodeClassification(data, configs[0], torch.device("cpu"))
+    for config, together in zip(configs, train_trials(configs, task), strict=True):
+        (alone,) = train_trials([config], task)
+        losses = [[epoch["loss"] for epoch in result.history] for result in (together, alone)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-4)
