@@ -14,6 +14,7 @@ from magna.config.schema import Config
 from magna.data import load_digits
 from magna.errors import ArgumentError
 from magna.nn.ensemble import Ensemble, make_model
+from magna.nn.sparse import SparseRows
 from magna.tasks import NodeClassification
 from magna.training.run_folder import RunFolder
 from magna.training.trials import train_trials
@@ -21,13 +22,31 @@ from tests.support.comparing import all_learn
 from tests.support.graphs import random_graph, uniform
 from tests.support.running import SUMMARY
 
+BLOCK: dict[str, Any] = {"norm": "layer", "residual": True, "feed_forward": True}
 SMALL = {
     "magna": model_settings(hidden_channels=8, heads=2, K=2),
     "gat": model_settings(name="gat", hidden_channels=8, heads=2, out_heads=2),
     "appnp": model_settings(name="appnp", hidden_channels=8, K=3),
     "diff-gcn": model_settings(name="diff-gcn", hidden_channels=8, top_k=3),
+    "diff-gcn, heat": model_settings(name="diff-gcn", hidden_channels=8, kernel="heat", t=3.0),
+    "diff-gcn, block": model_settings(name="diff-gcn", hidden_channels=8, top_k=3, **BLOCK),
+    "gat, block": model_settings(name="gat", hidden_channels=8, heads=2, **BLOCK),
+    "gcn": model_settings(name="gcn", hidden_channels=8),
+    "gcn, batch norm": model_settings(name="gcn", hidden_channels=8, norm="batch"),
+    "graphsage": model_settings(name="graphsage", hidden_channels=8),
+    "cheby": model_settings(name="cheby", hidden_channels=8, K=3),
+    "dagnn": model_settings(name="dagnn", hidden_channels=8, K=3, norm="batch"),
+    "gcnii": model_settings(name="gcnii", hidden_channels=8, num_layers=4),
+    "jknet": model_settings(name="jknet", hidden_channels=8, num_layers=3),
+    "jknet, max": model_settings(name="jknet", hidden_channels=8, join="max"),
+    "jknet, lstm": model_settings(name="jknet", hidden_channels=8, num_layers=3, join="lstm"),
 }
-DROPOUTS = [(name, rate) for name, kind in SMALL.items() for rate in kind.options() if rate.endswith("dropout")]
+DROPOUTS = [
+    (name, rate)
+    for name, model in SMALL.items()
+    for rate in model.options()
+    if rate.endswith("dropout") and model.unmet(rate) is None
+]
 X, EDGES = uniform(12, 5, seed=1).float(), random_graph(12, 40, fed=True).edge_index
 
 
@@ -59,11 +78,17 @@ def test_features_of_another_width_are_refused(name: str) -> None:
         make(name)(X[:, :4], EDGES)
 
 
+@pytest.mark.parametrize("name", SMALL)
+def test_sparse_features_give_the_same_scores(name: str) -> None:
+    model, x = make(name), X * (X > 0.5)
+    torch.testing.assert_close(model(SparseRows.of(x), EDGES), model(x, EDGES))
+
+
 @pytest.mark.parametrize("members", [1, 2])
 @pytest.mark.parametrize("name", SMALL)
 def test_a_model_has_the_settings_of_its_config(name: str, members: int, tmp_path: Path) -> None:
     model = make(name, members=members).eval()
-    assert type(model) is (find_model(NODE_TASK, name).kind if members == 1 else Ensemble)
+    assert type(model) is (find_model(NODE_TASK, SMALL[name].name).kind if members == 1 else Ensemble)
     out = model(X, EDGES)
     assert out.shape == (12, 3)
     config = Config(model=replace(SMALL[name], members=members))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from magna.data.node_data import undirected
 from magna.graph import Graph
 
 
@@ -25,6 +26,13 @@ def random_graph(num_nodes: int, num_edges: int, seed: int = 0, *, fed: bool = F
         edges = torch.cat([edges, torch.stack([(node + 1) % num_nodes, node])], dim=1)
         edges = edges[:, torch.randperm(edges.size(1), generator=torch.Generator().manual_seed(seed))]
     return Graph.from_edge_index(edges, num_nodes)
+
+
+def with_isolated_node(num_nodes: int, num_pairs: int, seed: int = 0, *, loops: bool = False) -> Tensor:
+    """Both directions of random edges [2, E], none at the last node; `loops`: then one loop for each node."""
+    ends, node = integers(num_nodes - 1, 2, num_pairs, seed=seed), torch.arange(num_nodes)
+    edges = undirected(ends[0], ends[1], num_nodes)
+    return torch.cat([edges, node.expand(2, -1)], dim=1) if loops else edges
 
 
 def star(edges: int, leaves: int) -> Graph:

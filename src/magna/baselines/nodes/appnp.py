@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from magna.baselines.nodes.base import NodeBaseline, NodeBaselineOptions
+from magna.baselines.nodes.propagation import symmetric_weights
 from magna.config.options import option
 from magna.config.registry import node_model
 from magna.graph import Graph
@@ -58,8 +59,7 @@ class APPNP(NodeBaseline):
         h: Any = x
         for number, layer in enumerate(self.layers):
             h = layer(self.input_dropout(F.relu(h) if number > 0 else h))
-        scale = graph.rowptr.diff().clamp(min=1).to(h.dtype).rsqrt()  # of the in-degrees
-        weight = (scale[graph.source] * scale[graph.target])[:, None]  # [E, 1]
+        weight = symmetric_weights(graph, h.dtype)
         rate = options.edge_dropout if self.training else 0.0
         seed = draw_seed(h.device) if rate > 0 else None
         hops: dict[str, Any] = {"K": options.K, "alpha": options.alpha, "dropout": rate, "seed": seed}

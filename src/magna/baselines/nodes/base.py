@@ -41,8 +41,13 @@ class NodeBaseline(Saved):
             check_size(name, size)
         self.options, self.config = options, sizes | options.applied()
         self.in_channels, self.out_channels = in_channels, out_channels
-        self.widths = [in_channels] + [options.hidden_channels] * (options.num_layers - 1) + [out_channels]
+        self.widths = self.layer_widths()
         self.input_dropout = Dropout(options.input_dropout, backend=options.backend)
+
+    def layer_widths(self) -> list[int]:
+        """The width of the features, then that of each layer's output."""
+        options = self.options
+        return [self.in_channels] + [options.hidden_channels] * (options.num_layers - 1) + [self.out_channels]
 
     def linears(self, *, bias: bool = True) -> nn.ModuleList:
         """A linear layer from each of the `widths` to the next."""

@@ -1,23 +1,21 @@
-"""`DiffGCN`: GCN on the graph of personalised PageRank (GDC, Klicpera et al. 2019, arXiv 1911.05485)."""
+"""`DiffGCN`: GCN on the graph of PageRank or of the heat kernel (GDC, Klicpera et al. 2019, arXiv 1911.05485)."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
-from magna.baselines.nodes.base import NodeBaseline, NodeBaselineOptions
-from magna.config.options import HUGE, option
+from magna.baselines.nodes.stack import Stack, StackOptions
+from magna.config.options import HUGE, Needs, option
 from magna.config.registry import node_model
 from magna.data.node_data import undirected
+from magna.errors import ArgumentError
 from magna.graph import Graph
-from magna.nn.dropout import Dropout
-from magna.nn.sparse import SparseRows
 from magna.ops import attention_diffusion
 
 # Nodes that are solved for at a time: 19,717 nodes then need three blocks of 40 MB.
@@ -25,25 +23,41 @@ BLOCK = 512
 # Bound on the error of a column; that of an entry is far smaller, and the chosen entries are far larger.
 TOLERANCE = 1e-5
 
-_DIFFUSED: WeakKeyDictionary[Graph, dict[tuple[float, int], tuple[Graph, Tensor]]] = WeakKeyDictionary()
+_PPR = Needs("kernel 'ppr'", lambda options: options.kernel == "ppr")
+_HEAT = Needs("kernel 'heat'", lambda options: options.kernel == "heat")
+
+
+class Diffusion(NamedTuple):
+    """The kernel S of a diffused graph, and the entries of S that are its edges."""
+
+    alpha: float | None  # teleport probability of PageRank, None for the heat kernel
+    t: float | None  # time of the heat kernel
+    top_k: int
+    threshold: float
+
+
+_DIFFUSED: WeakKeyDictionary[Graph, dict[Diffusion, tuple[Graph, Tensor]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffGCNOptions(NodeBaselineOptions):
+class DiffGCNOptions(StackOptions):
     """Options of :class:`DiffGCN`."""
 
-    alpha: float = option(0.1, "Teleport probability of PageRank.", above=0, high=1)
-    top_k: int = option(64, "Entries of PageRank for each node.", low=1, high=HUGE)
-    embed_dropout: float = option(0.0, "Dropout on the features.", low=0, below=1, per_trial=True)
+    kernel: Literal["ppr", "heat"] = option("ppr", "ppr: personalised PageRank; heat: the heat kernel.")
+    alpha: float = option(0.1, "Teleport probability of PageRank.", above=0, high=1, needs=_PPR)
+    t: float = option(5.0, "Time of the heat kernel.", above=0, high=100, needs=_HEAT)
+    top_k: int = option(64, "Largest entries of the kernel that stay, for each node.", low=1, high=HUGE)
+    threshold: float = option(0.0, "Least entry of the kernel that stays.", low=0, below=1)
 
 
 @node_model("diff-gcn", DiffGCNOptions)
-class DiffGCN(NodeBaseline):
+class DiffGCN(Stack):
     r"""Graph convolutions with the fixed weights S of :func:`diffused_graph`.
 
     .. math:: H^{(l+1)} = \mathrm{ReLU}\left(S H^{(l)} W + b\right)
 
-    S is computed once for each graph, in seconds for some thousand nodes; the graph is taken as undirected.
+    S is that of PageRank or of the heat kernel. It is computed once for each graph, in seconds for some thousand nodes;
+    the graph is taken as undirected.
 
     It takes every option of :class:`DiffGCNOptions`.
 
@@ -61,33 +75,37 @@ class DiffGCN(NodeBaseline):
     ) -> None:
         chosen = DiffGCNOptions.from_flat({"hidden_channels": hidden_channels, "num_layers": num_layers, **options})
         super().__init__(in_channels, out_channels, chosen)
-        self.embed_dropout = Dropout(chosen.embed_dropout, backend=chosen.backend)
-        self.layers = self.linears(bias=False)
-        self.biases = nn.ParameterList(nn.Parameter(torch.empty(size)) for size in self.widths[1:])
         self.reset_parameters()
 
-    def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
-        graph, weight = diffused_graph(self.graph(x, edge_index), self.options.alpha, self.options.top_k)
-        weight = weight.to(x.dtype)
-        h: Any = self.embed_dropout(x)
-        for number, (layer, bias) in enumerate(zip(self.layers, self.biases, strict=True)):
-            if number > 0:
-                h = self.input_dropout(F.relu(h))
-            h = layer(h)[:, None]  # [N, 1, C]
-            h = attention_diffusion(h, weight, graph, K=1, alpha=0.0, backend=self.options.backend, validate=False)
-            h = h.squeeze(1) + bias
-        out: Tensor = h
-        return out
+    def weights(self, graph: Graph, dtype: torch.dtype) -> tuple[Graph, Tensor]:
+        options = self.options
+        kernel: Any = {"alpha": options.alpha} if options.kernel == "ppr" else {"t": options.t}
+        diffused, weight = diffused_graph(graph, top_k=options.top_k, threshold=options.threshold, **kernel)
+        return diffused, weight.to(dtype)
 
 
-def diffused_graph(graph: Graph, alpha: float, top_k: int) -> tuple[Graph, Tensor]:
-    r"""The edges with the `top_k` largest weights of each node and those weights, built once per graph.
+def diffused_graph(
+    graph: Graph,
+    alpha: float | None = None,
+    top_k: int = DiffGCNOptions.top_k,
+    *,
+    t: float | None = None,
+    threshold: float = DiffGCNOptions.threshold,
+) -> tuple[Graph, Tensor]:
+    r"""The edges with the largest entries of a kernel S and their weights, built once per graph.
 
-    .. math:: S = \alpha \left(I - (1 - \alpha) T\right)^{-1}, \quad
-              T = \tilde D^{-1/2} \tilde A \tilde D^{-1/2}, \quad \tilde A = A + I
+    .. math:: S = \alpha \left(I - (1 - \alpha) T\right)^{-1} \text{ with alpha, or } S = e^{-t (I - T)} \text{ with t},
+              \quad T = \tilde D^{-1/2} \tilde A \tilde D^{-1/2}, \quad \tilde A = A + I
 
     The weights of a node's in-edges are divided by their sum. The graph is taken as undirected and unweighted; the
     loops are replaced by one for each node.
+
+    Args:
+        graph: the edges.
+        alpha: teleport probability of PageRank.
+        top_k: largest entries that stay, for each node.
+        t: time of the heat kernel, in place of alpha.
+        threshold: least entry that stays.
 
     Shapes: → graph with E' edges, weights [E', 1].
 
@@ -96,26 +114,30 @@ def diffused_graph(graph: Graph, alpha: float, top_k: int) -> tuple[Graph, Tenso
     >>> diffused.edge_index.tolist(), [round(w, 2) for w in weight.flatten().tolist()]
     ([[0, 1, 0, 1], [0, 0, 1, 1]], [0.6, 0.4, 0.4, 0.6])
     """
-    known = _DIFFUSED.setdefault(graph, {})
-    if (alpha, top_k) not in known:
+    if (alpha is None) == (t is None):
+        raise ArgumentError("alpha", alpha, "a number with t None, or None with a number as t")
+    known, diffusion = _DIFFUSED.setdefault(graph, {}), Diffusion(alpha, t, top_k, threshold)
+    if diffusion not in known:
         # It serves later calls: tensors born in inference mode could not be saved for a backward pass.
         with torch.inference_mode(False), torch.no_grad():
-            known[alpha, top_k] = _diffuse(graph, alpha, top_k)
-    return known[alpha, top_k]
+            known[diffusion] = _diffuse(graph, diffusion)
+    return known[diffusion]
 
 
-def _diffuse(graph: Graph, alpha: float, top_k: int) -> tuple[Graph, Tensor]:
+def _diffuse(graph: Graph, diffusion: Diffusion) -> tuple[Graph, Tensor]:
     transition, weight = _transition(graph)
     targets, sources, values = [], [], []
     for nodes in torch.split(torch.arange(graph.num_nodes, device=graph.device), BLOCK):
         # S is symmetric, so that the column of a node is its row: the weights of its in-edges.
-        value, source = _pagerank(transition, weight, nodes, alpha).topk(min(top_k, graph.num_nodes), dim=0)
+        columns = _columns(transition, weight, nodes, diffusion)
+        value, source = columns.topk(min(diffusion.top_k, graph.num_nodes), dim=0)
         source, order = source.t().sort(dim=1)
         value = value.t().gather(1, order)
-        reached = value > 0
-        targets.append(nodes[:, None].expand_as(source)[reached])
-        sources.append(source[reached])
-        values.append((value / value.sum(1, keepdim=True))[reached])
+        stays = (value > 0) & (value >= diffusion.threshold)
+        value = value * stays
+        targets.append(nodes[:, None].expand_as(source)[stays])
+        sources.append(source[stays])
+        values.append((value / value.sum(1, keepdim=True))[stays])
     edge_index = torch.stack([torch.cat(sources), torch.cat(targets)])
     return Graph.from_edge_index(edge_index, graph.num_nodes, validate=False), torch.cat(values)[:, None]
 
@@ -127,6 +149,25 @@ def _transition(graph: Graph) -> tuple[Graph, Tensor]:
     looped = Graph.from_edge_index(torch.cat([edges, loop.expand(2, -1)], dim=1), graph.num_nodes, validate=False)
     scale = torch.bincount(looped.target, minlength=graph.num_nodes).float().rsqrt()
     return looped, (scale[looped.source] * scale[looped.target])[:, None]
+
+
+def _columns(transition: Graph, weight: Tensor, nodes: Tensor, diffusion: Diffusion) -> Tensor:
+    """Columns of S, [N, nodes]."""
+    if diffusion.alpha is not None:
+        return _pagerank(transition, weight, nodes, diffusion.alpha)
+    assert diffusion.t is not None
+    return _heat(transition, weight, nodes, diffusion.t)
+
+
+def _heat(transition: Graph, weight: Tensor, nodes: Tensor, t: float) -> Tensor:
+    """Columns of S, [N, nodes], by the series Σ_k e⁻ᵗ tᵏ / k! Tᵏ, whose weights are positive and sum to 1."""
+    theta = [math.exp(-t)]
+    while 1 - math.fsum(theta) > TOLERANCE:
+        theta.append(theta[-1] * t / len(theta))
+    start = torch.zeros(transition.num_nodes, 1, nodes.numel(), device=nodes.device)
+    start[nodes, 0, torch.arange(nodes.numel(), device=nodes.device)] = 1
+    weights = torch.tensor(theta, device=nodes.device)
+    return attention_diffusion(start, weight, transition, theta=weights, validate=False).squeeze(1)
 
 
 def _pagerank(transition: Graph, weight: Tensor, nodes: Tensor, alpha: float) -> Tensor:

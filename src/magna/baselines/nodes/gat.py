@@ -7,26 +7,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from magna.baselines.nodes.base import NodeBaseline, NodeBaselineOptions
+from magna.baselines.nodes.stack import Stack, StackOptions
 from magna.config.options import option
 from magna.config.registry import node_model
 from magna.errors import ArgumentError
 from magna.graph import Graph
 from magna.nn.conv import MAGNAConv
-from magna.nn.dropout import Dropout
 from magna.nn.sparse import SparseRows
 
 
 @dataclass(frozen=True, kw_only=True)
-class GATOptions(NodeBaselineOptions):
+class GATOptions(StackOptions):
     """Options of :class:`GAT`."""
 
     heads: int = option(8, "Attention heads of the hidden layers; they divide the width.", low=1, high=4096)
     out_heads: int = option(1, "Attention heads of the output layer, averaged.", low=1, high=4096)
     negative_slope: float = option(0.2, "Slope of LeakyReLU below zero.", low=0, per_trial=True)
-    embed_dropout: float = option(0.0, "Dropout on the features.", low=0, below=1, per_trial=True)
     dropout: float = option(0.0, "Dropout on the attention.", low=0, below=1, per_trial=True)
 
     def check(self) -> None:
@@ -35,7 +32,7 @@ class GATOptions(NodeBaselineOptions):
 
 
 @node_model("gat", GATOptions)
-class GAT(NodeBaseline):
+class GAT(Stack):
     r"""Graph attention network: attention over neighbours alone, heads side by side, ELU between the layers.
 
     .. math:: H^{(l+1)} = \mathrm{ELU}\left(\Vert_m A_m H^{(l)} W_m + b\right), \quad
@@ -53,35 +50,32 @@ class GAT(NodeBaseline):
     """
 
     options: GATOptions
+    ACTIVATION = nn.ELU
 
     def __init__(
         self, in_channels: int, hidden_channels: int, num_layers: int, out_channels: int, **options: Any
     ) -> None:
         chosen = GATOptions.from_flat({"hidden_channels": hidden_channels, "num_layers": num_layers, **options})
         super().__init__(in_channels, out_channels, chosen)
-        self.embed_dropout = Dropout(chosen.embed_dropout, backend=chosen.backend)
+        self.reset_parts()
+
+    def make_layers(self) -> nn.ModuleList:
+        options = self.options
         form: Any = {"K": 1, "alpha": 0.0, "projection": "shared", "tanh": False, "out_projection": False}
-        form |= {name: getattr(chosen, name) for name in ("negative_slope", "dropout", "backend")}
-        heads = [chosen.heads] * (num_layers - 1) + [chosen.out_heads]
-        outputs = [*self.widths[1:-1], chosen.out_heads * out_channels]
-        self.layers = nn.ModuleList(
-            MAGNAConv(*sizes, **form) for sizes in zip(self.widths[:-1], outputs, heads, strict=True)
-        )
-        # Not part of the layers, as the bias of the last one follows the mean of its heads.
-        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size in self.widths[1:])
+        form |= {name: getattr(options, name) for name in ("negative_slope", "dropout", "backend")}
+        heads = [options.heads] * (options.num_layers - 1) + [options.out_heads]
+        outputs = [*self.widths[1:-1], options.out_heads * self.out_channels]
+        return nn.ModuleList(MAGNAConv(*sizes, **form) for sizes in zip(self.widths[:-1], outputs, heads, strict=True))
 
     def reset_parameters(self) -> None:
-        for layer, bias in zip(self.layers, self.biases, strict=True):
+        for layer in self.layers:
             assert isinstance(layer, MAGNAConv)
             layer.reset_parameters()
-            nn.init.zeros_(bias)
+        self.reset_parts()
 
-    def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
-        graph = self.graph(x, edge_index)
-        h = self.embed_dropout(x)
-        *hidden, last = zip(self.layers, self.biases, strict=True)
-        for layer, bias in hidden:
-            h = self.input_dropout(F.elu(layer(h, graph) + bias))
-        layer, bias = last
-        out: Tensor = layer(h, graph).unflatten(1, (-1, self.out_channels)).mean(1) + bias
-        return out
+    def weights(self, graph: Graph, _: torch.dtype) -> tuple[Graph, None]:
+        return graph, None
+
+    def convolve(self, layer: nn.Module, h: Tensor | SparseRows, graph: Graph, _: None) -> Tensor:
+        out: Tensor = layer(h, graph)
+        return out.unflatten(1, (-1, self.out_channels)).mean(1) if layer is self.layers[-1] else out
