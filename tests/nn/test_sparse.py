@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from magna import MAGNA
 from magna.baselines import GAT, DiffGCN
+from magna.baselines.nodes.gaan import GaAN
 from magna.baselines.nodes.grand import GRAND
 from magna.config.schema import Config
 from magna.data import load_digits
@@ -66,6 +67,7 @@ def _models() -> list[nn.Module]:
         GAT(5, 8, 2, 3, heads=2),
         DiffGCN(5, 8, 2, 3, alpha=0.1, top_k=3),
         GRAND(5, 3, hidden_channels=8, K=2),
+        GaAN(5, 3, hidden_channels=8, heads=2),
     ]
 
 
