@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.support.graphs import uniform
-from torch import Tensor
+from torch import Tensor, nn
 
 from magna.baselines.nodes.grand import GRAND
 from magna.typing import Norm
@@ -30,19 +30,21 @@ def mixed(x: Tensor, orders: int) -> Tensor:
 @pytest.mark.parametrize("K", [0, 1, 4])
 def test_it_predicts_from_the_mean_of_the_powers(K: int, norm: Norm) -> None:
     model = GRAND(5, 3, hidden_channels=8, K=K, norm=norm, node_dropout=0.5).double().eval()
+    for bias in model.mlp.biases:
+        nn.init.normal_(bias)
     h = mixed(X, K + 1)
     for number, layer in enumerate(model.mlp.layers):
         h = h.relu() if number else h
         if norm == "batch":
             h = (h - h.mean(0)) / (h.var(0, correction=0) + 1e-5).sqrt()
-        h = layer(h)
+        h = layer(h) + model.mlp.biases[number]
     torch.testing.assert_close(model(X, EDGES), h)
 
 
 def test_a_dropped_node_loses_all_features() -> None:
-    model = GRAND(5, 3, hidden_channels=8, K=2, node_dropout=0.5).double()
+    model = GRAND(5, 3, hidden_channels=8, K=2, node_dropout=0.5, embed_dropout=0.1).double()
     seen: list[Tensor] = []
-    model.mlp.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
+    model.mlp.norms[0].register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
     for _ in range(300):
         model(X, EDGES)
     # The powers are invertible: the drawn features can be read from the propagated ones.

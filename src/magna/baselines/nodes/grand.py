@@ -14,7 +14,7 @@ from magna.config.options import option
 from magna.config.registry import node_model
 from magna.graph import Graph
 from magna.nn.dropout import Dropout
-from magna.nn.sparse import SparseRows, as_dense
+from magna.nn.sparse import SparseRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +55,12 @@ class GRAND(NodeBaseline):
         chosen = GRANDOptions.from_flat(options)
         super().__init__(in_channels, out_channels, chosen)
         self.node_dropout = Dropout(chosen.node_dropout, rows=True, backend=chosen.backend)
-        self.mlp = MLP(self.linears(), chosen)
+        self.mlp = MLP(self.linears(bias=False), chosen)
         self.reset_parameters()
 
     def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
-        graph, orders = self.graph(x, edge_index), self.options.K + 1
-        h = as_dense(self.node_dropout(x))
-        weight = symmetric_weights(graph, h)
+        graph, orders, backend = self.graph(x, edge_index), self.options.K + 1, self.options.backend
+        weight = symmetric_weights(graph, x)
         theta = weight.new_full((orders,), 1 / orders)
-        out: Tensor = self.mlp(propagated(h, weight, graph, self.options.backend, theta=theta))
+        out: Tensor = self.mlp(self.node_dropout(x), lambda h: propagated(h, weight, graph, backend, theta=theta))
         return out

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -13,6 +14,7 @@ from magna.baselines.nodes.base import NodeBaselineOptions
 from magna.config.options import option
 from magna.nn.dropout import Dropout
 from magna.nn.norm import make_norm
+from magna.nn.sparse import SparseRows, as_dense
 from magna.typing import Norm
 
 
@@ -25,12 +27,15 @@ class MLPOptions(NodeBaselineOptions):
 
 
 class MLP(nn.Module):
-    r"""Linear layers, each after a norm and dropout, with ReLU between them.
+    r"""Linear layers on propagated features, each after a norm and dropout, with ReLU between them.
 
-    .. math:: H^{(l+1)} = \mathrm{ReLU}\left(\mathrm{dropout}(\mathrm{norm}(H^{(l)})) W + b\right)
+    .. math:: H^{(0)} = P X, \quad
+              H^{(l+1)} = \mathrm{ReLU}\left(\mathrm{dropout}(\mathrm{norm}(H^{(l)})) W + b\right)
+
+    Where nothing stands between the propagation P and the first layer, P (X W) is computed, which is narrower.
 
     Args:
-        layers: the linear layers.
+        layers: the linear layers, without bias.
         options: norm and rates of dropout, `embed_dropout` for the first layer and `input_dropout` for the others.
         row_norm: divide each row by its length before the norm.
 
@@ -40,14 +45,25 @@ class MLP(nn.Module):
     def __init__(self, layers: nn.ModuleList, options: MLPOptions, *, row_norm: bool = False) -> None:
         super().__init__()
         self.layers, self.row_norm = layers, row_norm
-        sizes: Sequence[Any] = [layer.in_features for layer in layers]
-        self.norms = nn.ModuleList(make_norm(options.norm, size, backend=options.backend) for size in sizes)
+        sizes: list[tuple[Any, Any]] = [(layer.in_features, layer.out_features) for layer in layers]
+        self.biases = nn.ParameterList(nn.Parameter(torch.empty(size)) for _, size in sizes)
+        self.norms = nn.ModuleList(make_norm(options.norm, size, backend=options.backend) for size, _ in sizes)
         rates = [options.embed_dropout] + [options.input_dropout] * (len(sizes) - 1)
         self.dropouts = nn.ModuleList(Dropout(rate, backend=options.backend) for rate in rates)
 
-    def forward(self, h: Tensor) -> Tensor:
-        for number, (norm, dropout, layer) in enumerate(zip(self.norms, self.dropouts, self.layers, strict=True)):
-            h = F.relu(h) if number > 0 else h
-            h = F.normalize(h, dim=-1) if self.row_norm else h
-            h = layer(dropout(norm(h)))
+    def forward(self, x: Tensor | SparseRows, propagate: Callable[[Tensor], Tensor]) -> Tensor:
+        """The scores; `propagate` is P, a linear function of each column."""
+        first = self.dropouts[0]
+        assert isinstance(first, Dropout)
+        if self.row_norm or first.drops or not isinstance(self.norms[0], nn.Identity):
+            h = self._layer(0, propagate(as_dense(x)))
+        else:
+            h = propagate(self.layers[0](x)) + self.biases[0]
+        for number in range(1, len(self.layers)):
+            h = self._layer(number, F.relu(h))
         return h
+
+    def _layer(self, number: int, h: Tensor) -> Tensor:
+        h = F.normalize(h, dim=-1) if self.row_norm else h
+        out: Tensor = self.layers[number](self.dropouts[number](self.norms[number](h))) + self.biases[number]
+        return out

@@ -7,11 +7,12 @@ from typing import Any
 from torch import Tensor
 
 from magna.graph import Graph
+from magna.nn.sparse import SparseRows
 from magna.ops import attention_diffusion
 from magna.typing import Backend
 
 
-def symmetric_weights(graph: Graph, like: Tensor) -> Tensor:
+def symmetric_weights(graph: Graph, like: Tensor | SparseRows) -> Tensor:
     r"""The entries of :math:`D^{-1/2} A D^{-1/2}` on the edges, D being the in-degrees, with the type of `like`.
 
     Shapes: → [E, 1].
@@ -25,7 +26,7 @@ def symmetric_weights(graph: Graph, like: Tensor) -> Tensor:
     return (scale[graph.source] * scale[graph.target])[:, None]
 
 
-def mean_weights(graph: Graph, like: Tensor) -> Tensor:
+def mean_weights(graph: Graph, like: Tensor | SparseRows) -> Tensor:
     """The entries of D⁻¹ A on the edges: one over the in-degree of the target.
 
     Shapes: → [E, 1].
