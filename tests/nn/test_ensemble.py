@@ -27,6 +27,7 @@ SMALL = {
     "appnp": model_settings(name="appnp", hidden_channels=8, K=3),
     "diff-gcn": model_settings(name="diff-gcn", hidden_channels=8, top_k=3),
     "grand": model_settings(name="grand", hidden_channels=8, K=2, norm="batch"),
+    "dualgcn": model_settings(name="dualgcn", hidden_channels=8, walks=5),
     "gaan": model_settings(name="gaan", hidden_channels=8, heads=2, key_channels=3, value_channels=4, pool_channels=5),
 }
 DROPOUTS = [(name, rate) for name, kind in SMALL.items() for rate in kind.options() if rate.endswith("dropout")]

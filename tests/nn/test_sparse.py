@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from magna import MAGNA
 from magna.baselines import GAT, DiffGCN
+from magna.baselines.nodes.dual_gcn import DualGCN
 from magna.baselines.nodes.gaan import GaAN
 from magna.baselines.nodes.grand import GRAND
 from magna.config.schema import Config
@@ -66,6 +67,7 @@ def _models() -> list[nn.Module]:
         MAGNA(5, 8, 1, 3, heads=2, K=2, input_projection=False, head_form="full"),
         GAT(5, 8, 2, 3, heads=2),
         DiffGCN(5, 8, 2, 3, alpha=0.1, top_k=3),
+        DualGCN(5, 3, hidden_channels=8, walks=5),
         GRAND(5, 3, hidden_channels=8, K=2),
         GaAN(5, 3, hidden_channels=8, heads=2),
     ]
