@@ -11,6 +11,7 @@ from magna.baselines import GAT, DiffGCN
 from magna.baselines.nodes.dual_gcn import DualGCN
 from magna.baselines.nodes.gaan import GaAN
 from magna.baselines.nodes.grand import GRAND
+from magna.baselines.nodes.grand_plus import GRANDPlus
 from magna.config.schema import Config
 from magna.data import load_digits
 from magna.nn.dropout import Dropout
@@ -69,6 +70,7 @@ def _models() -> list[nn.Module]:
         DiffGCN(5, 8, 2, 3, alpha=0.1, top_k=3),
         DualGCN(5, 3, hidden_channels=8, walks=5),
         GRAND(5, 3, hidden_channels=8, K=2),
+        GRANDPlus(5, 3, hidden_channels=8, K=2, top_k=3),
         GaAN(5, 3, hidden_channels=8, heads=2),
     ]
 

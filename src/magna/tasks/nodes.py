@@ -127,6 +127,9 @@ class NodeClassification:
             return F.cross_entropy(passes[0][nodes], target)
         passes = [scores.log_softmax(-1) for scores in passes]
         supervised = torch.stack([F.nll_loss(scores[nodes], target) for scores in passes]).mean()
+        if settings.consistency_nodes > 0:
+            drawn = torch.randint(self.num_nodes, (settings.consistency_nodes,), device=target.device)
+            passes = [scores[drawn] for scores in passes]
         ramp = torch.as_tensor(epoch + 1, device=target.device) / settings.ramp
         distance = consistency(passes, settings.temperature, settings.confidence)
         return supervised + settings.consistency * ramp.clamp(max=1) * distance
