@@ -12,6 +12,7 @@ from magna.baselines.nodes.dual_gcn import DualGCN
 from magna.baselines.nodes.gaan import GaAN
 from magna.baselines.nodes.grand import GRAND
 from magna.baselines.nodes.grand_plus import GRANDPlus
+from magna.baselines.nodes.lgcn import LGCN
 from magna.config.schema import Config
 from magna.data import load_digits
 from magna.nn.dropout import Dropout
@@ -71,6 +72,7 @@ def _models() -> list[nn.Module]:
         DualGCN(5, 3, hidden_channels=8, walks=5),
         GRAND(5, 3, hidden_channels=8, K=2),
         GRANDPlus(5, 3, hidden_channels=8, K=2, top_k=3),
+        LGCN(5, 3, hidden_channels=8, layer_channels=4, top_k=2),
         GaAN(5, 3, hidden_channels=8, heads=2),
     ]
 
