@@ -12,6 +12,7 @@ from magna.baselines.nodes.dual_gcn import DualGCN
 from magna.baselines.nodes.gaan import GaAN
 from magna.baselines.nodes.grand import GRAND
 from magna.baselines.nodes.grand_plus import GRANDPlus
+from magna.baselines.nodes.graph_unet import GraphUNet
 from magna.baselines.nodes.lgcn import LGCN
 from magna.config.schema import Config
 from magna.data import load_digits
@@ -73,6 +74,7 @@ def _models() -> list[nn.Module]:
         GRAND(5, 3, hidden_channels=8, K=2),
         GRANDPlus(5, 3, hidden_channels=8, K=2, top_k=3),
         LGCN(5, 3, hidden_channels=8, layer_channels=4, top_k=2),
+        GraphUNet(5, 3, hidden_channels=8, num_layers=2, pool_nodes=5),
         GaAN(5, 3, hidden_channels=8, heads=2),
     ]
 
