@@ -105,6 +105,7 @@ class NodeClassification:
         passes = [self.scores(model) for _ in range(settings.passes if compared else 1)]
         if passes[0].dim() == 2:
             return self._loss(passes, nodes, epoch, settings) + self._auxiliary(model, passes, epoch)
+        assert isinstance(model, nn.Module)
         parts = [
             self._loss(scores, nodes, epoch, settings) + self._auxiliary(member, scores, epoch)
             for member, scores in zip(members_of(model), zip(*passes, strict=True), strict=True)

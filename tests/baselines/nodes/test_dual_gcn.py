@@ -31,7 +31,7 @@ GRAPH, X = Graph.from_edge_index(EDGES, N), uniform(N, 5, seed=1)
 
 def model(**options: float) -> DualGCN:
     torch.manual_seed(0)
-    made = DualGCN(5, 3, hidden_channels=8, walks=7, **options).double().eval()  # type: ignore[arg-type]
+    made = DualGCN(5, 3, hidden_channels=8, walks=7, **options).double().eval()
     for bias in made.biases:
         nn.init.normal_(bias)
     return made

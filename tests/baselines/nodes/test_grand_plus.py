@@ -21,11 +21,15 @@ X = uniform(N, 5, seed=1)
 
 def dense_matrix(propagation: Propagation, K: int, alpha: float) -> Tensor:
     adjacency = torch.zeros(N, N, dtype=torch.float64).index_put((EDGES[1], EDGES[0]), torch.ones((), dtype=X.dtype))
-    powers = [torch.linalg.matrix_power(adjacency / adjacency.sum(1, keepdim=True), k) for k in range(K + 1)]
-    if propagation == "single":
-        return powers[-1]
-    shares = [alpha * (1 - alpha) ** k if propagation == "ppr" else 1 / (K + 1) for k in range(K + 1)]
-    return sum(share * power for share, power in zip(shares, powers, strict=True))  # type: ignore[return-value]
+    step = adjacency / adjacency.sum(1, keepdim=True)
+    powers = torch.stack([torch.linalg.matrix_power(step, k) for k in range(K + 1)])
+    order = torch.arange(K + 1, dtype=X.dtype)
+    shares = {
+        "ppr": alpha * (1 - alpha) ** order,
+        "avg": torch.ones_like(order) / (K + 1),
+        "single": (order == K).to(X),
+    }
+    return (shares[propagation][:, None, None] * powers).sum(0)
 
 
 @pytest.mark.parametrize("K", [0, 1, 5])

@@ -18,10 +18,10 @@ X = uniform(N, 5, seed=1)
 
 
 def sorted_rows(x: Tensor, graph: Graph, top_k: int) -> Tensor:
-    """The largest values of each channel among the neighbours of each node, by loops."""
+    """The largest values of each channel among the other neighbours of each node."""
     rows = x.new_zeros(graph.num_nodes, top_k, x.size(1))
     for node in range(graph.num_nodes):
-        near = graph.source[graph.target == node]
+        near = graph.source[(graph.target == node) & (graph.source != node)]
         for channel in range(x.size(1)):
             for place, value in enumerate(sorted(x[near, channel].tolist(), reverse=True)[:top_k]):
                 rows[node, place, channel] = value

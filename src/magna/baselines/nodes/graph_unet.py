@@ -109,8 +109,9 @@ class GraphUNet(NodeBaseline):
             size = math.ceil(self.options.pool_ratio * size)
         return size
 
-    def _convolved(self, number: int, h: Any, adjacency: Looped | Tensor) -> Tensor:
-        h = self.layers[number](h)
+    def _convolved(self, number: int, x: Tensor | SparseRows, adjacency: Looped | Tensor) -> Tensor:
+        h: Tensor = self.layers[number](x)
+        bias: Tensor = self.biases[number]
         if isinstance(adjacency, Looped):
             rate = self.options.edge_dropout if self.training else 0.0
             hops: dict[str, Any] = {"K": 1, "alpha": 0.0, "dropout": rate}
@@ -121,7 +122,7 @@ class GraphUNet(NodeBaseline):
             scale = (adjacency.sum(1) + SELF_WEIGHT).rsqrt()[:, None]
             scaled = scale * h
             out = scale * (adjacency @ scaled + SELF_WEIGHT * scaled)
-        return out + self.biases[number]
+        return out + bias
 
 
 @once_per_graph

@@ -76,7 +76,9 @@ class Neighbours(NamedTuple):
 
 @once_per_graph
 def grouped_neighbours(graph: Graph) -> tuple[Neighbours, ...]:
-    """The in-neighbours of all nodes with any, in groups whose widths are powers of two."""
+    """The in-neighbours of all nodes with any, loops left out, in groups whose widths are powers of two."""
+    edges = graph.edge_index[:, graph.source != graph.target]
+    graph = Graph.from_edge_index(edges, graph.num_nodes, validate=False)
     degree, first = graph.rowptr.long().diff(), graph.rowptr.long()[:-1]
     most, groups, width = int(degree.max()) if len(degree) else 0, [], 1
     while width < 2 * most:
@@ -84,14 +86,14 @@ def grouped_neighbours(graph: Graph) -> tuple[Neighbours, ...]:
         if len(nodes):
             place = torch.arange(width, device=graph.device)
             absent = place >= degree[nodes, None]
-            edges = torch.where(absent, 0, first[nodes, None] + place)
-            groups.append(Neighbours(nodes, graph.col.long()[edges], absent[:, :, None]))
+            columns = torch.where(absent, 0, first[nodes, None] + place)
+            groups.append(Neighbours(nodes, graph.col.long()[columns], absent[:, :, None]))
         width *= 2
     return tuple(groups)
 
 
 def largest_neighbours(x: Tensor, graph: Graph, top_k: int) -> Tensor:
-    """The `top_k` largest values of each channel among the in-neighbours, the largest first, then zeros.
+    """The `top_k` largest values of each channel among the other in-neighbours, the largest first, then zeros.
 
     Shapes: x [N, C] → [N, top_k, C].
 
@@ -101,10 +103,11 @@ def largest_neighbours(x: Tensor, graph: Graph, top_k: int) -> Tensor:
     """
     out = x.new_zeros(graph.num_nodes, top_k, x.size(1))
     for nodes, sources, absent in grouped_neighbours(graph):
-        values = x[sources].masked_fill(absent, -torch.inf)  # [n, d, C]
-        kept = min(top_k, sources.size(1))
-        best = values.topk(kept, dim=1).values.masked_fill(absent[:, :kept], 0)
-        out = out.index_copy(0, nodes, nn.functional.pad(best, (0, 0, 0, top_k - kept)))
+        values = x.index_select(0, sources.flatten()).unflatten(0, sources.shape)
+        values = values.masked_fill(absent, -torch.inf)  # [n, d, C]
+        count = min(top_k, sources.size(1))
+        best = values.topk(count, dim=1).values.masked_fill(absent[:, :count], 0)
+        out = out.index_copy(0, nodes, nn.functional.pad(best, (0, 0, 0, top_k - count)))
     return out
 
 
@@ -116,7 +119,7 @@ class LGCN(NodeBaseline):
               H^{(l+1)} = H^{(l)} \,\Vert\, \mathrm{LearnableGraphConv}(H^{(l)}), \quad
               \mathrm{out} = H^{(L)} W_{out} + b
 
-    The convolutions read the in-neighbours of the graph as it is.
+    The embedding takes the graph as it is; in the convolutions a node is none of its neighbours.
 
     It takes every option of :class:`LGCNOptions`.
 

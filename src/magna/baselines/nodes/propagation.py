@@ -64,7 +64,7 @@ def once_per_graph(
     results: WeakKeyDictionary[Graph, dict[Any, Result]] = WeakKeyDictionary()
 
     @wraps(make)
-    def look_up(graph: Graph, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+    def look_up(graph: Graph, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         known, key = results.setdefault(graph, {}), (args, tuple(sorted(kwargs.items())))
         if key not in known:
             # It serves later calls, also those outside of this transform or inference mode.
