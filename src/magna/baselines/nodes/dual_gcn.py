@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magna.baselines.nodes.base import NodeBaseline, NodeBaselineOptions
-from magna.baselines.nodes.propagation import once_per_graph, propagated, symmetric_weights
+from magna.baselines.nodes.propagation import once_per_graph, one_hop, symmetric_weights
 from magna.config.options import HUGE, Needs, option
 from magna.config.registry import node_model
 from magna.errors import ArgumentError
@@ -79,7 +79,7 @@ class DualGCN(NodeBaseline):
 
     def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
         graph = self.graph(x, edge_index)
-        return self._convolved(x, graph, symmetric_weights(graph, x))
+        return self._convolved(x, graph, symmetric_weights(graph, x.dtype))
 
     def auxiliary_loss(
         self, scores: Tensor, epoch: int | Tensor, x: Tensor | SparseRows, edge_index: Tensor | Graph
@@ -98,7 +98,7 @@ class DualGCN(NodeBaseline):
         h: Any = self.embed_dropout(x)
         for number, (layer, bias) in enumerate(zip(self.layers, self.biases, strict=True)):
             h = self.input_dropout(F.relu(h)) if number > 0 else h
-            h = propagated(layer(h), weight, graph, self.options.backend) + bias
+            h = one_hop(layer(h), weight, graph, self.options.backend) + bias
         out: Tensor = h
         return out
 

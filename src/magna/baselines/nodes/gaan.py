@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magna.baselines.nodes.base import NodeBaseline, NodeBaselineOptions
-from magna.baselines.nodes.propagation import mean_weights, propagated
+from magna.baselines.nodes.propagation import mean_weights, one_hop
 from magna.config.options import HUGE, option
 from magna.config.registry import node_model
 from magna.graph import Graph
@@ -81,7 +81,7 @@ class GatedAttention(nn.Module):
     def gates(self, x: Tensor | SparseRows, graph: Graph) -> Tensor:
         """Gates of the heads, [N, H]."""
         mean = self.gate_mean(x)
-        mean = propagated(mean, mean_weights(graph, mean), graph, self.backend)
+        mean = one_hop(mean, mean_weights(graph, mean.dtype), graph, self.backend)
         return torch.sigmoid(self.gate(x) + self.gate_max(neighbour_max(self.pool(x), graph)) + mean)
 
 

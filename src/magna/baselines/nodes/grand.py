@@ -9,7 +9,7 @@ from torch import Tensor
 
 from magna.baselines.nodes.base import NodeBaseline
 from magna.baselines.nodes.mlp import MLP, MLPOptions
-from magna.baselines.nodes.propagation import propagated, symmetric_weights
+from magna.baselines.nodes.propagation import several_hops, symmetric_weights
 from magna.config.options import option
 from magna.config.registry import node_model
 from magna.graph import Graph
@@ -60,7 +60,7 @@ class GRAND(NodeBaseline):
 
     def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
         graph, orders, backend = self.graph(x, edge_index), self.options.K + 1, self.options.backend
-        weight = symmetric_weights(graph, x)
+        weight = symmetric_weights(graph, x.dtype)
         theta = weight.new_full((orders,), 1 / orders)
-        out: Tensor = self.mlp(self.node_dropout(x), lambda h: propagated(h, weight, graph, backend, theta=theta))
+        out: Tensor = self.mlp(self.node_dropout(x), lambda h: several_hops(h, weight, graph, backend, theta=theta))
         return out

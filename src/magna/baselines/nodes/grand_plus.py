@@ -10,7 +10,7 @@ from torch import Tensor
 
 from magna.baselines.nodes.base import NodeBaseline
 from magna.baselines.nodes.mlp import MLP, MLPOptions
-from magna.baselines.nodes.propagation import mean_weights, once_per_graph, propagated
+from magna.baselines.nodes.propagation import mean_weights, once_per_graph, one_hop
 from magna.config.options import HUGE, Needs, option
 from magna.config.registry import node_model
 from magna.graph import Graph
@@ -84,7 +84,7 @@ class GRANDPlus(NodeBaseline):
         # The softmax of a logarithm: the entries divided by the sum of those that are left.
         scores = torch.where(left, weight.log(), -torch.inf).to(x.dtype)
         mixed = edge_softmax(scores, graph, backend=options.backend, validate=False)
-        out: Tensor = self.mlp(x, lambda h: propagated(h, mixed, graph, options.backend))
+        out: Tensor = self.mlp(x, lambda h: one_hop(h, mixed, graph, options.backend))
         return out
 
 
@@ -113,9 +113,8 @@ def propagation_matrix(
         "single": (order == K).float(),
     }
     # A row of Π is a column of its transpose, which walks the edges backwards.
-    like = torch.empty(0, device=graph.device)
     backwards = Graph.from_edge_index(graph.edge_index.flip(0), graph.num_nodes, validate=False)
-    weight = mean_weights(graph, like)
+    weight = mean_weights(graph, torch.float32)
     targets, sources, entries = [], [], []
     for nodes in torch.split(torch.arange(graph.num_nodes, device=graph.device), ROWS):
         start = torch.zeros(graph.num_nodes, 1, len(nodes), device=graph.device)

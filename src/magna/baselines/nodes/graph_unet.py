@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from magna.baselines.nodes.base import NodeBaseline, NodeBaselineOptions
-from magna.baselines.nodes.propagation import once_per_graph, propagated
+from magna.baselines.nodes.propagation import once_per_graph, several_hops
 from magna.config.options import HUGE, option
 from magna.config.registry import node_model
 from magna.graph import Graph
@@ -117,7 +117,7 @@ class GraphUNet(NodeBaseline):
             hops: dict[str, Any] = {"K": 1, "alpha": 0.0, "dropout": rate}
             hops["seed"] = draw_seed(h.device) if rate > 0 else None
             weight = adjacency.weight.to(h.dtype)
-            out = propagated(h, weight, adjacency.graph, self.options.backend, **hops)
+            out = several_hops(h, weight, adjacency.graph, self.options.backend, **hops)
         else:
             scale = (adjacency.sum(1) + SELF_WEIGHT).rsqrt()[:, None]
             scaled = scale * h

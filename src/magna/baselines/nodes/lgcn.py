@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from magna.baselines.nodes.base import NodeBaseline, NodeBaselineOptions
-from magna.baselines.nodes.propagation import once_per_graph, propagated, symmetric_weights
+from magna.baselines.nodes.propagation import once_per_graph, several_hops, symmetric_weights
 from magna.config.options import HUGE, option
 from magna.config.registry import node_model
 from magna.errors import ArgumentError
@@ -155,7 +155,7 @@ class LGCN(NodeBaseline):
         hops: dict[str, Any] = {"K": 1, "alpha": 0.0, "dropout": rate}
         hops["seed"] = draw_seed(x.device) if rate > 0 else None
         h = self.embedding(self.embed_dropout(x))
-        h = propagated(h, symmetric_weights(graph, h), graph, options.backend, **hops)
+        h = several_hops(h, symmetric_weights(graph, h.dtype), graph, options.backend, **hops)
         for layer in self.layers:
             h = torch.cat([h, layer(self.input_dropout(h), graph)], dim=1)
         out: Tensor = self.classifier(self.input_dropout(h))

@@ -1,4 +1,4 @@
-"""Hops with fixed weights, as the baselines take them, and what is computed once for a graph."""
+"""Fixed weights of edges, hops with them, and what is computed once for a graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from magna.graph import Graph, durable
-from magna.nn.sparse import SparseRows
 from magna.ops import attention_diffusion
 from magna.typing import Backend
 
@@ -19,34 +18,44 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def symmetric_weights(graph: Graph, like: Tensor | SparseRows) -> Tensor:
-    r"""The entries of :math:`D^{-1/2} A D^{-1/2}` on the edges, D being the in-degrees, with the type of `like`.
+def symmetric_weights(graph: Graph, dtype: torch.dtype) -> Tensor:
+    r"""The weight of each edge in :math:`D^{-1/2} A D^{-1/2}`, where D has the in-degrees.
 
-    Shapes: → [E, 1].
+    Shapes: → [E, 1], in the caller's order.
 
-    >>> pair = Graph.from_edge_index(torch.tensor([[0, 1, 1], [1, 0, 1]]), num_nodes=2)
-    >>> symmetric_weights(pair, torch.ones(1)).flatten().tolist()
-    [0.7071067690849304, 0.7071067690849304, 0.4999999701976776]
+    >>> symmetric_weights(Graph.from_edge_index(torch.tensor([[0, 1], [1, 0]])), torch.float32).tolist()
+    [[1.0], [1.0]]
     """
-    scale = graph.rowptr.diff().clamp(min=1).to(like.dtype).rsqrt()
+    scale = graph.rowptr.diff().clamp(min=1).to(dtype).rsqrt()
     return (scale[graph.source] * scale[graph.target])[:, None]
 
 
-def mean_weights(graph: Graph, like: Tensor | SparseRows) -> Tensor:
-    """The entries of D⁻¹ A on the edges: one over the in-degree of the target.
+def mean_weights(graph: Graph, dtype: torch.dtype) -> Tensor:
+    r"""The weight of each edge in :math:`D^{-1} A`, so that a hop is the mean over the in-edges of a node.
 
-    Shapes: → [E, 1].
+    Shapes: → [E, 1], in the caller's order.
+
+    >>> mean_weights(Graph.from_edge_index(torch.tensor([[0, 1], [2, 2]])), torch.float32).tolist()
+    [[0.5], [0.5]]
     """
-    return graph.rowptr.diff().clamp(min=1).to(like.dtype).reciprocal()[graph.target][:, None]
+    return graph.rowptr.diff().clamp(min=1).to(dtype).reciprocal()[graph.target][:, None]
 
 
-def propagated(h: Tensor, weight: Tensor, graph: Graph, backend: Backend, **hops: Any) -> Tensor:
-    """A H for weights A on the edges; `hops` are further arguments of :func:`magna.ops.attention_diffusion`.
+def one_hop(x: Tensor, weight: Tensor, graph: Graph, backend: Backend) -> Tensor:
+    """The weighted sum over the in-edges of each node.
 
-    Shapes: h [N, C], weight [E, 1] → [N, C].
+    Shapes: x [N, C], weight [E, 1] → [N, C].
     """
-    hops = hops or {"K": 1, "alpha": 0.0}
-    return attention_diffusion(h[:, None], weight, graph, backend=backend, validate=False, **hops).squeeze(1)
+    hop = attention_diffusion(x[:, None], weight, graph, K=1, alpha=0.0, backend=backend, validate=False)
+    return hop.squeeze(1)
+
+
+def several_hops(x: Tensor, weight: Tensor, graph: Graph, backend: Backend, **hops: Any) -> Tensor:
+    """Hops with other weights than those of `one_hop`, or with dropout: `hops` are those of `attention_diffusion`.
+
+    Shapes: x [N, C], weight [E, 1] → [N, C].
+    """
+    return attention_diffusion(x[:, None], weight, graph, backend=backend, validate=False, **hops).squeeze(1)
 
 
 def once_per_graph(
