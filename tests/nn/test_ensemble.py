@@ -40,6 +40,12 @@ SMALL = {
     "jknet": model_settings(name="jknet", hidden_channels=8, num_layers=3),
     "jknet, max": model_settings(name="jknet", hidden_channels=8, join="max"),
     "jknet, lstm": model_settings(name="jknet", hidden_channels=8, num_layers=3, join="lstm"),
+    "grand": model_settings(name="grand", hidden_channels=8, K=2, norm="batch"),
+    "dualgcn": model_settings(name="dualgcn", hidden_channels=8, walks=5),
+    "grand-plus": model_settings(name="grand-plus", hidden_channels=8, K=2, top_k=3, row_norm=True, norm="batch"),
+    "lgcn": model_settings(name="lgcn", hidden_channels=8, layer_channels=4, top_k=2),
+    "g-u-nets": model_settings(name="g-u-nets", hidden_channels=8, num_layers=2, pool_nodes=8),
+    "gaan": model_settings(name="gaan", hidden_channels=8, heads=2, key_channels=3, value_channels=4, pool_channels=5),
 }
 DROPOUTS = [
     (name, rate)

@@ -8,6 +8,12 @@ from torch import Tensor, nn
 
 from magna import MAGNA
 from magna.baselines import GAT, DiffGCN
+from magna.baselines.nodes.dual_gcn import DualGCN
+from magna.baselines.nodes.gaan import GaAN
+from magna.baselines.nodes.grand import GRAND
+from magna.baselines.nodes.grand_plus import GRANDPlus
+from magna.baselines.nodes.graph_unet import GraphUNet
+from magna.baselines.nodes.lgcn import LGCN
 from magna.config.schema import Config
 from magna.data import load_digits
 from magna.nn.dropout import Dropout
@@ -64,6 +70,12 @@ def _models() -> list[nn.Module]:
         MAGNA(5, 8, 1, 3, heads=2, K=2, input_projection=False, head_form="full"),
         GAT(5, 8, 2, 3, heads=2),
         DiffGCN(5, 8, 2, 3, alpha=0.1, top_k=3),
+        DualGCN(5, 3, hidden_channels=8, walks=5),
+        GRAND(5, 3, hidden_channels=8, K=2),
+        GRANDPlus(5, 3, hidden_channels=8, K=2, top_k=3),
+        LGCN(5, 3, hidden_channels=8, layer_channels=4, top_k=2),
+        GraphUNet(5, 3, hidden_channels=8, num_layers=2, pool_nodes=5),
+        GaAN(5, 3, hidden_channels=8, heads=2),
     ]
 
 

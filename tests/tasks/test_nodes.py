@@ -11,7 +11,7 @@ from torch import nn
 
 from magna.config.registry import model_settings
 from magna.config.schema import Config
-from magna.config.tables import NodeDataOptions
+from magna.config.tables import NodeDataOptions, NodeTask
 from magna.data import NodeData, load_digits
 from magna.tasks import NodeClassification, make_task
 from magna.tasks.nodes import consistency
@@ -79,6 +79,21 @@ def test_passes_are_compared_where_their_mean_is_sure() -> None:
     assert nothing.item() == 0.0
     nothing.backward()
     assert passes[0].grad is not None and not passes[0].grad.any()
+
+
+def test_passes_are_compared_on_nodes_that_are_drawn(digits: NodeData, task: NodeClassification) -> None:
+    logits, nodes = torch.randn(2, digits.num_nodes, digits.num_classes), task.nodes("train")
+    settings = NodeTask(consistency=1.0, ramp=1, consistency_nodes=100)
+
+    def loss(settings: NodeTask) -> float:
+        passes = iter(logits)
+        return float(task.loss(lambda *_: next(passes), nodes, settings=settings))
+
+    draws = torch.tensor([loss(settings) for _ in range(200)])
+    assert draws.std() > 0
+    torch.testing.assert_close(
+        draws.mean(), torch.tensor(loss(replace(settings, consistency_nodes=0))), rtol=0.01, atol=0
+    )
 
 
 def test_self_loops_are_a_setting(digits: NodeData, task: NodeClassification) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from magna.baselines import diffused_graph
 from magna.bench.measure import memory_of
+from magna.config.registry import NODE_TASK, model_names
 from magna.config.schema import Config, load_recipe
 from magna.nn.attention import graph_at_door
 from magna.ops.backend.graph_tensors import pack
@@ -221,7 +222,7 @@ def test_a_plan_is_of_one_seed_or_more() -> None:
         plan(Config(), seeds=0)
 
 
-@pytest.mark.parametrize("name", ["appnp", "diff-gcn", "gat"])
+@pytest.mark.parametrize("name", [name for name in model_names(NODE_TASK) if name != "custom"])
 def test_baselines_are_planned_too(name: str) -> None:
     memory = plan(Config.from_dict({"model": {"name": name}}), device="cpu", measure=False)["memory"]
     assert memory["peak"] > memory["parameters"] > 0

@@ -60,7 +60,9 @@ _DECODERS: dict[str, type[Any]] = {}
 def node_model(name: str, options: type[Options]) -> Callable[[_Class], _Class]:
     """Register a class as a model of node classification.
 
-    It is built as `kind(in_channels=…, out_channels=…, **settings)` and called as `model(x, edge_index)`.
+    It is built as `kind(in_channels=…, out_channels=…, **settings)` and called as `model(x, edge_index)`. Training adds
+    `model.auxiliary_loss(scores, epoch, x, edge_index)` to its loss if the class has that method; `scores` are those of
+    the same step.
     """
     return _register(NODE_TASK, name, options)
 

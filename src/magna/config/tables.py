@@ -88,6 +88,9 @@ class NodeTask(TaskOptions):
         per_trial=True,
         needs=_CONSISTENCY,
     )
+    consistency_nodes: int = option(
+        0, "Nodes drawn at each step whose passes are compared; 0: all nodes.", low=0, high=HUGE, needs=_CONSISTENCY
+    )
     ramp: int = option(
         50,
         "Epochs until the consistency has its full weight.",

@@ -18,7 +18,7 @@ from magna.config.schema import Config
 from magna.config.tables import NodeDataOptions, NodeTask
 from magna.data import NodeData, prepare, with_random_split
 from magna.errors import ArgumentError, DataError
-from magna.nn.ensemble import make_model
+from magna.nn.ensemble import make_model, members_of
 from magna.nn.sparse import SparseRows, has_few_entries
 from magna.tasks.metrics import correct
 
@@ -91,7 +91,8 @@ class NodeClassification:
         return data.schema.to_dict() | dict(zip(("fingerprint", "splits", "features"), fingerprints, strict=True))
 
     def loss(self, model: Model, nodes: Tensor, epoch: int | Tensor = 0, settings: NodeTask | None = None) -> Tensor:
-        """Cross-entropy of some training nodes and, where the task asks for it, the consistency of passes.
+        """Cross-entropy of some training nodes, the consistency of passes where the task asks for it, and the loss that
+        the model brings along.
 
         Args:
             model: gives the scores of all nodes; an ensemble those of each member, [M, N, C].
@@ -103,9 +104,22 @@ class NodeClassification:
         compared = isinstance(settings.consistency, Tensor) or settings.consistency > 0
         passes = [self.scores(model) for _ in range(settings.passes if compared else 1)]
         if passes[0].dim() == 2:
-            return self._loss(passes, nodes, epoch, settings)
+            return self._loss(passes, nodes, epoch, settings) + self._auxiliary(model, passes, epoch)
+        assert isinstance(model, nn.Module)
+        parts = [
+            self._loss(scores, nodes, epoch, settings) + self._auxiliary(member, scores, epoch)
+            for member, scores in zip(members_of(model), zip(*passes, strict=True), strict=True)
+        ]
         # The sum, so that each member has the gradient that it would have alone.
-        return torch.stack([self._loss(member, nodes, epoch, settings) for member in zip(*passes, strict=True)]).sum()
+        return torch.stack(parts).sum()
+
+    def _auxiliary(self, model: Model, passes: Sequence[Tensor], epoch: int | Tensor) -> Tensor | float:
+        """The loss that a model brings along, see :func:`magna.config.registry.node_model`; the mean of the passes."""
+        auxiliary = getattr(model, "auxiliary_loss", None)
+        if auxiliary is None:
+            return 0.0
+        inputs = self._x, self._edge_index, *self._types
+        return torch.stack([auxiliary(scores, epoch, *inputs) for scores in passes]).mean()
 
     def _loss(self, passes: Sequence[Tensor], nodes: Tensor, epoch: int | Tensor, settings: NodeTask) -> Tensor:
         """Loss of one model from its passes, [N, C] each."""
@@ -114,6 +128,9 @@ class NodeClassification:
             return F.cross_entropy(passes[0][nodes], target)
         passes = [scores.log_softmax(-1) for scores in passes]
         supervised = torch.stack([F.nll_loss(scores[nodes], target) for scores in passes]).mean()
+        if settings.consistency_nodes > 0:
+            drawn = torch.randint(self.num_nodes, (settings.consistency_nodes,), device=target.device)
+            passes = [scores[drawn] for scores in passes]
         ramp = torch.as_tensor(epoch + 1, device=target.device) / settings.ramp
         distance = consistency(passes, settings.temperature, settings.confidence)
         return supervised + settings.consistency * ramp.clamp(max=1) * distance

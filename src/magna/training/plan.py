@@ -17,6 +17,7 @@ from torch import Tensor
 
 from magna.config.schema import Config, make_config
 from magna.graph.torch_internals import FakeTensorMode, TorchDispatchMode, storage_key, tree_leaves
+from magna.nn.ensemble import members_of
 from magna.ops.cpu.memory_pool import machine_memory
 from magna.tasks import Task, make_task
 from magna.tasks.base import Objective, can_share_batch
@@ -209,8 +210,10 @@ def forecast(task: Task, config: Config, device: torch.device) -> StepMemory:
         shrunk: Any = task.make_model(small)
         if getattr(shrunk, "num_layers", 1):  # else it reads no graph
             task.evaluate(shrunk.to(device), "valid")
-    objective = _objective(task, config)
-    batch = objective.batches()[0]  # for real, too: it passes through pinned memory, which the trace does not know
+        objective = _objective(task, config)
+        batch = objective.batches()[0]  # for real, too: it passes through pinned memory, which the trace does not know
+        if hasattr(members_of(shrunk)[0], "auxiliary_loss"):  # it may read more of the graph than evaluation does
+            objective.loss(shrunk.train(), batch)
 
     with FakeTensorMode(allow_non_fake_inputs=True), MemoryLedger() as ledger:
         with device:

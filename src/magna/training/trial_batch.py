@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state
+from torch.func import stack_module_state
 
 from magna.config.schema import Config
 from magna.config.tables import NodeDataOptions, NodeTask
@@ -19,7 +19,7 @@ from magna.tasks.base import BatchTask
 from magna.training.capture import batch_size_for, captured, step_precision
 from magna.training.loop import Request, TrialResult, is_finite
 from magna.training.schedule import BestEpochs, Schedule
-from magna.training.trial_buffers import register_differences
+from magna.training.trial_buffers import TrialModel, register_differences
 
 _LARGE = 1 << 27  # parameters of a batch
 FILLER = -1  # in place of a trial's number: a copy of another trial, whose result is dropped
@@ -92,11 +92,11 @@ class Batch:
         assert isinstance(data, NodeDataOptions)
         return self.task.nodes(split, data.split_seed if data.split == "random" else None)
 
-    def _scorer(self, row: Tensor, buffers: dict[str, Tensor]) -> Callable[..., Tensor]:
-        """One trial's model as a function, inside `vmap`."""
+    def _scorer(self, row: Tensor, buffers: dict[str, Tensor]) -> TrialModel:
+        """One trial's model, inside `vmap`."""
         parts = torch.split(row, self.sizes)
         state = {n: part.view(s) for n, part, s in zip(self.names, parts, self.shapes, strict=True)} | buffers
-        return lambda *inputs, **named: functional_call(self.network, state, inputs, named)
+        return TrialModel(self.network, state)
 
     def _losses(self) -> Tensor:
         """The loss of each trial, [S], and its gradient in `grad`."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from magna.config.layers import EncoderOptions
+from magna.config.options import Options
 from magna.nn import MAGNAConv
 from magna.nn.dropout import Dropout, is_zero
 from magna.nn.hops import Hops
@@ -29,7 +32,9 @@ def register_differences(models: Sequence[nn.Module]) -> None:
     free, most = EncoderOptions.per_trial(), max(_most_hops(model) for model in models)
     device = next((p.device for p in models[0].parameters()), None)
     for alike in zip(*map(_parts, models), strict=True):
-        for name in sorted({"p"} if isinstance(alike[0], Dropout) else free & vars(alike[0]).keys()):
+        # A model may have further options than those of the layers.
+        named = {"p"} if isinstance(alike[0], Dropout) else free | _options(alike[0]).per_trial()
+        for name in sorted(named & vars(alike[0]).keys()):
             values = [getattr(module, name) for module in alike]
             if any(value != values[0] for value in values):
                 for module, value in zip(alike, values, strict=True):
@@ -39,6 +44,46 @@ def register_differences(models: Sequence[nn.Module]) -> None:
         for conv in model.modules():
             if isinstance(conv, MAGNAConv) and isinstance(conv.hops.K, Tensor):
                 conv.hops = TrialHops(conv.hops, most, conv.heads)
+
+
+def _options(module: nn.Module) -> type[Options]:
+    options = getattr(module, "options", None)
+    return type(options) if isinstance(options, Options) else EncoderOptions
+
+
+class TrialModel:
+    """A module with the parameters and buffers of one trial: its call and its methods, as pure functions.
+
+    >>> double = TrialModel(nn.Linear(1, 1, bias=False), {"weight": torch.tensor([[2.0]])})
+    >>> double(torch.ones(1, 1)).item(), double.extra_repr()
+    (2.0, 'in_features=1, out_features=1, bias=False')
+    """
+
+    def __init__(self, module: nn.Module, state: dict[str, Tensor]) -> None:
+        self._module, self._state = module, state
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        return functional_call(self._module, self._state, inputs, named)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        getattr(self._module, name)  # an error if the module has no such method
+        state = {f"module.{key}": value for key, value in self._state.items()}
+        return partial(self._called, _Method(self._module, name), state)
+
+    @staticmethod
+    def _called(method: _Method, state: dict[str, Tensor], *inputs: Any) -> Any:
+        return functional_call(method, state, inputs)
+
+
+class _Method(nn.Module):
+    """A method of a module as a module, for `functional_call`."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        super().__init__()
+        self.module, self.name = module, name
+
+    def forward(self, *inputs: Any) -> Any:
+        return getattr(self.module, self.name)(*inputs)
 
 
 def _parts(module: nn.Module) -> Iterator[nn.Module]:

@@ -1,13 +1,21 @@
-"""Fixed weights of edges, and one hop with them."""
+"""Fixed weights of edges, hops with them, and what is computed once for a graph."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from magna.graph import Graph
+from magna.graph import Graph, durable
 from magna.ops import attention_diffusion
 from magna.typing import Backend
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 def symmetric_weights(graph: Graph, dtype: torch.dtype) -> Tensor:
@@ -40,3 +48,37 @@ def one_hop(x: Tensor, weight: Tensor, graph: Graph, backend: Backend) -> Tensor
     """
     hop = attention_diffusion(x[:, None], weight, graph, K=1, alpha=0.0, backend=backend, validate=False)
     return hop.squeeze(1)
+
+
+def several_hops(x: Tensor, weight: Tensor, graph: Graph, backend: Backend, **hops: Any) -> Tensor:
+    """Hops with other weights than those of `one_hop`, or with dropout: `hops` are those of `attention_diffusion`.
+
+    Shapes: x [N, C], weight [E, 1] → [N, C].
+    """
+    return attention_diffusion(x[:, None], weight, graph, backend=backend, validate=False, **hops).squeeze(1)
+
+
+def once_per_graph(
+    make: Callable[Concatenate[Graph, Arguments], Result],
+) -> Callable[Concatenate[Graph, Arguments], Result]:
+    """A function of a graph and of hashable arguments, whose results live as long as the graph.
+
+    >>> @once_per_graph
+    ... def edges_times(graph: Graph, factor: int) -> list[int]:
+    ...     return [factor * graph.num_edges]
+    >>> pair = Graph.from_edge_index(torch.tensor([[0, 1], [1, 0]]))
+    >>> edges_times(pair, 3) is edges_times(pair, 3)
+    True
+    """
+    results: WeakKeyDictionary[Graph, dict[Any, Result]] = WeakKeyDictionary()
+
+    @wraps(make)
+    def look_up(graph: Graph, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        known, key = results.setdefault(graph, {}), (args, tuple(sorted(kwargs.items())))
+        if key not in known:
+            # It serves later calls, also those outside of this transform or inference mode.
+            with durable(), torch.no_grad():
+                known[key] = make(graph, *args, **kwargs)
+        return known[key]
+
+    return look_up
