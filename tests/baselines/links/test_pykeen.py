@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.links import ENTITIES, RELATIONS, link_settings, link_task
+from tests.support.links import ENTITIES, RELATIONS, link_task, trained_losses
 from tests.support.pykeen import pykeen_twin
 from torch import Tensor
 
@@ -72,16 +72,7 @@ def test_scores_are_those_of_pykeens_model(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("options", [{}, {"negatives": 8, "adversarial": 1.0, "margin": 3.0}])
 def test_it_trains(name: str, options: dict[str, Any]) -> None:
-    task, model = link_task(), _model(name, **options).float().train()
-    objective = task.objective(link_settings(label_smoothing=0.0), model)
-    adam, losses = torch.optim.Adam(model.parameters(), 0.05), []
-    for epoch in range(30):
-        for batch in objective.batches(epoch):
-            loss = objective.loss(model, batch)
-            adam.zero_grad()
-            loss.backward()
-            adam.step()
-        losses.append(loss.item())
+    losses = trained_losses(_model(name, **options).float())
     assert losses[-1] < 0.8 * losses[0]
 
 

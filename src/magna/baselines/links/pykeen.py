@@ -9,10 +9,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad
 from torch.nn.functional import normalize
 
-from magna.baselines.links.base import LinkBaseline
+from magna.baselines.links.base import LinkBaseline, by_blocks
 from magna.config.layers import NegativeSampling
 from magna.config.options import Needs, option
 from magna.config.registry import link_model
@@ -28,7 +27,6 @@ _AUTOSF = Needs("interaction 'AutoSF'", lambda o: o.interaction == "AutoSF")
 _BILINEAR = Needs("interaction 'AutoSF' or 'QuatE'", lambda o: o.interaction != "RotatE")
 _MARGIN = Needs("negatives above 0 or interaction 'RotatE'", lambda o: o.negatives > 0 or o.interaction == "RotatE")
 _PARTS = {"RotatE": 2, "QuatE": 4}  # real numbers of a complex number and of a quaternion
-_BLOCK = 2**24  # numbers of differences that are stored at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,9 +132,11 @@ class PyKEENModel(LinkBaseline):
             total: Tensor = self.interaction(self.entities(head), relations, self.entities(tail)).sum()
             return total
 
-        anything = torch.zeros_like(rows)
-        as_tail = grad(lambda tail: score(rows, tail))(anything)
-        as_head = grad(lambda head: score(head, rows))(anything)
+        learns = torch.is_grad_enabled()
+        with torch.enable_grad():
+            anything = torch.zeros_like(rows, requires_grad=True)
+            (as_tail,) = torch.autograd.grad(score(rows, anything), anything, create_graph=learns)
+            (as_head,) = torch.autograd.grad(score(anything, rows), anything, create_graph=learns)
         return Product(torch.where((relation < self.num_relations)[:, None], as_tail, as_head), states)
 
     def scores(self, states: Tensor, head: Tensor, relation: Tensor, tail: Tensor | None = None) -> Tensor:
@@ -148,11 +148,12 @@ class PyKEENModel(LinkBaseline):
         sign = torch.where(relation < self.num_relations, 1.0, -1.0)[:, None]
         angle = sign * lookup(self.relation_table, relation % self.num_relations)
         query = self.entities(lookup(states, head))[:, None], self.relations(angle)[:, None]
-        if candidates is not None:
+
+        def score(candidates: Tensor) -> Tensor:
             scores: Tensor = self.interaction(*query, self.entities(candidates))
             return scores
-        size = max(1, _BLOCK // max(1, len(head) * self.options.channels))
-        return torch.cat([self.interaction(*query, self.entities(part)[None]) for part in states.split(size)], 1)
+
+        return by_blocks(score, states, len(head)) if candidates is None else score(candidates)
 
 
 def _make(options: PyKEENOptions) -> nn.Module:
