@@ -43,10 +43,10 @@ def link_settings(batch_size: int = 16, **settings: Any) -> Any:
     return Config.from_dict({"model": {"skip_channels": 10}, "task": settings}).task
 
 
-def trained_losses(model: LinkModel, epochs: int = 30, **settings: Any) -> list[float]:
+def trained_losses(model: LinkModel, epochs: int = 30, lr: float = 0.05, **settings: Any) -> list[float]:
     """Loss of the last step of each epoch of a short training."""
     objective = link_task().objective(link_settings(**{"label_smoothing": 0.0} | settings), model.train())
-    adam, losses = torch.optim.Adam(model.parameters(), 0.05), []
+    adam, losses = torch.optim.Adam(model.parameters(), lr), []
     for epoch in range(epochs):
         for batch in objective.batches(epoch):
             loss = objective.loss(model, batch)
