@@ -51,7 +51,7 @@ def trained_losses(model: LinkModel, epochs: int = 30, lr: float = 0.05, **setti
         for batch in objective.batches(epoch):
             loss = objective.loss(model, batch)
             adam.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             adam.step()
         losses.append(loss.item())
     return losses

@@ -16,7 +16,7 @@ def pykeen_twin(model: PyKEENModel, train: Tensor) -> Any:
     from pykeen.triples import CoreTriplesFactory
 
     options = model.options
-    sizes = {"num_entities": model.num_entities, "num_relations": model.num_relations}
+    sizes: dict[str, Any] = {"num_entities": model.num_entities, "num_relations": model.num_relations}
     settings: dict[str, Any] = {"embedding_dim": options.channels // options.parts}
     if options.interaction == "AutoSF":
         settings |= {"num_components": options.parts, "coefficients": options.blocks}

@@ -27,6 +27,7 @@ def test_a_layer_is_pygs() -> None:
         theirs.comp.copy_(layer.coefficients)
         theirs.root.copy_(layer.root.weight.T)
         theirs.bias.copy_(layer.root.bias)
+    assert graph.edge_type is not None
     edges = torch.rand(graph.num_edges) < 0.7
     edges &= graph.edge_type != TYPES - 1  # self-loops have W_0
     encoder = RGCNEncoder(RELATIONS, RGCNOptions()).eval()

@@ -23,7 +23,8 @@ def _model(**options: Any) -> RotH:
 
 def _point(x: Tensor, c: Tensor) -> Tensor:
     """exp_0^c(x)."""
-    return (c.sqrt() * x.norm()).tanh() * x / (c.sqrt() * x.norm())
+    length: Tensor = c.sqrt() * x.norm()
+    return x * (length.tanh() / length)
 
 
 def _sum(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
@@ -41,7 +42,8 @@ def _expected(model: RotH, head: int, relation: int, tail: int) -> Tensor:
     )
     query = _sum(matrix @ h, _point(model.translation[relation], c), c)
     distance = 2 / c.sqrt() * torch.atanh(c.sqrt() * _sum(-query, t, c).norm())
-    return -(distance**2) + model.head_bias[head, 0] + model.tail_bias[tail, 0]
+    squared: Tensor = distance.square()
+    return model.head_bias[head, 0] + model.tail_bias[tail, 0] - squared
 
 
 def test_scores_are_the_formula() -> None:
@@ -69,7 +71,7 @@ def test_scores_and_gradients_are_finite(scale: float) -> None:
         model.entity_table.mul_(scale)
         model.translation.mul_(scale)
     scores = model.scores(model.encode(), torch.tensor([0, 1]), torch.tensor([0, 4]))
-    scores.sum().backward()  # type: ignore[no-untyped-call]
+    scores.sum().backward()
     gradients = [parameter.grad for parameter in model.parameters()]
     assert scores.isfinite().all() and all(grad is not None and grad.isfinite().all() for grad in gradients)
 

@@ -6,7 +6,7 @@ import torch
 from tests.support.links import ENTITIES, RELATIONS, link_task, trained_losses
 from torch import nn
 
-from magna.baselines.links.sacn import SACN, ConvTransE
+from magna.baselines.links.sacn import SACN, ConvTransE, WGCNEncoder
 from magna.nn.link_model import Scorer
 
 TASK = link_task()
@@ -32,7 +32,7 @@ def _normed(norm: nn.Module, x: torch.Tensor) -> torch.Tensor:
 def test_states_are_the_formula() -> None:
     model, mask = _model(), torch.rand(TASK.num_edges) < 0.8
     encoder, x = model.scorer.encoder, model.scorer.entity_table.detach()
-    assert encoder is not None and TASK.edge_type is not None
+    assert isinstance(encoder, WGCNEncoder) and TASK.edge_type is not None
     for layer in range(2):
         adjacency = torch.zeros(ENTITIES, ENTITIES).double()
         for (source, target), kind, present in zip(
@@ -40,7 +40,9 @@ def test_states_are_the_formula() -> None:
         ):
             weight = 1.0 if kind == 2 * RELATIONS else float(encoder.alpha.detach()[layer, kind % RELATIONS])
             adjacency[target, source] += weight * bool(present)
-        x = _normed(encoder.norms[layer], adjacency @ x @ encoder.linears[layer].weight.T).tanh()
+        linear = encoder.linears[layer]
+        assert isinstance(linear, nn.Linear)
+        x = _normed(encoder.norms[layer], adjacency @ x @ linear.weight.T).tanh()
     torch.testing.assert_close(model.encode(TASK.edge_index, TASK.edge_type, edge_mask=mask), x)
 
 
@@ -55,6 +57,7 @@ def test_scores_are_the_formula() -> None:
     maps = torch.einsum("bicw,fiw->bfc", windows, decoder.filters.weight) + decoder.filters.bias[:, None]  # type: ignore[index]
     maps = _normed(decoder.map_norm, maps).relu()
     query = _normed(decoder.out_norm, maps.flatten(1) @ decoder.out.weight.T + decoder.out.bias).relu()
+    assert decoder.entity_bias is not None
     expected = query @ states.T + decoder.entity_bias
     torch.testing.assert_close(model.scores(states, head, relation), expected)
 

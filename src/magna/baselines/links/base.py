@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ class SampledOptions(NegativeSampling):
 class EncodedOptions(Options):
     """Base of the options of :class:`EncodedBaseline`, whose classes set the decoder."""
 
-    decoder: str  # not an option: a model's paper has one
+    decoder: ClassVar[str]  # the paper's
     channels: int = option(64, "Width of the embeddings, of the relations and of the states.", low=1, high=HUGE)
     num_layers: int = option(2, "Number of layers.", low=1, high=4096)
     embedding_std: float = option(0.1, "Standard deviation of the embeddings at the start.", above=0)

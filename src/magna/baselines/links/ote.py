@@ -82,7 +82,8 @@ class OTE(LinkBaseline):
 
         def score(candidates: Tensor) -> Tensor:
             groups = candidates.unflatten(2, (-1, self.options.group_channels))
-            return -torch.linalg.vector_norm(query - groups, dim=3).sum(2)
+            distance: Tensor = torch.linalg.vector_norm(query - groups, dim=3).sum(2)
+            return -distance
 
         if tail is None:
             return by_blocks(score, states, len(head))

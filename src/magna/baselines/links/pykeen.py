@@ -57,7 +57,7 @@ class PyKEENOptions(NegativeSampling):
             raise ArgumentError("channels", self.channels, f"multiples of {self.parts} with {self.interaction}")
 
     @property
-    def blocks(self) -> list[tuple[int, int, int, int]]:
+    def blocks(self) -> list[tuple[int, int, int, Literal[-1, 1]]]:
         """Block of the head, of the relation and of the tail of each product in `structure`, and its sign."""
         terms = re.findall(rf"([+-]?)\s*{_TERM}", self.structure)
         return [(int(head), int(relation), int(tail), -1 if sign == "-" else 1) for sign, head, relation, tail in terms]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from magna.ops import attention_diffusion
 class RGCNOptions(EncodedOptions):
     """Options of :class:`RGCN`."""
 
-    decoder: str = "distmult"
+    decoder: ClassVar[str] = "distmult"
     num_bases: int = option(2, "Number of matrices V_b whose sums are the matrices of the relations.", low=1, high=4096)
     edge_dropout: float = option(0.0, "Probability of leaving an edge out, self-loops excepted.", low=0, below=1)
     dropout: float = option(0.0, "Dropout on the input of each layer.", low=0, below=1)
@@ -52,7 +52,8 @@ class RGCNLayer(nn.Module):
         assert graph.edge_type is not None
         weights = self.coefficients[graph.edge_type] * norm[:, None]  # [E, B]
         terms = torch.einsum("nc,bcd->nbd", x, self.bases)
-        return attention_diffusion(terms, weights, graph, K=1, alpha=0.0).sum(1) + self.root(x)
+        out: Tensor = attention_diffusion(terms, weights, graph, K=1, alpha=0.0).sum(1) + self.root(x)
+        return out
 
 
 class RGCNEncoder(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from magna.ops import attention_diffusion
 class SACNOptions(EncodedOptions):
     """Options of :class:`SACN`."""
 
-    decoder: str = "conv-transe"
+    decoder: ClassVar[str] = "conv-transe"
     dropout: float = option(0.0, "Dropout on the output of each layer.", low=0, below=1)
 
 
@@ -50,7 +50,7 @@ class WGCNEncoder(nn.Module):
     def reset_parameters(self) -> None:
         nn.init.ones_(self.alpha)
         for layer in (*self.linears, *self.norms):
-            layer.reset_parameters()  # type: ignore[operator]
+            layer.reset_parameters()
 
     def forward(self, x: Tensor, graph: Graph, edge_mask: Tensor | None) -> Tensor:
         assert graph.edge_type is not None
