@@ -15,7 +15,7 @@ from magna.config.registry import link_model
 from magna.errors import ArgumentError
 from magna.ops import lookup
 
-_EDGE = 1 - 1e-5  # largest norm of a point, and of a distance's argument, in the unit ball
+_EDGE = 1 - 1e-5  # largest norm of a point, in the unit ball
 _TINY = 1e-15
 
 
@@ -42,8 +42,8 @@ class RotH(LinkBaseline):
 
     .. math:: d_c(x, y) = \tfrac{2}{\sqrt c} \operatorname{artanh}\left(\sqrt c\, \lVert -x \oplus_c y \rVert\right).
 
-    The inverse of a relation has parameters of its own. Distances to all entities need one matrix product, as
-    :math:`\lVert -x \oplus_c y \rVert` depends only on the norms of x and y and on their inner product.
+    The inverse of a relation has parameters of its own, and rotations start as the identity. Distances to all entities
+    need one matrix product, as they depend only on the norms of x and y and on their inner product.
 
     It takes every option of :class:`RotHOptions`.
 
@@ -68,7 +68,7 @@ class RotH(LinkBaseline):
     def reset_parameters(self) -> None:
         for table in (self.entity_table, self.translation):
             nn.init.normal_(table, std=self.options.embedding_std)
-        nn.init.uniform_(self.angle, -torch.pi, torch.pi)
+        nn.init.zeros_(self.angle)
         nn.init.ones_(self.curvature)
         for bias in (self.head_bias, self.tail_bias):
             nn.init.zeros_(bias)
@@ -115,7 +115,10 @@ def _tangent_scale(norm: Tensor, c: Tensor) -> Tensor:
 
 
 def _squared_distance(xx: Tensor, yy: Tensor, inner: Tensor, c: Tensor) -> Tensor:
-    """d_c(x, y)² from the squared norms of x and y and their inner product."""
-    nearest = (xx + yy - 2 * inner).clamp_min(_TINY)
-    ratio = nearest / (1 - 2 * c * inner + c.square() * xx * yy).clamp_min(_TINY)
-    return 4 / c * (c * ratio).sqrt().clamp_max(_EDGE).atanh().square()
+    """d_c(x, y)² from the squared norms of x and y and their inner product.
+
+    With sinh in place of tanh, as 1 - tanh² loses its digits at the edge of the ball.
+    """
+    apart = c * (xx + yy - 2 * inner).clamp_min(_TINY)
+    ratio = apart / ((1 - c * xx).clamp_min(1 - _EDGE) * (1 - c * yy))
+    return 4 / c * ratio.sqrt().asinh().square()
