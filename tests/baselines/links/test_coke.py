@@ -10,6 +10,7 @@ from tests.support.links import ENTITIES, RELATIONS, trained_losses
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import magna
 from magna.baselines.links.coke import CoKE
 
 
@@ -68,3 +69,8 @@ def test_it_trains() -> None:
 def test_heads_divide_the_channels() -> None:
     with pytest.raises(ValueError, match="heads is 3; allowed: divisors of channels, 256"):
         CoKE(4, 2, heads=3)
+
+
+def test_memory_can_be_forecast() -> None:
+    settings = {"model.channels": 16, "model.num_blocks": 1}
+    assert magna.plan("families-coke", settings=settings, device="cpu", measure=False)["memory"]["fits"]

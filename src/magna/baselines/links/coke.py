@@ -74,10 +74,10 @@ class CoKE(LinkBaseline):
     def reset_parameters(self) -> None:
         for parameter in self.parameters():
             if parameter.dim() > 1:
-                nn.init.trunc_normal_(parameter, std=0.02)
+                nn.init.normal_(parameter, std=0.02)
             else:
                 nn.init.zeros_(parameter)
-        nn.init.trunc_normal_(self.gap, std=0.02)
+        nn.init.normal_(self.gap, std=0.02)
         for module in self.modules():
             if isinstance(module, nn.LayerNorm):
                 nn.init.ones_(module.weight)
