@@ -15,6 +15,7 @@ from magna.nn.ensemble import make_model
 SIZES = {"digits": (64, 10), "cora": (1433, 7), "citeseer": (3703, 6), "pubmed": (500, 3), "ogbn-arxiv": (128, 40)}
 # Entities and relations.
 GRAPHS = {"families": (1560, 16), "wn18rr": (40943, 11), "fb15k-237": (14541, 237)}
+GRAPHS |= {"wn18rr-v1": (2746, 9), "fb15k-237-v1": (1594, 180)}
 TABLES = ("cora-paper", "citeseer-paper", "pubmed-paper", "arxiv-paper")
 
 

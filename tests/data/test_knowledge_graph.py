@@ -99,7 +99,8 @@ def test_one_triple_and_an_entity_only_in_test(tmp_path: Path) -> None:
         graph.ranking("dev")
     with pytest.raises(ValueError, match="side is 'both'; allowed: 'head', 'tail'"):
         ranking.side("both")
-    with pytest.raises(ValueError, match=r"data\.name is 'wn18'; allowed: families, wn18rr, fb15k-237, or a folder"):
+    names = "families, wn18rr, fb15k-237, wn18rr-v1, fb15k-237-v1, or a folder"
+    with pytest.raises(ValueError, match=rf"data\.name is 'wn18'; allowed: {names}"):
         load_knowledge_graph("wn18")
 
 

@@ -164,6 +164,8 @@ def test_new_triples_of_known_names_come_with_notes(tmp_path: Path) -> None:
     [
         ("wn18rr", 40_943, 11, (86_835, 3_034, 3_134), 40_559),
         pytest.param("fb15k-237", 14_541, 237, (272_115, 17_535, 20_466), 14_505, marks=pytest.mark.slow),
+        ("wn18rr-v1", 2_746, 9, (5_410, 630, 638), 2_746),
+        ("fb15k-237-v1", 1_594, 180, (4_245, 489, 492), 1_594),
     ],
 )
 def test_counts(name: str, entities: int, relations: int, sizes: tuple[int, ...], seen: int) -> None:

@@ -10,6 +10,7 @@ from magna.config.schema import Config
 from magna.data import KnowledgeGraph
 from magna.data.triples import triples_from
 from magna.nn import LinkPredictor
+from magna.nn.link_model import LinkModel
 from magna.tasks import LinkPrediction
 from magna.typing import Control
 
@@ -40,6 +41,20 @@ def link_settings(batch_size: int = 16, **settings: Any) -> Any:
     """The settings of a task; those of shallow embeddings are allowed."""
     settings = {"name": "link_prediction", "batch_size": batch_size} | settings
     return Config.from_dict({"model": {"skip_channels": 10}, "task": settings}).task
+
+
+def trained_losses(model: LinkModel, epochs: int = 30, lr: float = 0.05, **settings: Any) -> list[float]:
+    """Loss of the last step of each epoch of a short training."""
+    objective = link_task().objective(link_settings(**{"label_smoothing": 0.0} | settings), model.train())
+    adam, losses = torch.optim.Adam(model.parameters(), lr), []
+    for epoch in range(epochs):
+        for batch in objective.batches(epoch):
+            loss = objective.loss(model, batch)
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+        losses.append(loss.item())
+    return losses
 
 
 def with_biases() -> LinkPredictor:

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.support.links import ENTITIES, RELATIONS, link_model, link_task, one_triple, with_biases
@@ -182,3 +183,25 @@ def test_training_without_triples_is_refused() -> None:
 def test_settings_of_the_other_task_are_refused(recipe: str, setting: str, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         load_recipe(recipe).with_values([setting])
+
+
+@pytest.mark.parametrize("interaction", ["AutoSF", "QuatE", "RotatE"])
+def test_ranks_of_an_adapter_are_those_of_pykeens_evaluator(interaction: str) -> None:
+    """PyKEEN's model with the same weights, ranked from end to end by PyKEEN, to the last rank."""
+    pytest.importorskip("pykeen")
+    from pykeen.evaluation import RankBasedEvaluator
+    from tests.support.pykeen import pykeen_twin
+
+    from magna.baselines.links.pykeen import PyKEENModel
+
+    model, triples = PyKEENModel(ENTITIES, RELATIONS, interaction=interaction, channels=16), TASK.graph.triples
+    ours, evaluator = TASK.ranks(model, "test"), RankBasedEvaluator(clear_on_finalize=False)
+    everything = torch.cat([triples.train, triples.valid])
+    arguments: Any = {"mapped_triples": triples.test, "additional_filter_triples": everything, "use_tqdm": False}
+    results = evaluator.evaluate(pykeen_twin(model, triples.train), batch_size=len(triples.test), **arguments)
+    for side in ("tail", "head"):
+        rows = TASK.graph.ranking("test").side(side)
+        theirs = torch.from_numpy(np.concatenate(evaluator.ranks[side, "realistic"]))
+        assert torch.equal(ours.select(rows).ranks("realistic").double(), theirs.double())
+    mrr = results.get_metric("both.realistic.inverse_harmonic_mean_rank")
+    assert TASK.evaluate(model, "test")["mrr"] == pytest.approx(mrr)

@@ -19,7 +19,8 @@ from magna.data.triples import Triples, load_triples
 
 DataDir = str | Path | None
 _PLANETOID = "github.com/kimiyoung/planetoid", "MIT (repository), none stated for the data"
-_CONVE = "github.com/TimDettmers/ConvE"
+_WORDNET = "WordNet 3.0 licence"
+_CONVE, _GRAIL = "github.com/TimDettmers/ConvE", "github.com/kkteru/grail"
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,9 @@ def _planetoid(name: str, size: str) -> Dataset:
     return Dataset(name, NODE_TASK, size, *_PLANETOID, lambda at, _: load_planetoid(name, at), files)
 
 
-def _conve(name: str, size: str, licence: str) -> Dataset:
-    files = tuple(file for path, file in triples.FILES.items() if path.startswith(f"{name}/"))
-    return Dataset(name, LINK_TASK, size, _CONVE, licence, lambda at, _: load_triples(name, at), files)
+def _triples(name: str, size: str, source: str, licence: str) -> Dataset:
+    files = triples.files_of(name)
+    return Dataset(name, LINK_TASK, size, source, licence, lambda at, _: load_triples(name, at), files)
 
 
 _ROWS = (
@@ -87,7 +88,9 @@ _ROWS = (
         "MIT",
         lambda *_: load_families(),
     ),
-    _conve("wn18rr", "40,943 entities, 11 relations, 93,003 triples", "MIT (repository), WordNet 3.0 licence"),
-    _conve("fb15k-237", "14,541 entities, 237 relations, 310,116 triples", _PLANETOID[1]),
+    _triples("wn18rr", "40,943 entities, 11 relations, 93,003 triples", _CONVE, f"MIT (repository), {_WORDNET}"),
+    _triples("fb15k-237", "14,541 entities, 237 relations, 310,116 triples", _CONVE, _PLANETOID[1]),
+    _triples("wn18rr-v1", "2,746 entities, 9 relations, 6,678 triples", _GRAIL, f"none stated, {_WORDNET}"),
+    _triples("fb15k-237-v1", "1,594 entities, 180 relations, 5,226 triples", _GRAIL, "none stated"),
 )
 DATASETS = {dataset.name: dataset for dataset in _ROWS}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from magna.config.path_kind import SPLITS as SPLITS
 from magna.config.path_kind import TRIPLE_SUFFIXES
-from magna.data.store import public_files
+from magna.data.store import PublicFile, public_files
 from magna.data.tables import nfc, text_of
 from magna.errors import ArgumentError, DataError, listed, similar
 
@@ -21,8 +21,15 @@ _ARCHIVES = {
     "wn18rr": "https://raw.githubusercontent.com/TimDettmers/ConvE/HEAD/WN18RR.tar.gz",
     "fb15k-237": "https://raw.githubusercontent.com/TimDettmers/ConvE/HEAD/FB15k-237.tar.gz",
 }
-PUBLIC_NAMES = tuple(_ARCHIVES)
-FILES = public_files({f"{name}/{split}.txt.gz": url for name, url in _ARCHIVES.items() for split in SPLITS})
+# The training graphs of two inductive benchmarks (Teru et al. 2020) are small knowledge graphs by themselves.
+_GRAIL = "https://raw.githubusercontent.com/kkteru/grail/HEAD/data"
+_FOLDERS = {"wn18rr-v1": f"{_GRAIL}/WN18RR_v1", "fb15k-237-v1": f"{_GRAIL}/fb237_v1"}
+PUBLIC_NAMES = (*_ARCHIVES, *_FOLDERS)
+_PLACES = {name: name for name in _ARCHIVES} | {name: f"inductive/{name}/train_graph" for name in _FOLDERS}
+FILES = public_files(
+    {f"{name}/{split}.txt.gz": url for name, url in _ARCHIVES.items() for split in SPLITS}
+    | {f"{_PLACES[name]}/{split}.txt.gz": f"{url}/{split}.txt" for name, url in _FOLDERS.items() for split in SPLITS}
+)
 _COLUMNS = ("head", "relation", "tail")
 # A file of queries may lack the third column.
 _HEADERS = [names[:count] for names in (_COLUMNS, ("subject", "predicate", "object")) for count in (3, 2)]
@@ -106,15 +113,20 @@ class Triples:
         return {name: position for position, name in enumerate(self.relations)}
 
 
+def files_of(name: str) -> tuple[PublicFile, ...]:
+    """The files of a public knowledge graph: train, valid and test."""
+    return tuple(FILES[f"{_PLACES[name]}/{split}.txt.gz"] for split in SPLITS)
+
+
 def load_triples(name_or_folder: str | Path, data_dir: str | Path | None = None) -> Triples:
-    """Read `wn18rr`, `fb15k-237`, or a folder of your own: train, valid and test as .txt or .tsv, plain or .gz.
+    """Read a public knowledge graph, or a folder of your own: train, valid and test as .txt or .tsv, plain or .gz.
 
     Names stay strings, and the vocabulary covers all three files, so that an entity without a training triple still
     takes its place in the ranking. A first line that names the columns is no triple, and a note says so. Valid and test
     may be empty, though no model is trained then.
     """
     if name_or_folder in PUBLIC_NAMES:
-        files = [FILES[f"{name_or_folder}/{split}.txt.gz"].locate(data_dir) for split in SPLITS]
+        files = [file.locate(data_dir) for file in files_of(str(name_or_folder))]
     else:
         files = [_split_file(Path(name_or_folder), split) for split in SPLITS]
     rows: dict[str, list[Row]] = {}

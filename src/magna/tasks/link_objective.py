@@ -118,7 +118,10 @@ class LinkObjective:
         answers = self._answers(first, count)
         parts = model.parts(states, head, relation, tail)
         if not parts:
-            return dense_loss(model.scores(states, head, relation), answers, weight, settings.label_smoothing)
+            product, smoothing = model.product(states, head, relation), settings.label_smoothing
+            if product is not None:
+                return self._product_loss(product, answers, weight, smoothing)
+            return dense_loss(model.scores(states, head, relation), answers, weight, smoothing)
         losses = [
             self._product_loss(part.product, answers, weight, self._weights[name][0]) for name, part in parts.items()
         ]

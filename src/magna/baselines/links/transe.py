@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from magna.baselines.links.base import LinkBaseline
 from magna.config.layers import NegativeSampling
 from magna.config.options import option
 from magna.config.registry import link_model
-from magna.nn.attention import check_size
-from magna.nn.link_model import LinkModel
 from magna.ops import lookup
 
 
@@ -25,7 +24,7 @@ class TransEOptions(NegativeSampling):
 
 
 @link_model("transe", TransEOptions)
-class TransE(LinkModel):
+class TransE(LinkBaseline):
     r"""Relations as translations between the embeddings of entities.
 
     .. math:: s(h, r, t) = -\lVert e_h + w_r - e_t \rVert_p
@@ -42,13 +41,8 @@ class TransE(LinkModel):
     """
 
     def __init__(self, num_entities: int, num_relations: int, **options: Any) -> None:
-        super().__init__()
         self.options = TransEOptions.from_flat(options)
-        self.config = {"num_entities": num_entities, "num_relations": num_relations, **self.options.applied()}
-        for name in ("num_entities", "num_relations"):
-            check_size(name, self.config[name])
-        self.num_entities, self.num_relations = num_entities, num_relations
-        self.sampling = self.options if self.options.negatives else None
+        super().__init__(num_entities, num_relations, self.options)
         self.entity_table = nn.Parameter(torch.empty(num_entities, self.options.channels))
         self.relation_table = nn.Parameter(torch.empty(num_relations, self.options.channels))
         self.reset_parameters()
@@ -57,10 +51,6 @@ class TransE(LinkModel):
         bound = (self.options.margin + 2) / self.options.channels
         for table in (self.entity_table, self.relation_table):
             nn.init.uniform_(table, -bound, bound)
-
-    def encode(self, *_: Any, **__: Any) -> Tensor:
-        """Embeddings [N, C] of all entities; the graph is not read."""
-        return self.entity_table
 
     def scores(self, states: Tensor, head: Tensor, relation: Tensor, tail: Tensor | None = None) -> Tensor:
         sign = torch.where(relation < self.num_relations, 1.0, -1.0)[:, None]
