@@ -34,7 +34,7 @@ def _show(result: Result) -> None:
     if result.get("left_out"):
         typer.echo(f"baselines of the paper's table that are left out: {', '.join(result['left_out'])}")
     for cell in result.get("missing", ()):
-        typer.echo(f"missing: {cell['cell']}; try {cell['command']}{_forecast(cell['forecast_s'])}")
+        typer.echo(f"missing: {cell['cell']}; try {cell['command']}{_forecast(cell)}")
     if result.get("files"):
         typer.echo(f"written: {', '.join(result['files'])}")
     if "collected" in result:
@@ -62,9 +62,11 @@ def _show_list(result: Result) -> None:
         also = f" (also {line['also_called']})" if line["also_called"] else ""
         typer.echo(f"{line['name']}{also}, {line['kind']}: {line['measures']}")
         typer.echo(f"    {line['state']}{_cost(line)}")
+        if line["quoted"]:
+            typer.echo(f"    only quoted, no run of ours yet: {', '.join(line['quoted'])}")
         missing = line["missing"]
         for cell in missing[:_MOST_MISSING]:
-            typer.echo(f"    missing: {cell['cell']}{_forecast(cell['forecast_s'])}")
+            typer.echo(f"    missing: {cell['cell']}{_forecast(cell)}")
         if len(missing) > _MOST_MISSING:
             typer.echo(f"    and {len(missing) - _MOST_MISSING} more; --json lists all")
 
@@ -79,8 +81,11 @@ def _cost(line: Result) -> str:
     return f"; about {line['seconds']:,.0f} s on one CPU core{quick}"
 
 
-def _forecast(seconds: float | None) -> str:
-    return "" if seconds is None else f" (about {seconds:,.0f} s)"
+def _forecast(cell: Result) -> str:
+    """Forecast of a missing cell in words, if there is one."""
+    if cell["forecast_s"] is None:
+        return ""
+    return f" (about {cell['forecast_s']:,.0f} s on {cell['device']})"
 
 
 def _quick_form(result: Result) -> tuple[list[str], list[list[str]]]:
@@ -102,6 +107,46 @@ def _quick_form(result: Result) -> tuple[list[str], list[list[str]]]:
     return [f"{title} (quick)" if title == "accuracy, %" and "paper" in header else title for title in header], rows
 
 
+_Name = Annotated[
+    str | None,
+    typer.Argument(
+        help="A table, a figure or a study, such as table1, fig5 or propositions; --list names all.",
+        autocompletion=complete_experiment,
+    ),
+]
+_Listed = Annotated[
+    bool, option(OUTPUT, "", "Name every experiment, with its cost and what is missing, and end.", "--list")
+]
+_Quick = Annotated[bool, option(TRAINING, "", "Few seeds: less than three minutes, and no result.", "--quick")]
+_Seeds = Annotated[
+    int | None, option(TRAINING, "N", "Seeds of each figure. Default: 20; table3 3; table7 and figures 10.", min=1)
+]
+_Dataset = Annotated[
+    list[str] | None, option(DATA, "NAME", "A data set of the table; may be repeated. Default: those of the paper.")
+]
+_Row = Annotated[
+    list[str] | None, option(MODEL, "NAME", "Train this row alone, by its name in the table; may be repeated.")
+]
+_Out = Annotated[
+    Path | None,
+    option(OUTPUT, "FOLDER", "Write NAME.csv and NAME.tex, of a figure NAME.svg, NAME.png and NAME.csv, here."),
+]
+_Work = Annotated[
+    Path | None,
+    option(OUTPUT, "FOLDER", "Folder of new cells, one file each. Default: runs/cells, with --quick runs/quick."),
+]
+_Results = Annotated[
+    Path, option(OUTPUT, "FOLDER", "Committed cells, which are not trained again, except with --quick.")
+]
+_Collect = Annotated[
+    bool, option(OUTPUT, "", "Train nothing; add the cells in WORK to the committed results.", "--collect")
+]
+_RunDir = Annotated[
+    Path | None,
+    option(OUTPUT, "FOLDER", "Folder of the runs of table3 and of figures. Default: runs/reproduce[-quick]."),
+]
+
+
 @command(
     "magna reproduce --list",
     "magna reproduce table1 --row 'MAGNA, tuned'",
@@ -110,47 +155,18 @@ def _quick_form(result: Result) -> tuple[list[str], list[list[str]]]:
     panel=PAPER,
 )
 def reproduce(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="A table, a figure or a study, such as table1, fig5 or propositions; --list names all.",
-            autocompletion=complete_experiment,
-        ),
-    ] = None,
-    listed: Annotated[
-        bool, option(OUTPUT, "", "Name every experiment, with its cost and what is missing, and end.", "--list")
-    ] = False,
-    quick: Annotated[
-        bool, option(TRAINING, "", "Few seeds: less than three minutes, and no result.", "--quick")
-    ] = False,
-    seeds: Annotated[
-        int | None, option(TRAINING, "N", "Seeds of each figure. Default: 20; table3 3; table7 and figures 10.", min=1)
-    ] = None,
-    dataset: Annotated[
-        list[str] | None, option(DATA, "NAME", "A data set of the table; may be repeated. Default: those of the paper.")
-    ] = None,
-    row: Annotated[
-        list[str] | None, option(MODEL, "NAME", "Train this row alone, by its name in the table; may be repeated.")
-    ] = None,
+    name: _Name = None,
+    listed: _Listed = False,
+    quick: _Quick = False,
+    seeds: _Seeds = None,
+    dataset: _Dataset = None,
+    row: _Row = None,
     data_dir: DataDir = None,
-    out: Annotated[
-        Path | None,
-        option(OUTPUT, "FOLDER", "Write NAME.csv and NAME.tex, of a figure NAME.svg, NAME.png and NAME.csv, here."),
-    ] = None,
-    work: Annotated[
-        Path | None,
-        option(OUTPUT, "FOLDER", "Folder of new cells, one file each. Default: runs/cells, with --quick runs/quick."),
-    ] = None,
-    results: Annotated[
-        Path, option(OUTPUT, "FOLDER", "Committed cells, which are not trained again, except with --quick.")
-    ] = Path("results"),
-    collect: Annotated[
-        bool, option(OUTPUT, "", "Train nothing; add the cells in WORK to the committed results.", "--collect")
-    ] = False,
-    run_dir: Annotated[
-        Path | None,
-        option(OUTPUT, "FOLDER", "Folder of the runs of table3 and of figures. Default: runs/reproduce[-quick]."),
-    ] = None,
+    out: _Out = None,
+    work: _Work = None,
+    results: _Results = Path("results"),
+    collect: _Collect = False,
+    run_dir: _RunDir = None,
     device: OnDevice = "auto",
 ) -> Result:
     """Make a table or a figure of the paper, ours beside theirs.
@@ -163,7 +179,7 @@ def reproduce(
 
         return list_experiments(results, folder)
     if name is None:
-        raise ArgumentError("NAME", name, "the name of an experiment", "--list")
+        raise ArgumentError("NAME", "", "the name of an experiment", "magna reproduce --list")
     if collect and quick:
         raise ArgumentError("--quick", True, "without --collect")
     if not collect:

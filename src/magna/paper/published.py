@@ -101,6 +101,9 @@ PAPER_TABLE_3 = (
     MAGNA_LINKS_PAPER,
 )
 
+# The baselines of the paper's Table 3.
+PAPER_LINK_BASELINES = tuple(row.model for row in PAPER_TABLE_3 if row is not MAGNA_LINKS_PAPER)
+
 # Not in the paper's table.
 LINKS_ELSEWHERE = (
     _links("DistMult, tuned", "LibKGE, Ruffinelli et al. 2020", "- .452 .413 .466 .530", "- .343 .250 .378 .531"),

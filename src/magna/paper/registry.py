@@ -108,7 +108,9 @@ def entry_of(name: str) -> tuple[str, Entry]:
     if name not in REGISTRY:
         raise ArgumentError("experiment", name, entry_names())
     if not REGISTRY[name].is_built:
-        raise ArgumentError("experiment", name, f"those that are built; {name} is not built yet", "reproduce --list")
+        raise ArgumentError(
+            "experiment", name, f"those that are built; {name} is not built yet", "magna reproduce --list"
+        )
     return name, REGISTRY[name]
 
 

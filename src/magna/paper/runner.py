@@ -13,12 +13,14 @@ from magna.paper import reproduce
 from magna.paper.cells import CellStore
 from magna.paper.experiments import EXPERIMENTS, Cell, cells
 from magna.paper.outputs import write_outputs
+from magna.paper.published import PAPER_BASELINES, PAPER_LINK_BASELINES
 from magna.paper.records import read_records
 from magna.paper.registry import ALSO_CALLED, REGISTRY, Entry, entry_of, function_of
 from magna.paper.render import TextTable
 from magna.paper.study import Missing, StudyJob
 from magna.paper.style import import_pyplot
 
+BASELINES = {"table1": PAPER_BASELINES, "table3": PAPER_LINK_BASELINES}
 QUICK_NOTE = "Quick form: few seeds and cells, no result. "
 
 
@@ -91,7 +93,7 @@ def list_experiments(results: str | Path, work: str | Path) -> dict[str, Any]:
         line: dict[str, Any] = {"name": name, "kind": entry.kind, "measures": entry.measures}
         line |= {"also_called": other_names.get(name), "built": entry.is_built, "seconds": entry.seconds}
         line |= {"quick_seconds": entry.quick_seconds, "device": "cpu" if entry.study else None}
-        line |= {"cells": 0, "done": 0, "missing": []}
+        line |= {"cells": 0, "done": 0, "missing": [], "quoted": []}
         if entry.cells:
             line |= _progress(name, entry, Path(results), store)
         listed.append(line | {"state": _state(line)})
@@ -108,9 +110,16 @@ def _progress(name: str, entry: Entry, results: Path, store: CellStore) -> dict[
         "cells": len(chosen),
         "done": len(chosen) - len(missing),
         "missing": [each._asdict() for each in _as_missing(name, missing, EXPERIMENTS[entry.cells].seeds, results)],
+        "quoted": _quoted(entry.cells, chosen),
         "seconds": round(sum(run["seconds"] for run in runs)) if runs else None,
         "device": ", ".join(dict.fromkeys(run["device"] for run in runs)) or None,
     }
+
+
+def _quoted(table: str, chosen: Sequence[Cell]) -> list[str]:
+    """Baselines of the paper's table that have no cell here."""
+    measured = {cell.row for cell in chosen}
+    return [model for model in BASELINES.get(table, ()) if model not in measured]
 
 
 def _state(line: Mapping[str, Any]) -> str:
@@ -140,16 +149,18 @@ def _missing_cells(
 
 def _as_missing(name: str, chosen: Sequence[Cell], seeds: int, results: Path | None) -> list[Missing]:
     """The command of each cell, and its seconds by the mean run of its recipe in the committed results."""
-    seconds: dict[str, list[float]] = defaultdict(list)
+    known: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for table in EXPERIMENTS if results is not None and chosen else ():
         assert results is not None
         for record in read_records(results, table).values():
-            seconds[record.recipe] += [run["seconds"] for run in record.runs]
+            known[record.recipe] += [(run["seconds"], run["device"]) for run in record.runs]
     missing = []
     for cell in chosen:
         command = f"magna reproduce {name} --dataset {cell.dataset} --row {shlex.quote(cell.row)}"
-        known = seconds[cell.config.recipe]
-        missing.append(Missing(cell.path, command, round(seeds * sum(known) / len(known), 1) if known else None))
+        runs = known[cell.config.recipe]
+        forecast = round(seeds * sum(seconds for seconds, _ in runs) / len(runs), 1) if runs else None
+        devices = ", ".join(dict.fromkeys(device for _, device in runs)) or None
+        missing.append(Missing(cell.path, command, forecast, devices))
     return missing
 
 

@@ -18,6 +18,7 @@ class Missing(NamedTuple):
     cell: str
     command: str
     forecast_s: float | None = None
+    device: str | None = None  # of the forecast
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class FirstLayer(NamedTuple):
     alpha: float
 
 
-def recipe_of(dataset: str, system: str = "") -> Config:
+def system_recipe(dataset: str, system: str = "") -> Config:
     """The recipe of a system on a data set; without a system, that of our model."""
     name = f"{dataset}-{system}" if system else dataset
     if name not in recipe_names():

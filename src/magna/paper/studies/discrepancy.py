@@ -10,7 +10,7 @@ from torch import Tensor
 from magna.paper.render import TextTable
 from magna.paper.study import Outcome, Rows, StudyJob, column
 from magna.paper.style import BLUE, ORANGE, new_figure
-from magna.paper.trained import FirstLayer, first_layers, recipe_of
+from magna.paper.trained import FirstLayer, first_layers, system_recipe
 from magna.tasks.metrics import difference, spread
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def measure_discrepancy(job: StudyJob) -> Outcome:
     """Train both recipes of the data set and count the nodes by their discrepancy, seed by seed."""
     (dataset,) = job.datasets or ("cora",)
     count = job.count(SEEDS, QUICK_SEEDS)
-    recipes = {model: recipe_of(dataset, system) for model, system in _SYSTEMS.items()}
+    recipes = {model: system_recipe(dataset, system) for model, system in _SYSTEMS.items()}
     values = {
         (model, layer.seed): discrepancy(layer)
         for model, recipe in recipes.items()

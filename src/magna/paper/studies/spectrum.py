@@ -14,7 +14,7 @@ from magna.ops import attention_diffusion, attention_matrix
 from magna.paper.render import TextTable, digits
 from magna.paper.study import Outcome, Rows, StudyJob, column
 from magna.paper.style import BLUE, GREY, ORANGE, new_figure
-from magna.paper.trained import FirstLayer, first_layers, recipe_of
+from magna.paper.trained import FirstLayer, first_layers, system_recipe
 from magna.tasks.metrics import Spread, spread
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def measure_spectrum(job: StudyJob) -> Outcome:
     (dataset,) = job.datasets or ("cora",)
     rows, largest, deviations, complex_shares = [], list[float](), list[float](), list[float]()
     factors = 1.0
-    for layer in first_layers(recipe_of(dataset), job.count(SEEDS, QUICK_SEEDS), job):
+    for layer in first_layers(system_recipe(dataset), job.count(SEEDS, QUICK_SEEDS), job):
         job.say(f"seed {layer.seed}: eigenvalues of {layer.graph.num_nodes:,} nodes")
         spectrum = laplacian_spectrum(layer)
         factors = (1 - layer.alpha) / layer.alpha
