@@ -12,10 +12,11 @@ import pytest
 from tests.support.running import Program
 
 from magna.config.schema import Config
-from magna.paper import reproduce
+from magna.errors import DataError
+from magna.paper import reproduce, runner
 from magna.paper.experiments import EXPERIMENTS, SWEPT_ALPHAS, SWEPT_HOPS, cells
 from magna.paper.registry import REGISTRY
-from magna.paper.runner import collect_cells, list_experiments, run_experiment
+from magna.paper.runner import collect_cells, list_experiments, run_all, run_experiment
 from magna.training.loop import TrialResult
 
 ROOT = Path(__file__).parents[2]
@@ -103,3 +104,23 @@ def test_cells_alone_are_collected(tmp_path: Path) -> None:
         ValueError, match="experiment is 'fig5'; allowed: with cells to collect: table1, table3, table7"
     ):
         collect_cells("fig5", work=tmp_path, results=tmp_path)
+
+
+def test_all_runs_what_is_built_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+
+    def run(name: str, **_: Any) -> dict[str, Any]:
+        names.append(name)
+        if name == "table3":
+            raise DataError("wn18rr", "it is missing")
+        missing = [{"cell": "x", "command": "y", "forecast_s": None, "device": None}] * (name == "fig4c")
+        return {"files": [f"{name}.csv"], "missing": missing}
+
+    monkeypatch.setattr(runner, "run_experiment", run)
+    result = run_all(work=tmp_path)
+    assert names == [name for name, entry in REGISTRY.items() if entry.is_built]
+    states = {row[0]: row[2] for row in result["rows"]}
+    assert (states["table1"], states["fig4c"], states["table3"]) == ("complete", "1 missing", "wn18rr: it is missing")
+    assert result.keys() >= CONTRACT and len(result["missing"]) == 1
+    with pytest.raises(ValueError, match=r"datasets is \['cora'\]; allowed: with one experiment, not with all"):
+        run_all(work=tmp_path, datasets=["cora"])

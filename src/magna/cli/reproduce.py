@@ -110,7 +110,7 @@ def _quick_form(result: Result) -> tuple[list[str], list[list[str]]]:
 _Name = Annotated[
     str | None,
     typer.Argument(
-        help="A table, a figure or a study, such as table1, fig5 or propositions; --list names all.",
+        help="A table, a figure or a study, such as table1, fig5 or propositions, or all; --list names them.",
         autocompletion=complete_experiment,
     ),
 ]
@@ -191,4 +191,5 @@ def reproduce(
     options: dict[str, Any] = {"seeds": seeds, "quick": quick, "datasets": dataset, "rows": row, "data_dir": data_dir}
     committed = None if quick else results
     options |= {"run_dir": run_dir, "device": device, "out": out}
-    return runner.run_experiment(name, work=folder, results=committed, say=say, **options)
+    options |= {"work": folder, "results": committed, "say": say}
+    return runner.run_all(**options) if name == runner.ALL else runner.run_experiment(name, **options)

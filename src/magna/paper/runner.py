@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from magna.errors import ArgumentError
+from magna.errors import ArgumentError, DataError, MissingExtra
 from magna.paper import reproduce
 from magna.paper.cells import CellStore
 from magna.paper.experiments import EXPERIMENTS, Cell, cells
 from magna.paper.outputs import write_outputs
 from magna.paper.published import PAPER_BASELINES, PAPER_LINK_BASELINES
 from magna.paper.records import read_records
-from magna.paper.registry import ALSO_CALLED, REGISTRY, Entry, entry_of, function_of
+from magna.paper.registry import ALL, ALSO_CALLED, REGISTRY, Entry, entry_of, function_of
 from magna.paper.render import TextTable
 from magna.paper.study import Missing, StudyJob
 from magna.paper.style import import_pyplot
@@ -50,7 +50,7 @@ def run_experiment(
     options: dict[str, Any] = {"quick": quick, "seeds": seeds, "datasets": datasets, "data_dir": data_dir}
     options |= {"device": device, "say": say}
     if entry.cells:
-        table_options = {"work": work, "results": results, "rows": rows, "run_dir": run_dir}
+        table_options: dict[str, Any] = {"work": work, "results": results, "rows": rows, "run_dir": run_dir}
         result = reproduce.reproduce(entry.cells, **table_options, **options)
         table, caption = (
             TextTable(result["header"], result["rows"]),
@@ -73,6 +73,32 @@ def run_experiment(
     missing = [each._asdict() for each in lacking]
     place = {"out": None if out is None else str(out), "files": files, "missing": missing, "caption": caption}
     return {"name": name, "kind": entry.kind} | result | place
+
+
+def run_all(**options: Any) -> dict[str, Any]:
+    """Run every experiment that is built, in the order of the registry, with the options of `run_experiment`.
+
+    An experiment whose data or extra is missing is named and left out. After a stop, the same call continues, as what
+    is done is not trained again.
+    """
+    if narrowed := [name for name in ("datasets", "rows") if options.get(name)]:
+        raise ArgumentError(narrowed[0], options[narrowed[0]], f"with one experiment, not with {ALL}")
+    rows, files, missing = [], list[str](), list[Any]()
+    say: Callable[[str], None] = options.get("say", lambda line: None)
+    for name in (name for name, entry in REGISTRY.items() if entry.is_built):
+        say(f"{name}: {REGISTRY[name].measures}")
+        try:
+            result = run_experiment(name, **options)
+        except (DataError, MissingExtra) as error:
+            say(f"{name}: {error}")
+            rows.append([name, REGISTRY[name].kind, str(error)])
+            continue
+        lacking = len(result["missing"])
+        rows.append([name, REGISTRY[name].kind, f"{lacking} missing" if lacking else "complete"])
+        files += result["files"]
+        missing += result["missing"]
+    header = ["name", "kind", "state"]
+    return {"name": ALL, "kind": "table", "header": header, "rows": rows, "files": files, "missing": missing}
 
 
 def collect_cells(name: str, *, work: str | Path, results: str | Path) -> dict[str, Any]:

@@ -30,7 +30,9 @@ _STYLE = {
     "grid.linewidth": 0.6,
     "lines.linewidth": 1.5,
     "lines.markersize": 4.5,
-    "legend.frameon": False,
+    "legend.frameon": True,
+    "legend.edgecolor": "none",
+    "legend.framealpha": 0.85,
     "legend.fontsize": 8,
     "svg.fonttype": "path",  # the same look without the font
     "svg.hashsalt": "magna",  # the same bytes again

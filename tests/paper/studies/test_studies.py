@@ -102,7 +102,7 @@ def test_the_laws_hold(tmp_path: Path) -> None:
 def test_a_broken_kernel_breaks_the_laws(
     fault: Any, broken: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = laws.attention_diffusion
+    whole = vars(laws)["attention_diffusion"]
     monkeypatch.setattr(laws, "attention_diffusion", lambda *args, **options: fault(whole(*args, **options)))
     if fault(torch.ones(1)).isnan():
         monkeypatch.setattr(laws, "LAWS", [law for law in laws.LAWS if law.name != "Lemma 1"])  # eig refuses NaN
@@ -147,7 +147,7 @@ def test_the_first_layer_is_that_of_the_trained_model(tiny: dict[str, Config], s
         seen.append(type(conv).softmax(conv, *args))
         return seen[-1]
 
-    conv.softmax = softmax  # type: ignore[method-assign]
+    conv.softmax = softmax  # type: ignore[assignment, method-assign]
     conv.register_forward_hook(lambda *_: None)  # so that no fused walk goes round it
     task.finite_scores(model)
     torch.testing.assert_close(layer.attention.float(), seen[0])
@@ -157,7 +157,7 @@ def test_a_finished_run_is_not_trained_again_and_other_settings_replace_it(
     tiny: dict[str, Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, epochs = StudyJob(tmp_path, device="cpu"), list[int]()
-    whole = trained.train
+    whole = vars(trained)["train"]
 
     def counted(config: Config, **options: Any) -> Any:
         return whole(config, **options | {"on_epoch": lambda epoch: epochs.append(epoch.number)})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -45,11 +46,12 @@ def measure_complexity(job: StudyJob) -> Outcome:
     cases = [("edges", number, _FIXED_K) for number in edges] + [("hops", middle, K) for K in hops]
     passes = [_Pass(generated_graph(number, device), K) for _, number, K in cases]
     times: list[list[float]] = [[] for _ in passes]
-    for turn in range(repeats + 1):  # a noisy moment meets all cases; the first turn is not counted
-        job.say(f"turn {turn} of {repeats}")
-        for each, one in zip(times, passes, strict=True):
-            ms = one.milliseconds()
-            each += [ms] if turn else []
+    with _one_thread():
+        for turn in range(repeats + 1):  # a noisy moment meets all cases; the first turn is not counted
+            job.say(f"turn {turn} of {repeats}")
+            for each, one in zip(times, passes, strict=True):
+                ms = one.milliseconds()
+                each += [ms] if turn else []
     rows = []
     for (against, number, K), each in zip(cases, times, strict=True):
         shown = (min(each), sorted(each)[len(each) // 2])
@@ -58,7 +60,7 @@ def measure_complexity(job: StudyJob) -> Outcome:
     table = TextTable(_HEADER, rows)
     caption = (
         f"Time of attention diffusion, forward and backward, on generated graphs with {_DEGREE} edges a node, {_HEADS} "
-        f"heads of width {_WIDTH}, float32, on {_name(device)}, {torch.get_num_threads()} thread(s). Dots: fastest of "
+        f"heads of width {_WIDTH}, float32, on {_clock_name(device)}. Dots: fastest of "
         f"{repeats} repeats; dashes: their median. Left: K = {_FIXED_K}, with the power fitted to the dots; 1 is "
         f"linear. Right: {middle:,} edges, with the line fitted to the dots. ± is one standard error."
     )
@@ -100,9 +102,22 @@ class _Pass:
 
 
 def _clock(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    """Seconds: on a GPU those of the wall clock, on a CPU those that this program computes, alone or beside others."""
+    if device.type != "cuda":
+        return time.process_time()
+    torch.cuda.synchronize(device)
     return time.perf_counter()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute in one thread, as threads that wait for others use the CPU too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def fitted(x: Sequence[float], y: Sequence[float]) -> Line:
@@ -135,6 +150,10 @@ def _name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
+def _clock_name(device: torch.device) -> str:
+    return _name(device) if device.type == "cuda" else "one thread of the CPU, in CPU time"
+
+
 def draw_complexity(rows: Rows, caption: str) -> Figure:
     """Time against edges and against hops, with the fitted lines."""
     figure, (left, right) = new_figure(2, 2.4, caption)
@@ -156,5 +175,7 @@ def draw_complexity(rows: Rows, caption: str) -> Figure:
         panel.set(ylabel="ms, forward and backward")
         panel.legend()
     left.set(xscale="log", yscale="log", xlabel="edges")
-    right.set(xlabel="hops K", xlim=(0, None), ylim=(0, None))
+    left.yaxis.set_major_formatter("{x:g}")
+    left.yaxis.set_minor_formatter("{x:g}")
+    right.set(xlabel="hops K", xticks=hops, xlim=(0, None), ylim=(0, None))
     return figure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,7 +12,7 @@ from magna.paper.render import TextTable
 from magna.paper.study import Outcome, Rows, StudyJob, column
 from magna.paper.style import BLUE, ORANGE, new_figure
 from magna.paper.trained import FirstLayer, first_layers, system_recipe
-from magna.tasks.metrics import difference, spread
+from magna.tasks.metrics import Spread, difference, spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,24 +61,23 @@ def discrepancy(layer: FirstLayer) -> Tensor:
     return (sums.sqrt() / degree)[degree > 0]
 
 
-def _summary(values: dict[tuple[str, int], Tensor]) -> TextTable:
-    means = {model: spread([float(v.mean()) for (name, _), v in values.items() if name == model]) for model in _SYSTEMS}
-    medians = {
-        model: spread([float(v.median()) for (name, _), v in values.items() if name == model]) for model in _SYSTEMS
-    }
-    rows = [
-        [
-            model,
-            *(
-                f"{each.mean:.4f} ± {each.std:.4f}" if each.size > 1 else f"{each.mean:.4f}"
-                for each in (means[model], medians[model])
-            ),
-        ]
-        for model in _SYSTEMS
-    ]
+def _summary(values: Mapping[tuple[str, int], Tensor]) -> TextTable:
+    """Mean and median discrepancy of the nodes, over the seeds, and the difference of the means."""
+    means, rows = {}, []
+    for model in _SYSTEMS:
+        seeds = [each for (name, _), each in values.items() if name == model]
+        means[model], median = (
+            spread([float(each.mean()) for each in seeds]),
+            spread([float(each.median()) for each in seeds]),
+        )
+        rows.append([model, _text(means[model]), _text(median)])
     by, error = difference(means["MAGNA"], means["GAT"])
-    rows.append(["MAGNA − GAT", f"{by:+.4f} ± {error:.4f} (SE)".replace("-", "−"), ""])
+    rows.append(["MAGNA − GAT, ± SE", f"{by:+.2e} ± {error:.1e}".replace("-", "−"), ""])
     return TextTable(["model", "mean discrepancy", "median"], rows)
+
+
+def _text(values: Spread) -> str:
+    return f"{values.mean:.2e} ± {values.std:.1e}" if values.size > 1 else f"{values.mean:.2e}"
 
 
 def draw_discrepancy(rows: Rows, caption: str) -> Figure:

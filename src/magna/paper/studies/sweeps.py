@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from magna.errors import ArgumentError
 from magna.paper.experiments import SWEPT_MODELS
@@ -20,6 +20,7 @@ def draw_hops_sweep(rows: Rows, caption: str) -> Figure:
     """Accuracy against K; the dotted line is the paper's mean path length."""
     figure, panels = _draw(rows, "K", "hops K", caption)
     for panel, dataset in zip(panels, _datasets(rows), strict=True):
+        panel.set_xticks(sorted({*column(rows, "K", data=dataset)}))
         if dataset in _PATHS:
             panel.axvline(_PATHS[dataset], color=GREY, linewidth=1, linestyle=":", label="mean path length (paper)")
             panel.legend()
@@ -39,7 +40,7 @@ def _datasets(rows: Rows) -> list[str]:
     return list(dict.fromkeys(row["data"] for row in rows))
 
 
-def _draw(rows: Rows, name: str, label: str, caption: str) -> tuple[Figure, list]:
+def _draw(rows: Rows, name: str, label: str, caption: str) -> tuple[Figure, list[Any]]:
     """A panel for each data set, a line for each model, with the deviation over its seeds."""
     datasets = _datasets(rows)
     if not datasets:
