@@ -185,6 +185,7 @@ def reproduce(
     if not collect:
         share_cores()
     from magna.paper import runner
+    from magna.paper.registry import ALL
 
     if collect:
         return runner.collect_cells(name, work=folder, results=results)
@@ -192,4 +193,4 @@ def reproduce(
     committed = None if quick else results
     options |= {"run_dir": run_dir, "device": device, "out": out}
     options |= {"work": folder, "results": committed, "say": say}
-    return runner.run_all(**options) if name == runner.ALL else runner.run_experiment(name, **options)
+    return runner.run_all(**options) if name == ALL else runner.run_experiment(name, **options)

@@ -22,7 +22,7 @@ class Entry(NamedTuple):
     cells: str = ""  # the table of `magna.paper.experiments` whose cells it trains
     study: str = ""  # makes the table of an experiment without cells
     draw: str = ""  # draws a figure from the rows of its CSV file
-    seconds: float | None = None  # of a study on one CPU core, as forecast from its quick form
+    seconds: float | None = None  # of a study on one CPU core that others share, measured
     quick_seconds: float | None = None
 
     @property
@@ -45,7 +45,7 @@ REGISTRY = {
         "Laplacian eigenvalues of a trained model's attention, before and after diffusion, against the formula",
         study="spectrum.measure_spectrum",
         draw="spectrum.draw_spectrum",
-        seconds=900,
+        seconds=600,
         quick_seconds=120,
     ),
     "fig4b": Entry("figure", "accuracy against depth: MAGNA, GAT with residuals, GCN and Diff-GCN, 3 to 24 layers"),
@@ -77,16 +77,16 @@ REGISTRY = {
         "table",
         "largest deviation of the kernels from each proposition, on random attention",
         study="laws.measure_laws",
-        seconds=10,
-        quick_seconds=5,
+        seconds=3,
+        quick_seconds=1,
     ),
     "complexity": Entry(
         "figure",
         "time of diffusion, forward and backward, against edges and hops",
         study="complexity.measure_complexity",
         draw="complexity.draw_complexity",
-        seconds=240,
-        quick_seconds=60,
+        seconds=100,
+        quick_seconds=15,
     ),
     "hops": Entry("figure", "accuracy against the distance of the answer on generated graphs, for every node model"),
 }

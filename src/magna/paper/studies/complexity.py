@@ -175,7 +175,14 @@ def draw_complexity(rows: Rows, caption: str) -> Figure:
         panel.set(ylabel="ms, forward and backward")
         panel.legend()
     left.set(xscale="log", yscale="log", xlabel="edges")
+    left.set_yticks([digit * 10.0**power for power in range(-2, 6) for digit in (1, 3)])
     left.yaxis.set_major_formatter("{x:g}")
-    left.yaxis.set_minor_formatter("{x:g}")
-    right.set(xlabel="hops K", xticks=hops, xlim=(0, None), ylim=(0, None))
+    left.yaxis.set_minor_formatter("")
+    left.set_ylim(0.7 * min(_points(rows, "edges")[1]), 1.5 * max(_points(rows, "edges")[1]))
+    right.set(
+        xlabel="hops K",
+        xticks=range(0, int(max(hops)) + 1, max(1, int(max(hops)) // 8)),
+        xlim=(0, None),
+        ylim=(0, None),
+    )
     return figure

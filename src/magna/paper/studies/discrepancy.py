@@ -72,7 +72,7 @@ def _summary(values: Mapping[tuple[str, int], Tensor]) -> TextTable:
         )
         rows.append([model, _text(means[model]), _text(median)])
     by, error = difference(means["MAGNA"], means["GAT"])
-    rows.append(["MAGNA − GAT, ± SE", f"{by:+.2e} ± {error:.1e}".replace("-", "−"), ""])
+    rows.append(["MAGNA − GAT, ± SE", f"{by:+.2e} ± {error:.1e}", ""])
     return TextTable(["model", "mean discrepancy", "median"], rows)
 
 
