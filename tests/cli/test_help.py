@@ -97,7 +97,7 @@ def test_a_shell_completes_recipes_runs_and_tables(tmp_path: Path, monkeypatch: 
     assert complete_run("") == ["runs/many/seed-0", "runs/one"]
     assert complete_run("elsewhere/t") == ["elsewhere/two"] and complete_run("nowhere/") == []
     assert complete_run("runs/o") == ["runs/one"]
-    assert complete_experiment("table") == ["table1", "table3", "table7"]
+    assert complete_experiment("table") == ["table1", "table2", "table3", "table6", "table7"]
 
 
 def test_completion_can_be_installed() -> None:

@@ -60,7 +60,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 def _reproduce(folder: Path, seeds: int = 1, lines: list[str] | None = None) -> dict[str, Any]:
     lines = [] if lines is None else lines
     results, runs = folder / "results", folder / "runs"
-    return reproduce("table3", out=results, run_dir=runs, seeds=seeds, device="cpu", say=lines.append)
+    return reproduce("table3", work=results, run_dir=runs, seeds=seeds, device="cpu", say=lines.append)
 
 
 def _record(folder: Path, row: str = "magna-tuned") -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _record(folder: Path, row: str = "magna-tuned") -> dict[str, Any]:
 def test_every_figure_is_a_file_and_no_run_folder_is_left(tmp_path: Path) -> None:
     lines: list[str] = []
     result = _reproduce(tmp_path, seeds=2, lines=lines)
-    assert (result["trained"], result["diverged"], len(result["files"])) == (2, [], 2)
+    assert (result["trained"], result["diverged"], len(result["cells"])) == (2, [], 2)
     assert lines[0] == "table3: 2 figures of 2 seeds each, 0 of them done before"
     assert lines[-1].startswith("2 of 2: families, No propagation (")
     assert list((tmp_path / "runs").iterdir()) == []
@@ -180,5 +180,5 @@ def test_a_figure_that_diverges_does_not_stop_the_others(tmp_path: Path, monkeyp
     lines: list[str] = []
     result = _reproduce(tmp_path, lines=lines)
     assert result["diverged"] == ["table3/families/magna-tuned.json"]
-    assert (result["trained"], result["files"]) == (1, ["table3/families/no-propagation.json"])
+    assert (result["trained"], result["cells"]) == (1, ["table3/families/no-propagation.json"])
     assert "families, MAGNA, tuned: the loss is nan after epoch 2; try a smaller train.lr" in lines

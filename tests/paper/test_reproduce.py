@@ -54,9 +54,9 @@ def _result(config: Config) -> TrialResult:
     return TrialResult(config, epochs=3, best_epoch=2, seconds=0.1, valid=valid, test=test, history=[], weights=None)
 
 
-def _reproduce(name: str, out: Path, **options: Any) -> dict[str, Any]:
+def _reproduce(name: str, work: Path, **options: Any) -> dict[str, Any]:
     """The table on Cora and the CPU, unless the options say otherwise."""
-    return reproduce.reproduce(name, out=out, **{"datasets": ["cora"], "device": "cpu"} | options)
+    return reproduce.reproduce(name, work=work, **{"datasets": ["cora"], "device": "cpu"} | options)
 
 
 def test_ablations_are_those_of_the_paper() -> None:
@@ -157,7 +157,7 @@ def test_cells_of_one_structure_train_together_and_leave_a_file_each(
     result = _reproduce("random-splits", tmp_path, seeds=3)
     assert [len(batch) for batch in trained] == [30, 30, 30], "ten splits of three seeds, model by model"
     assert not {config.train.seed for batch in trained for config in batch} & set(SEARCH_SEEDS)
-    assert len(result["files"]) == result["trained"] == 30
+    assert len(result["cells"]) == result["trained"] == 30
     record = json.loads((tmp_path / "random-splits/cora/gat/split-2.json").read_text())
     assert (record["row"], record["dataset"], record["split"], record["recipe"]) == ("GAT", "cora", 2, "cora-gat")
     assert [run["seed"] for run in record["runs"]] == [0, 1, 2]
@@ -170,7 +170,7 @@ def test_what_is_done_is_not_trained_again(trained: list[list[Config]], tmp_path
     first = _reproduce("ablations", tmp_path, seeds=2)
     trained.clear()
     again = _reproduce("ablations", tmp_path, seeds=2)
-    assert (again["trained"], again["files"], trained) == (0, first["files"], [])
+    assert (again["trained"], again["cells"], trained) == (0, first["cells"], [])
     (tmp_path / "ablations/cora/no-diffusion.json").unlink()
     _reproduce("ablations", tmp_path, seeds=2)
     assert [config.model.diffusion for batch in trained for config in batch] == [False, False]
@@ -188,7 +188,7 @@ def test_a_stop_inside_a_cell_keeps_the_seeds_that_are_done(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(reproduce, "train_trials", stopped)
-    ask: dict[str, Any] = {"out": tmp_path, "seeds": 3, "rows": ["GAT"]}
+    ask: dict[str, Any] = {"work": tmp_path, "seeds": 3, "rows": ["GAT"]}
     with pytest.raises(KeyboardInterrupt):
         _reproduce("random-splits", **ask)
     seeds = [len(json.loads(file.read_text())["runs"]) for file in sorted(tmp_path.rglob("*.json"))]
@@ -261,7 +261,7 @@ def test_a_figure_with_a_seed_that_diverged_has_no_file(
     result = _reproduce("table1", tmp_path, seeds=3, say=lines.append)
     assert len(trained) == 1
     assert (result["trained"], result["diverged"]) == (1, ["table1/cora/magna-paper.json"])
-    assert result["files"] == ["table1/cora/magna-tuned.json"] and (tmp_path / result["files"][0]).is_file()
+    assert result["cells"] == ["table1/cora/magna-tuned.json"] and (tmp_path / result["cells"][0]).is_file()
     assert not (tmp_path / result["diverged"][0]).exists()
     assert "cora, MAGNA, paper: the loss is nan after epoch 1; try a smaller train.lr" in lines
 
@@ -286,7 +286,7 @@ def test_figures_of_other_settings_are_none_of_the_table(
 
     monkeypatch.setattr(reproduce, "train_trials", train_trials)
     monkeypatch.setitem(EXPERIMENTS, "table1", Experiment(two, seeds=3))
-    arguments = ["reproduce", "table1", "--out", str(tmp_path), "--results", str(tmp_path / "none"), "--device", "cpu"]
+    arguments = ["reproduce", "table1", "--work", str(tmp_path), "--results", str(tmp_path / "none"), "--device", "cpu"]
     assert accuracies()[0] == ["80.1 ± 0.1"] * 2
     alpha = 0.2
     arguments += ["--row", "MAGNA, tuned"]
@@ -342,7 +342,7 @@ def test_committed_figures_are_not_trained_again(trained: list[list[Config]], tm
     ask: dict[str, Any] = {"results": ROOT / "results", "rows": ["GAT"]}
     result = _reproduce("table1", tmp_path, **ask)
     assert (result["trained"], trained, list(tmp_path.iterdir())) == (0, [], [])
-    assert result["files"] == [f"{ROOT / 'results'}/table1/runs.csv"]
+    assert result["cells"] == [f"{ROOT / 'results'}/table1/runs.csv"]
     # More seeds are added to the committed ones, in a file.
     _reproduce("table1", tmp_path, **ask | {"seeds": 22})
     assert [{config.train.seed for config in batch} for batch in trained] == [{20, 21}]
@@ -353,21 +353,21 @@ def test_committed_figures_are_not_trained_again(trained: list[list[Config]], tm
 @pytest.mark.usefixtures("trained")
 def test_finished_figures_are_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, results = tmp_path / "out", tmp_path / "results"
-    ask: dict[str, Any] = {"out": out, "rows": ["GAT"]}
+    ask: dict[str, Any] = {"work": out, "rows": ["GAT"]}
     monkeypatch.setattr("magna.paper.cells._commit", lambda: "abc-dirty")
     _reproduce("random-splits", seeds=1, **ask)
     with pytest.raises(ValueError, match=r"split-0\.json: the code that trained seeds 0 is no commit; try"):
-        reproduce.collect("random-splits", out=out, results=results)
+        reproduce.collect("random-splits", work=out, results=results)
     assert not results.exists()
     shutil.rmtree(out)
     monkeypatch.setattr("magna.paper.cells._commit", lambda: "abc")
     _reproduce("random-splits", seeds=1, **ask)
-    done = reproduce.collect("random-splits", out=out, results=results)
+    done = reproduce.collect("random-splits", work=out, results=results)
     assert len(done["collected"]) == 10 and done["rows"][1][:3] == ["Cora", "GAT", "84.5 ± 3.0"]
     # Another model of the table joins the first, and so do further seeds.
     shutil.rmtree(out)
     _reproduce("random-splits", results=results, seeds=2, **ask | {"rows": None})
-    reproduce.collect("random-splits", out=out, results=results)
+    reproduce.collect("random-splits", work=out, results=results)
     lines = (results / "random-splits" / "runs.csv").read_text().splitlines()
     assert len(lines) == 1 + 3 * 10 * 2 and lines[2].startswith("cora,GAT,0,1,3,2,0.1,cpu,abc,")
     content = tomllib.loads((results / "random-splits" / "cells.toml").read_text())

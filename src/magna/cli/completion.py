@@ -17,10 +17,10 @@ def complete_recipe(incomplete: str) -> list[str]:
 
 
 def complete_experiment(incomplete: str) -> list[str]:
-    """Names of the paper's tables."""
-    from magna.paper.experiments import experiment_names
+    """Names of the paper's tables and figures."""
+    from magna.paper.registry import entry_names
 
-    return [name for name in experiment_names() if name.startswith(incomplete)]
+    return [name for name in entry_names() if name.startswith(incomplete)]
 
 
 def complete_run(incomplete: str) -> list[str]:

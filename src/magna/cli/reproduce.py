@@ -1,4 +1,4 @@
-"""The command reproduce: tables of the paper, ours beside theirs."""
+"""The command reproduce: tables and figures of the paper, ours beside theirs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from magna.cli.completion import complete_experiment
 from magna.cli.options import DATA, MODEL, OUTPUT, PAPER, TRAINING, DataDir, OnDevice, option
 from magna.errors import ArgumentError
 
+_MOST_MISSING = 3
 _COMPARISONS = {"difference", "MAGNA is better by", "t-test, p", "Wilcoxon, p"}
 
 
@@ -21,18 +22,32 @@ def _show(result: Result) -> None:
 
     from magna.paper.render import TextTable
 
+    if "experiments" in result:
+        _show_list(result)
+        return
     header, rows = _quick_form(result) if result.get("quick") else (result["header"], result["rows"])
-    if result.get("quick"):
+    if result.get("quick") and "work" in result:
         typer.echo(f"{result['table']} after few seeds and epochs shows its form; figures marked quick are no results")
     TextTable(header, rows).show(Console())
+    if caption := result.get("caption"):
+        typer.echo(caption)
     if result.get("left_out"):
         typer.echo(f"baselines of the paper's table that are left out: {', '.join(result['left_out'])}")
+    for cell in result.get("missing", ()):
+        typer.echo(f"missing: {cell['cell']}; try {cell['command']}{_forecast(cell)}")
+    if result.get("files"):
+        typer.echo(f"written: {', '.join(result['files'])}")
     if "collected" in result:
         typer.echo(f"{len(result['collected'])} figures are now in {result['results']}/{result['table']}")
-        return
-    committed, seeds = [file for file in result["files"] if file.endswith(".csv")], result["seeds"]
-    if (files := len(result["files"]) - len(committed)) or not committed:
-        typer.echo(f"{files} file{'s' * (files != 1)} of {seeds} seed{'s' * (seeds != 1)} in {result['out']}")
+    elif "work" in result:
+        _show_cells(result)
+
+
+def _show_cells(result: Result) -> None:
+    """Print where the cells of a table are, and which of them have no result."""
+    committed, seeds = [file for file in result["cells"] if file.endswith(".csv")], result["seeds"]
+    if (files := len(result["cells"]) - len(committed)) or not committed:
+        typer.echo(f"{files} file{'s' * (files != 1)} of {seeds} seed{'s' * (seeds != 1)} in {result['work']}")
     if committed:
         typer.echo(f"figures measured before: {', '.join(committed)}")
     if result["diverged"]:
@@ -41,8 +56,42 @@ def _show(result: Result) -> None:
         typer.echo(f"outdated, because recipe or protocol have changed since: {', '.join(outdated)}")
 
 
+def _show_list(result: Result) -> None:
+    """Print one block for each experiment."""
+    for line in result["experiments"]:
+        also = f" (also {line['also_called']})" if line["also_called"] else ""
+        typer.echo(f"{line['name']}{also}, {line['kind']}: {line['measures']}")
+        typer.echo(f"    {line['state']}{_cost(line)}")
+        if line["quoted"]:
+            typer.echo(f"    only quoted, no run of ours yet: {', '.join(line['quoted'])}")
+        missing = line["missing"]
+        for cell in missing[:_MOST_MISSING]:
+            typer.echo(f"    missing: {cell['cell']}{_forecast(cell)}")
+        if len(missing) > _MOST_MISSING:
+            typer.echo(f"    and {len(missing) - _MOST_MISSING} more; --json lists all")
+
+
+def _cost(line: Result) -> str:
+    """Cost of an experiment in words: measured seconds of committed runs, or a forecast."""
+    if line["seconds"] is None:
+        return ""
+    if line["cells"]:
+        return f"; {line['seconds']:,} s of training in the committed runs, on {line['device']}"
+    quick = f", with --quick {line['quick_seconds']:,.0f} s" if line["quick_seconds"] is not None else ""
+    return f"; about {line['seconds']:,.0f} s on one CPU core{quick}"
+
+
+def _forecast(cell: Result) -> str:
+    """Forecast of a missing cell in words, if there is one."""
+    if cell["forecast_s"] is None:
+        return ""
+    return f" (about {cell['forecast_s']:,.0f} s on {cell['device']})"
+
+
 def _quick_form(result: Result) -> tuple[list[str], list[list[str]]]:
     """Header and rows of a quick table: data sets that were asked for, our rows marked, and no comparison."""
+    if "work" not in result:
+        return result["header"], result["rows"]
     from magna.paper.published import CITATION_GRAPHS, KNOWLEDGE_GRAPHS
     from magna.paper.tables import UNMEASURED
 
@@ -58,60 +107,90 @@ def _quick_form(result: Result) -> tuple[list[str], list[list[str]]]:
     return [f"{title} (quick)" if title == "accuracy, %" and "paper" in header else title for title in header], rows
 
 
+_Name = Annotated[
+    str | None,
+    typer.Argument(
+        help="A table, a figure or a study, such as table1, fig5 or propositions, or all; --list names them.",
+        autocompletion=complete_experiment,
+    ),
+]
+_Listed = Annotated[
+    bool, option(OUTPUT, "", "Name every experiment, with its cost and what is missing, and end.", "--list")
+]
+_Quick = Annotated[bool, option(TRAINING, "", "Few seeds: less than three minutes, and no result.", "--quick")]
+_Seeds = Annotated[
+    int | None, option(TRAINING, "N", "Seeds of each figure. Default: 20; table3 3; table7 and figures 10.", min=1)
+]
+_Dataset = Annotated[
+    list[str] | None, option(DATA, "NAME", "A data set of the table; may be repeated. Default: those of the paper.")
+]
+_Row = Annotated[
+    list[str] | None, option(MODEL, "NAME", "Train this row alone, by its name in the table; may be repeated.")
+]
+_Out = Annotated[
+    Path | None,
+    option(OUTPUT, "FOLDER", "Write NAME.csv and NAME.tex, of a figure NAME.svg, NAME.png and NAME.csv, here."),
+]
+_Work = Annotated[
+    Path | None,
+    option(OUTPUT, "FOLDER", "Folder of new cells, one file each. Default: runs/cells, with --quick runs/quick."),
+]
+_Results = Annotated[
+    Path, option(OUTPUT, "FOLDER", "Committed cells, which are not trained again, except with --quick.")
+]
+_Collect = Annotated[
+    bool, option(OUTPUT, "", "Train nothing; add the cells in WORK to the committed results.", "--collect")
+]
+_RunDir = Annotated[
+    Path | None,
+    option(OUTPUT, "FOLDER", "Folder of the runs of table3 and of figures. Default: runs/reproduce[-quick]."),
+]
+
+
 @command(
-    "magna reproduce table1 --quick --dataset cora",
+    "magna reproduce --list",
     "magna reproduce table1 --row 'MAGNA, tuned'",
+    "magna reproduce fig5 --quick --out figures",
     show=_show,
     panel=PAPER,
 )
 def reproduce(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="table1, ablations, switches, random-splits (the paper's Table 7) or table3.",
-            autocompletion=complete_experiment,
-        ),
-    ],
-    quick: Annotated[bool, option(TRAINING, "", "Few seeds and epochs: the form of the table.", "--quick")] = False,
-    seeds: Annotated[
-        int | None, option(TRAINING, "N", "Seeds of each figure. Default: 20; random splits 10; table3 3.", min=1)
-    ] = None,
-    dataset: Annotated[
-        list[str] | None, option(DATA, "NAME", "A data set of the table; may be repeated. Default: those of the paper.")
-    ] = None,
-    row: Annotated[
-        list[str] | None, option(MODEL, "NAME", "Train this row alone, by its name in the table; may be repeated.")
-    ] = None,
+    name: _Name = None,
+    listed: _Listed = False,
+    quick: _Quick = False,
+    seeds: _Seeds = None,
+    dataset: _Dataset = None,
+    row: _Row = None,
     data_dir: DataDir = None,
-    out: Annotated[
-        Path | None,
-        option(OUTPUT, "FOLDER", "Folder of one file a figure. Default: runs/cells, with --quick runs/quick."),
-    ] = None,
-    results: Annotated[
-        Path, option(OUTPUT, "FOLDER", "Committed results; their figures are not trained again, except with --quick.")
-    ] = Path("results"),
-    collect: Annotated[
-        bool, option(OUTPUT, "", "Train nothing; add the figures in OUT to the committed results.", "--collect")
-    ] = False,
-    run_dir: Annotated[
-        Path | None,
-        option(OUTPUT, "FOLDER", "Folder of the running training of table3. Default: runs/reproduce[-quick]."),
-    ] = None,
+    out: _Out = None,
+    work: _Work = None,
+    results: _Results = Path("results"),
+    collect: _Collect = False,
+    run_dir: _RunDir = None,
     device: OnDevice = "auto",
 ) -> Result:
-    """Make a table of the paper, ours beside theirs.
+    """Make a table or a figure of the paper, ours beside theirs.
 
     After a stop, the same command continues.
     """
-    folder = out or Path("runs/quick" if quick else "runs/cells")
+    folder = work or Path("runs/quick" if quick else "runs/cells")
+    if listed:
+        from magna.paper.runner import list_experiments
+
+        return list_experiments(results, folder)
+    if name is None:
+        raise ArgumentError("NAME", "", "the name of an experiment", "magna reproduce --list")
     if collect and quick:
         raise ArgumentError("--quick", True, "without --collect")
     if not collect:
         share_cores()
-    from magna.paper import reproduce as paper
+    from magna.paper import runner
+    from magna.paper.registry import ALL
 
     if collect:
-        return paper.collect(name, out=folder, results=results)
+        return runner.collect_cells(name, work=folder, results=results)
     options: dict[str, Any] = {"seeds": seeds, "quick": quick, "datasets": dataset, "rows": row, "data_dir": data_dir}
     committed = None if quick else results
-    return paper.reproduce(name, out=folder, results=committed, run_dir=run_dir, device=device, say=say, **options)
+    options |= {"run_dir": run_dir, "device": device, "out": out}
+    options |= {"work": folder, "results": committed, "say": say}
+    return runner.run_all(**options) if name == ALL else runner.run_experiment(name, **options)

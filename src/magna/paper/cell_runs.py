@@ -12,6 +12,7 @@ from magna.config.schema import REPORT_SEEDS, Config
 from magna.errors import Diverged
 from magna.paper.cells import PROGRESS_SECONDS, Job
 from magna.paper.experiments import Cell
+from magna.paper.trained import remove_other
 from magna.tasks.metrics import headline
 from magna.training.loop import Epoch
 from magna.training.progress import seldom
@@ -54,9 +55,7 @@ def _train_cell(cell: Cell, job: Job, run_dir: Path) -> None:
 def _train_seed(config: Config, folder: Path, job: Job) -> dict[str, Any]:
     """Train or resume one run, and rank the test triples on both sides."""
     run, say = RunFolder(folder), seldom(job.say, PROGRESS_SECONDS)
-    if folder.exists() and not (run.exists() and RunFolder.open(folder).config == config):
-        with run.alone():
-            shutil.rmtree(folder)  # of another recipe, or incomplete
+    remove_other(folder, config)
 
     def on_epoch(epoch: Epoch) -> None:
         best = "" if epoch.best is None else f", best validation {headline(epoch.best)}"

@@ -63,6 +63,9 @@ TABLE_3_RECIPES = {
     "MAGNA, official without its bug": "{}-official model.relation_source=relations",
     "DistMult": "{}-distmult",
 }
+SWEPT_HOPS = (1, 2, 3, 4, 6, 8, 10)  # Fig. 4c
+SWEPT_ALPHAS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)  # Fig. 4d
+SWEPT_MODELS = ("tuned", "paper's blocks")
 SPLIT_RECIPES = {"MAGNA": "{}", "GAT": "{}-gat", "Diff-GCN": "{}-diff-gcn"}
 
 # The four ablations of the paper's Table 1.
@@ -155,6 +158,24 @@ def random_splits_cells(dataset: str) -> Iterator[Cell]:
             yield replace(cell, config=on_split, changes=("data.split=random",), split=split)
 
 
+def sweep_cells(table: str, key: str, values: Sequence[float], dataset: str) -> Iterator[Cell]:
+    """The tuned recipe and the paper's blocks at width 64, each with every value of one setting."""
+    narrow = ("model.hidden_channels=64",)
+    for row, recipe, changes in zip(SWEPT_MODELS, (dataset, f"{dataset}-paper"), ((), narrow), strict=True):
+        start = Cell(table, dataset, row, load_recipe(recipe))
+        for value in values:
+            yield changed(start, table, sweep_row(row, key, value), (*changes, f"{key}={value}"))
+
+
+def sweep_row(model: str, key: str, value: float) -> str:
+    """Row of one value of a setting.
+
+    >>> sweep_row("tuned", "model.K", 3)
+    'tuned, K=3'
+    """
+    return f"{model}, {key.partition('.')[2]}={value}"
+
+
 def _of_recipes(table: str, recipes: Mapping[str, str], dataset: str) -> Iterator[Cell]:
     """A cell for each recipe that the data set has."""
     for row, text in recipes.items():
@@ -192,6 +213,7 @@ class Experiment(NamedTuple):
     seeds: int = 20
     quick: tuple[str, ...] = ("train.epochs=3",)
     quick_skip: tuple[str, ...] = ()  # in addition, for a recipe with shallow embeddings
+    quick_rows: tuple[str, ...] | None = None  # the rows of the quick form; None: all
 
 
 EXPERIMENTS = {
@@ -207,9 +229,23 @@ EXPERIMENTS = {
         quick=("train.epochs=1", "model.hidden_channels=16", "model.entity_channels=16", "model.heads=2"),
         quick_skip=("model.skip_channels=16",),
     ),
+    "fig4c": Experiment(
+        partial(sweep_cells, "fig4c", "model.K", SWEPT_HOPS),
+        ("cora",),
+        also=("citeseer", "pubmed"),
+        seeds=10,
+        quick=("train.patience=25",),
+        quick_rows=("tuned, K=1", "tuned, K=6"),
+    ),
+    "fig4d": Experiment(
+        partial(sweep_cells, "fig4d", "model.alpha", SWEPT_ALPHAS),
+        ("cora",),
+        also=("citeseer", "pubmed"),
+        seeds=10,
+        quick=("train.patience=25",),
+        quick_rows=("tuned, alpha=0.05", "tuned, alpha=0.5"),
+    ),
 }
-
-_ALSO_CALLED = {"table7": "random-splits"}
 
 
 def quick(name: str, config: Config) -> Config:
@@ -219,30 +255,14 @@ def quick(name: str, config: Config) -> Config:
     return config.with_values(experiment.quick + skip, drop_idle=True)
 
 
-def table_name(name: str) -> str:
-    """The table that a name means, such as the paper's own number of it.
-
-    >>> table_name("table7")
-    'random-splits'
-    """
-    name = _ALSO_CALLED.get(name, name)
-    if name not in EXPERIMENTS:
-        raise ArgumentError("table", name, experiment_names())
-    return name
-
-
-def experiment_names() -> list[str]:
-    """Names that `magna reproduce` takes."""
-    return [*EXPERIMENTS, *_ALSO_CALLED]
-
-
 def cells(name: str, datasets: Sequence[str] | None = None, rows: Sequence[str] | None = None) -> list[Cell]:
     """Cells of a table, on all data sets of the paper or on some, in all rows or in some.
 
     >>> len(cells("random-splits", []))
     0
     """
-    name = table_name(name)
+    if name not in EXPERIMENTS:
+        raise ArgumentError("table", name, list(EXPERIMENTS))
     experiment = EXPERIMENTS[name]
     allowed = (*experiment.datasets, *experiment.also)
     for dataset in datasets or ():

@@ -101,6 +101,9 @@ PAPER_TABLE_3 = (
     MAGNA_LINKS_PAPER,
 )
 
+# The baselines of the paper's Table 3.
+PAPER_LINK_BASELINES = tuple(row.model for row in PAPER_TABLE_3 if row is not MAGNA_LINKS_PAPER)
+
 # Not in the paper's table.
 LINKS_ELSEWHERE = (
     _links("DistMult, tuned", "LibKGE, Ruffinelli et al. 2020", "- .452 .413 .466 .530", "- .343 .250 .378 .531"),
@@ -110,4 +113,85 @@ LINKS_ELSEWHERE = (
     _links("ComplEx-DURA", "Zhang et al. 2020", "- .491 .449 - .571", "- .371 .276 - .560"),
     _links("CompGCN", "Vashishth et al. 2020", "- .479 .443 - .546", "- .355 .264 - .535"),
     _links("NBFNet", "Zhu et al. 2021", "636 .551 .497 .573 .666", "114 .415 .321 .454 .599"),
+)
+
+# Tables 4 and 5: sizes of the data sets.
+_GRAPH, _TRIPLES = "nodes edges classes features train valid test", "nodes relations train valid test"
+
+
+def _sizes(columns: str, figures: str, **other: str) -> dict[str, str]:
+    return dict(zip(columns.split(), figures.split(), strict=True)) | other
+
+
+PAPER_SIZES = {
+    "cora": _sizes(_GRAPH, "2,708 5,429 7 1,433 140 500 1,000"),
+    "citeseer": _sizes(_GRAPH, "3,327 4,732 6 3,703 120 500 1,000"),
+    "pubmed": _sizes(_GRAPH, "19,717 88,651 3 500 60 500 1,000"),
+    "ogbn-arxiv": _sizes(_GRAPH, "169,343 1,166,243 40 128 90,941 29,799 48,603"),
+    "wn18rr": _sizes(_TRIPLES, "40,943 11 86,835 3,034 3,134", **{"average degree": "2.19"}),
+    "fb15k-237": _sizes(_TRIPLES, "14,541 237 272,115 17,535 20,466", **{"average degree": "18.17"}),
+}
+
+
+class PublishedSpace(NamedTuple):
+    """One published search space, Tables 8 to 10.
+
+    `fixed` and `searched` have the settings of this package under the words of the paper. A pair of numbers is a range,
+    a list is a choice.
+    """
+
+    table: str
+    recipes: tuple[str, ...]
+    fixed: Mapping[str, tuple[str, int]]
+    searched: Mapping[str, tuple[tuple[str, ...], tuple[float, float] | list[int]]]
+
+
+_DROPOUTS = ("model.dropout", "model.input_dropout")
+_ALPHA, _DROPOUT = (("model.alpha",), (0.05, 0.6)), (_DROPOUTS, (0.1, 0.6))
+_SIZE, _HEADS, _LAYERS = "Hidden Dimension", "Head Number", "Layer Number"
+_RATE, _HOPS, _TELEPORT = "Learning rate", "Hop Number", "Teleport probability"
+_DROPPED, _DECAY = "Dropout (attention, feature)", "Weight Decay"
+
+# The optimiser, Adam in all of them, is no setting here.
+PAPER_SPACES = (
+    PublishedSpace(
+        "Table 8",
+        tuple(f"{dataset}-paper" for dataset in CITATION_GRAPHS),
+        {_SIZE: ("model.hidden_channels", 512), _HEADS: ("model.heads", 8), _LAYERS: ("model.num_layers", 6)},
+        {
+            _RATE: (("train.lr",), (5e-5, 1e-3)),
+            _HOPS: (("model.K",), [2, 3, 4, 5, 6, 7, 8, 9, 10]),
+            _TELEPORT: _ALPHA,
+            _DROPPED: _DROPOUT,
+            _DECAY: (("train.weight_decay",), (1e-6, 1e-5)),
+        },
+    ),
+    PublishedSpace(
+        "Table 9",
+        ("arxiv-paper",),
+        {_SIZE: ("model.hidden_channels", 128), _HEADS: ("model.heads", 8), _LAYERS: ("model.num_layers", 2)},
+        {
+            _RATE: (("train.lr",), (1e-3, 1e-2)),
+            _HOPS: (("model.K",), [3, 4, 5, 6]),
+            _TELEPORT: _ALPHA,
+            _DROPPED: _DROPOUT,
+            _DECAY: (("train.weight_decay",), (1e-5, 1e-4)),
+        },
+    ),
+    PublishedSpace(
+        "Table 10",
+        tuple(f"{dataset}-paper" for dataset in KNOWLEDGE_GRAPHS),
+        {"Initial Entity/Relation Dimension": ("model.entity_channels", 100)},
+        {
+            "Number of layers": (("model.num_layers",), [2, 3]),
+            _RATE: (("train.lr",), (1e-4, 5e-3)),
+            _SIZE: (("model.hidden_channels",), [256, 512, 768]),
+            "Batch size": (("task.batch_size",), [1024, 2048, 3072]),
+            _HEADS: (("model.heads",), [4, 8]),
+            _HOPS: (("model.K",), [2, 3, 4, 5, 6]),
+            _TELEPORT: _ALPHA,
+            _DROPPED: _DROPOUT,
+            _DECAY: (("train.weight_decay",), (1e-10, 1e-8)),
+        },
+    ),
 )

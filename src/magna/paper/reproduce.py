@@ -17,7 +17,7 @@ from magna.errors import ArgumentError, Diverged
 from magna.paper import experiments
 from magna.paper.cell_runs import train_cells
 from magna.paper.cells import PROGRESS_SECONDS, CellStore, Job, Records
-from magna.paper.experiments import EXPERIMENTS, Cell, cells, table_name
+from magna.paper.experiments import EXPERIMENTS, Cell, cells
 from magna.paper.records import RUNS
 from magna.paper.render import TextTable
 from magna.paper.tables import left_out, make_table
@@ -34,7 +34,7 @@ QUICK_SEEDS = 2
 def reproduce(
     name: str,
     *,
-    out: str | Path,
+    work: str | Path,
     results: str | Path | None = None,
     seeds: int | None = None,
     quick: bool = False,
@@ -45,18 +45,18 @@ def reproduce(
     device: str = "auto",
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Train the cells of a table that neither `out` nor `results` holds, and return the table.
+    """Train the cells of a table that neither `work` nor `results` holds, and return the table.
 
-    Cells are written to `out`, a file each. `results` is the folder of the committed cells; None: none are read. Link
+    Cells are written to `work`, a file each. `results` is the folder of the committed cells; None: none are read. Link
     prediction trains in `run_dir`; None: runs/reproduce[-quick]. `seeds` counts the report seeds of each cell, from 0;
     None: those of the table. With `rows`, several processes can share a table. `quick` shows the form of the table: 2
     seeds, few epochs and small link predictors.
 
     Returns:
-        The table, and the files that hold its cells. `diverged` names the cells without a result, because the loss of
-        a seed was not finite. `outdated` names the cells whose recipe or protocol has changed since they were trained.
+        The table, and in `cells` the files that hold them. `diverged` names the cells without a result, because the
+        loss of a seed was not finite. `outdated` names the cells whose recipe or protocol has changed since they were
+        trained.
     """
-    name = table_name(name)
     if name == "random-splits":
         import_stats()  # refuses a missing package before hours of training
     chosen = _cells(name, quick, datasets, rows)
@@ -66,7 +66,7 @@ def reproduce(
     count = seeds if seeds is not None else QUICK_SEEDS if quick else experiment.seeds
     if not 1 <= count <= len(REPORT_SEEDS):
         raise ArgumentError("seeds", count, f"1 to {len(REPORT_SEEDS)}")
-    store = CellStore(make_folder(out, "out"), None if results is None else Path(results))
+    store = CellStore(make_folder(work, "work"), None if results is None else Path(results))
     job = Job(store, count, data_dir, torch.device(pick_device(device)), say)
     missing = [cell for cell in chosen if len(store.runs(cell)) < count]
     figures = f"{len(chosen)} figure{'s' * (len(chosen) != 1)} of {count} seed{'s' * (count != 1)} each"
@@ -82,24 +82,23 @@ def reproduce(
         "quick": quick,
         "datasets": list(dict.fromkeys(cell.dataset for cell in every)),
         "left_out": left_out(name, table),
-        "out": str(out),
+        "work": str(work),
         "seeds": count,
         "device": job.machine["device"],
         "trained": len(missing) - len(diverged),
         "diverged": diverged,
         "outdated": [cell.path for cell in every if store.is_outdated(cell)],
-        "files": list(dict.fromkeys(_file(cell, store) for cell in chosen if cell.path not in diverged)),
+        "cells": list(dict.fromkeys(_file(cell, store) for cell in chosen if cell.path not in diverged)),
         **table._asdict(),
     }
 
 
-def collect(name: str, *, out: str | Path, results: str | Path) -> dict[str, Any]:
-    """Add the finished cells in `out` to the committed `results`, and return the table.
+def collect(name: str, *, work: str | Path, results: str | Path) -> dict[str, Any]:
+    """Add the finished cells in `work` to the committed `results`, and return the table.
 
     A cell of other settings than its recipe, or of a changed checkout, is not added.
     """
-    name = table_name(name)
-    store = CellStore(Path(out), Path(results))
+    store = CellStore(Path(work), Path(results))
     collected = store.collect(name, cells(name, (*EXPERIMENTS[name].datasets, *EXPERIMENTS[name].also)))
     committed = CellStore(results=Path(results))
     return {"table": name, "results": str(results), "collected": collected} | make_table(name, committed.read)._asdict()
@@ -118,7 +117,7 @@ def _table(name: str, store: CellStore, every: Sequence[Cell], diverged: Sequenc
 
 
 def _file(cell: Cell, store: CellStore) -> str:
-    """File of a cell below `out`, or the table of the committed results that holds it."""
+    """File of a cell below `work`, or the table of the committed results that holds it."""
     if store.out is not None and (store.out / cell.path).is_file():
         return cell.path
     return f"{store.results}/{cell.table}/{RUNS}"
@@ -126,6 +125,7 @@ def _file(cell: Cell, store: CellStore) -> str:
 
 def _cells(name: str, quick: bool, datasets: Sequence[str] | None, rows: Sequence[str] | None = None) -> Sequence[Cell]:
     """Cells of a table, in their quick form with `quick`."""
+    rows = rows if rows is not None or not quick else EXPERIMENTS[name].quick_rows
     chosen = cells(name, datasets, rows)
     return [replace(cell, config=experiments.quick(name, cell.config)) for cell in chosen] if quick else chosen
 

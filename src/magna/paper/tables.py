@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 
 from magna.paper import published
 from magna.paper.cells import Records
-from magna.paper.experiments import ABLATED_PARTS, CONTROLS, SPLIT_RECIPES, SWITCHES, TABLE_1_RECIPES, TABLE_3_RECIPES
+from magna.paper.experiments import (
+    ABLATED_PARTS,
+    CONTROLS,
+    SPLIT_RECIPES,
+    SWEPT_ALPHAS,
+    SWEPT_HOPS,
+    SWEPT_MODELS,
+    SWITCHES,
+    TABLE_1_RECIPES,
+    TABLE_3_RECIPES,
+    sweep_row,
+)
 from magna.paper.published import CITATION_GRAPHS, KNOWLEDGE_GRAPHS, LINK_METRICS
 from magna.paper.records import PROTOCOL, Record
 from magna.paper.render import EMPTY, TextTable, difference_text, short, signed, spread_text
@@ -126,8 +138,30 @@ def controls(read: Read) -> TextTable:
     return TextTable(["data", "model", "setting", "MRR", "difference", "encoder's scores alone", "commit"], rows)
 
 
+def fig4c(read: Read) -> TextTable:
+    """Accuracy by the number of hops."""
+    return _sweep(read("fig4c"), "model.K", SWEPT_HOPS)
+
+
+def fig4d(read: Read) -> TextTable:
+    """Accuracy by the teleport."""
+    return _sweep(read("fig4d"), "model.alpha", SWEPT_ALPHAS)
+
+
+def _sweep(records: Records, key: str, values: Sequence[float]) -> TextTable:
+    """One line for each value that was measured, with plain numbers, as a figure is drawn from it."""
+    rows = []
+    for dataset, model, value in product(CITATION_GRAPHS, SWEPT_MODELS, values):
+        row = sweep_row(model, key, value)
+        if (accuracy := _accuracy(records, row, dataset)) is not None:
+            numbers = [str(value), f"{accuracy.mean:.2f}", f"{accuracy.std:.2f}", str(accuracy.size)]
+            rows.append([dataset.capitalize(), model, *numbers, _origin(records[row, dataset])])
+    return TextTable(["data", "model", key.partition(".")[2], "accuracy, %", "SD", "seeds", "source"], rows)
+
+
 _TABLES = {
-    table.__name__.replace("_", "-"): table for table in (table1, ablations, switches, random_splits, table3, controls)
+    table.__name__.replace("_", "-"): table
+    for table in (table1, ablations, switches, random_splits, table3, controls, fig4c, fig4d)
 }
 
 

@@ -1,0 +1,194 @@
+"""`magna reproduce`: run an experiment of the registry, write its files and list what is missing."""
+
+from __future__ import annotations
+
+import shlex
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from magna.errors import ArgumentError, DataError, MissingExtra
+from magna.paper import reproduce
+from magna.paper.cells import CellStore
+from magna.paper.experiments import EXPERIMENTS, Cell, cells
+from magna.paper.outputs import write_outputs
+from magna.paper.published import PAPER_BASELINES, PAPER_LINK_BASELINES
+from magna.paper.records import read_records
+from magna.paper.registry import ALL, ALSO_CALLED, REGISTRY, Entry, entry_of, function_of
+from magna.paper.render import TextTable
+from magna.paper.study import Missing, StudyJob
+from magna.paper.style import import_pyplot
+
+BASELINES = {"table1": PAPER_BASELINES, "table3": PAPER_LINK_BASELINES}
+QUICK_NOTE = "Quick form: few seeds and cells, no result. "
+
+
+def run_experiment(
+    name: str,
+    *,
+    work: str | Path,
+    results: str | Path | None = None,
+    out: str | Path | None = None,
+    quick: bool = False,
+    seeds: int | None = None,
+    datasets: Sequence[str] | None = None,
+    rows: Sequence[str] | None = None,
+    data_dir: str | Path | None = None,
+    run_dir: str | Path | None = None,
+    device: str = "auto",
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Measure what an experiment lacks, write its files to `out`, and return its rows.
+
+    The other arguments are those of :func:`magna.paper.reproduce.reproduce`. An experiment without cells takes no
+    `rows`; it trains what it needs in `run_dir`.
+    """
+    name, entry = entry_of(name)
+    if entry.draw and out is not None:
+        import_pyplot()  # refuses a missing package before the training
+    options: dict[str, Any] = {"quick": quick, "seeds": seeds, "datasets": datasets, "data_dir": data_dir}
+    options |= {"device": device, "say": say}
+    if entry.cells:
+        table_options: dict[str, Any] = {"work": work, "results": results, "rows": rows, "run_dir": run_dir}
+        result = reproduce.reproduce(entry.cells, **table_options, **options)
+        table, caption = (
+            TextTable(result["header"], result["rows"]),
+            f"{entry.measures[0].upper()}{entry.measures[1:]}.",
+        )
+        lacking = _missing_cells(name, entry, result, quick, datasets, rows, CellStore(Path(work), _path(results)))
+    else:
+        if rows is not None:
+            raise ArgumentError("row", list(rows), f"with tables of trained cells alone, as {name} has none")
+        folder = Path(run_dir or ("runs/reproduce-quick" if quick else "runs/reproduce"))
+        outcome = function_of(entry.study)(StudyJob(folder, **options))
+        table, caption, lacking = outcome.table, outcome.caption, list(outcome.missing)
+        shown = outcome.shown._asdict()
+        result = {"table": name, "quick": quick, "datasets": list(datasets or ()), "seeds": seeds} | shown
+    caption = QUICK_NOTE * quick + caption
+    files = []
+    if out is not None:
+        draw = function_of(entry.draw) if entry.draw else None
+        files = write_outputs(name, entry.kind, table, caption, draw, Path(out))
+    missing = [each._asdict() for each in lacking]
+    place = {"out": None if out is None else str(out), "files": files, "missing": missing, "caption": caption}
+    return {"name": name, "kind": entry.kind} | result | place
+
+
+def run_all(**options: Any) -> dict[str, Any]:
+    """Run every experiment that is built, in the order of the registry, with the options of `run_experiment`.
+
+    An experiment whose data or extra is missing is named and left out. After a stop, the same call continues, as what
+    is done is not trained again.
+    """
+    if narrowed := [name for name in ("datasets", "rows") if options.get(name)]:
+        raise ArgumentError(narrowed[0], options[narrowed[0]], f"with one experiment, not with {ALL}")
+    rows, files, missing = [], list[str](), list[Any]()
+    say: Callable[[str], None] = options.get("say", lambda line: None)
+    for name in (name for name, entry in REGISTRY.items() if entry.is_built):
+        say(f"{name}: {REGISTRY[name].measures}")
+        try:
+            result = run_experiment(name, **options)
+        except (DataError, MissingExtra) as error:
+            say(f"{name}: {error}")
+            rows.append([name, REGISTRY[name].kind, str(error)])
+            continue
+        lacking = len(result["missing"])
+        rows.append([name, REGISTRY[name].kind, f"{lacking} missing" if lacking else "complete"])
+        files += result["files"]
+        missing += result["missing"]
+    header = ["name", "kind", "state"]
+    return {"name": ALL, "kind": "table", "header": header, "rows": rows, "files": files, "missing": missing}
+
+
+def collect_cells(name: str, *, work: str | Path, results: str | Path) -> dict[str, Any]:
+    """Add the finished cells of a table in `work` to the committed `results`."""
+    name, entry = entry_of(name)
+    if not entry.cells:
+        trained = [each for each, other in REGISTRY.items() if other.cells]
+        raise ArgumentError("experiment", name, f"with cells to collect: {', '.join(trained)}")
+    return {"name": name, "kind": entry.kind} | reproduce.collect(entry.cells, work=work, results=results)
+
+
+def list_experiments(results: str | Path, work: str | Path) -> dict[str, Any]:
+    """Every experiment: its name, what it measures, what it costs, and how much of it is done."""
+    store = CellStore(Path(work), Path(results))
+    other_names = {name: other for other, name in ALSO_CALLED.items()}
+    listed = []
+    for name, entry in REGISTRY.items():
+        line: dict[str, Any] = {"name": name, "kind": entry.kind, "measures": entry.measures}
+        line |= {"also_called": other_names.get(name), "built": entry.is_built, "seconds": entry.seconds}
+        line |= {"quick_seconds": entry.quick_seconds, "device": "cpu" if entry.study else None}
+        line |= {"cells": 0, "done": 0, "missing": [], "quoted": []}
+        if entry.cells:
+            line |= _progress(name, entry, Path(results), store)
+        listed.append(line | {"state": _state(line)})
+    return {"experiments": listed}
+
+
+def _progress(name: str, entry: Entry, results: Path, store: CellStore) -> dict[str, Any]:
+    """Cells of a table, the done ones, the missing ones, and the committed seconds of training."""
+    chosen = cells(entry.cells)
+    records = read_records(results, entry.cells).values()
+    missing = [cell for cell in chosen if not store.runs(cell)]
+    runs = [run for record in records for run in record.runs]
+    return {
+        "cells": len(chosen),
+        "done": len(chosen) - len(missing),
+        "missing": [each._asdict() for each in _as_missing(name, missing, EXPERIMENTS[entry.cells].seeds, results)],
+        "quoted": _quoted(entry.cells, chosen),
+        "seconds": round(sum(run["seconds"] for run in runs)) if runs else None,
+        "device": ", ".join(dict.fromkeys(run["device"] for run in runs)) or None,
+    }
+
+
+def _quoted(table: str, chosen: Sequence[Cell]) -> list[str]:
+    """Baselines of the paper's table that have no cell here."""
+    measured = {cell.row for cell in chosen}
+    return [model for model in BASELINES.get(table, ()) if model not in measured]
+
+
+def _state(line: Mapping[str, Any]) -> str:
+    if not line["built"]:
+        return "not built yet"
+    if not line["cells"]:
+        return "measured when asked for"
+    return "done" if line["done"] == line["cells"] else f"{line['done']} of {line['cells']} cells"
+
+
+def _missing_cells(
+    name: str,
+    entry: Entry,
+    result: Mapping[str, Any],
+    quick: bool,
+    datasets: Sequence[str] | None,
+    rows: Sequence[str] | None,
+    store: CellStore,
+) -> list[Missing]:
+    """Cells of the table without a result; of a quick one, among those that were asked for."""
+    if quick:
+        chosen = [cell for cell in cells(entry.cells, datasets, rows) if cell.path in result["diverged"]]
+    else:
+        chosen = [cell for cell in cells(entry.cells) if not store.runs(cell) or cell.path in result["diverged"]]
+    return _as_missing(name, chosen, result["seeds"], store.results)
+
+
+def _as_missing(name: str, chosen: Sequence[Cell], seeds: int, results: Path | None) -> list[Missing]:
+    """The command of each cell, and its seconds by the mean run of its recipe in the committed results."""
+    known: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for table in EXPERIMENTS if results is not None and chosen else ():
+        assert results is not None
+        for record in read_records(results, table).values():
+            known[record.recipe] += [(run["seconds"], run["device"]) for run in record.runs]
+    missing = []
+    for cell in chosen:
+        command = f"magna reproduce {name} --dataset {cell.dataset} --row {shlex.quote(cell.row)}"
+        runs = known[cell.config.recipe]
+        forecast = round(seeds * sum(seconds for seconds, _ in runs) / len(runs), 1) if runs else None
+        devices = ", ".join(dict.fromkeys(device for _, device in runs)) or None
+        missing.append(Missing(cell.path, command, forecast, devices))
+    return missing
+
+
+def _path(folder: str | Path | None) -> Path | None:
+    return None if folder is None else Path(folder)

@@ -1,0 +1,126 @@
+"""`magna reproduce` by the registry: the list, cells of tables and figures, and what is missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.support.running import Program
+
+from magna.config.schema import Config
+from magna.errors import DataError
+from magna.paper import reproduce, runner
+from magna.paper.experiments import EXPERIMENTS, SWEPT_ALPHAS, SWEPT_HOPS, cells
+from magna.paper.registry import REGISTRY
+from magna.paper.runner import collect_cells, list_experiments, run_all, run_experiment
+from magna.training.loop import TrialResult
+
+ROOT = Path(__file__).parents[2]
+CONTRACT = {"name", "kind", "rows", "files", "missing"}
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+    """Configs that would have been trained; their accuracy is 0.8 and a hundredth of K."""
+    configs: list[Config] = []
+
+    def train_trials(batch: Sequence[Config], task: object, *, on_results: Any, **_: Any) -> None:
+        configs.extend(batch)
+        on_results({at: _result(config) for at, config in enumerate(batch)})
+
+    monkeypatch.setattr(reproduce, "train_trials", train_trials)
+    monkeypatch.setattr(reproduce, "make_task", lambda config, data_dir, device: SimpleNamespace(data=config.data))
+    return configs
+
+
+def _result(config: Config) -> TrialResult:
+    accuracy = 0.8 + 0.01 * config.to_dict()["model"].get("K", 0) + 0.001 * config.train.seed
+    valid, test = {"accuracy": 0.5, "loss": 1.0}, {"accuracy": accuracy, "loss": 1.0}
+    return TrialResult(config, epochs=3, best_epoch=2, seconds=0.1, valid=valid, test=test, history=[], weights=None)
+
+
+def test_the_list_is_the_registry() -> None:
+    listed = list_experiments(ROOT / "results", ROOT / "no-cells")["experiments"]
+    assert [line["name"] for line in listed] == list(REGISTRY)
+    by_name = {line["name"]: line for line in listed}
+    assert by_name["fig4b"]["state"] == "not built yet" and not by_name["fig4b"]["built"]
+    assert by_name["table7"]["also_called"] == "random-splits" and by_name["table7"]["done"] > 0
+    assert by_name["table1"]["seconds"] > 1000 and "LGCN" in by_name["table1"]["quoted"]
+    assert by_name["propositions"]["state"] == "measured when asked for"
+    for line in listed:
+        assert line["done"] + len(line["missing"]) == line["cells"]
+        for cell in line["missing"]:
+            assert cell["command"].startswith(f"magna reproduce {line['name']} --dataset ")
+
+
+def test_the_command_lists(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown, _ = program("reproduce", "--list")
+    assert all(f"\n{name}" in f"\n{shown}" for name in REGISTRY) and "not built yet" in shown
+    assert [line["name"] for line in json.loads(program("reproduce", "--list", "--json")[0])["experiments"]] == [
+        *REGISTRY
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("trained")
+def test_a_table_leaves_its_files_and_names_missing_cells(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"work": tmp_path / "cells", "results": ROOT / "results", "out": tmp_path / "out"}
+    result = run_experiment("random-splits", seeds=1, device="cpu", datasets=["cora"], **options)
+    assert result.keys() >= CONTRACT and result["kind"] == "table"
+    assert result["name"] == "table7", "the old name answers with the paper's"
+    assert [Path(file).name for file in result["files"]] == ["table7.csv", "table7.tex"]
+    other = run_experiment("table7", seeds=1, device="cpu", datasets=["cora"], **options | {"results": None})
+    assert len(other["missing"]) == 2 * 3 * 10, "of the data sets that were not asked for"
+    first = other["missing"][0]
+    assert first["command"] == "magna reproduce table7 --dataset citeseer --row MAGNA"
+    assert first["cell"] == "random-splits/citeseer/magna/split-0.json"
+
+
+def test_a_sweep_is_a_figure_of_cells(trained: list[Config], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    options: dict[str, Any] = {"work": tmp_path / "cells", "out": tmp_path / "out", "device": "cpu"}
+    result = run_experiment("fig4c", quick=True, **options)
+    assert {config.to_dict()["model"]["K"] for config in trained} == {1, 6} and len(trained) == 4
+    assert result["rows"][0][:6] == ["Cora", "tuned", "1", "81.05", "0.07", "2"]
+    assert [Path(file).name for file in result["files"]] == ["fig4c.csv", "fig4c.svg", "fig4c.png"]
+    assert result["caption"].startswith("Quick form") and result["missing"] == []
+
+
+@pytest.mark.parametrize(("name", "values"), [("fig4c", SWEPT_HOPS), ("fig4d", SWEPT_ALPHAS)])
+def test_a_sweep_has_a_cell_for_each_value_of_two_models(name: str, values: Sequence[float]) -> None:
+    chosen = cells(name)
+    assert len(chosen) == 2 * len(values) and {cell.dataset for cell in chosen} == {"cora"}
+    assert {config["hidden_channels"] for cell in chosen if (config := cell.config.to_dict()["model"])} == {64}
+    assert set(EXPERIMENTS[name].quick_rows or ()) < {cell.row for cell in chosen}
+
+
+def test_cells_alone_are_collected(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match="experiment is 'fig5'; allowed: with cells to collect: table1, table3, table7"
+    ):
+        collect_cells("fig5", work=tmp_path, results=tmp_path)
+
+
+def test_all_runs_what_is_built_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+
+    def run(name: str, **_: Any) -> dict[str, Any]:
+        names.append(name)
+        if name == "table3":
+            raise DataError("wn18rr", "it is missing")
+        missing = [{"cell": "x", "command": "y", "forecast_s": None, "device": None}] * (name == "fig4c")
+        return {"files": [f"{name}.csv"], "missing": missing}
+
+    monkeypatch.setattr(runner, "run_experiment", run)
+    result = run_all(work=tmp_path)
+    assert names == [name for name, entry in REGISTRY.items() if entry.is_built]
+    states = {row[0]: row[2] for row in result["rows"]}
+    assert (states["table1"], states["fig4c"], states["table3"]) == ("complete", "1 missing", "wn18rr: it is missing")
+    assert result.keys() >= CONTRACT and len(result["missing"]) == 1
+    with pytest.raises(ValueError, match=r"datasets is \['cora'\]; allowed: with one experiment, not with all"):
+        run_all(work=tmp_path, datasets=["cora"])
