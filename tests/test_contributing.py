@@ -274,8 +274,9 @@ def thing(x: Tensor, backend: str = "auto") -> Tensor:
 def thing_op(x: Tensor, backend: str) -> Tensor:
     return kernels(backend).thing(x.contiguous())
 
-thing_op.register_autograd(lambda ctx, grad: (thing_op(grad, ctx.backend), None),
-                           lambda ctx, inputs, output: setattr(ctx, "backend", inputs[1]))
+@thing_op.register_autograd(lambda ctx, inputs, output: setattr(ctx, "backend", inputs[1]))
+def _(ctx, grad):
+    return thing_op(grad, ctx.backend), None
 """
     },
     changed={
@@ -290,12 +291,14 @@ thing_op.register_autograd(lambda ctx, grad: (thing_op(grad, ctx.backend), None)
         "src/magna/ops/cpu/kernels/nodes.cpp": [
             (
                 "KERNEL(thing, f64, const double* x, double* out, int64_t size, int64_t threads) {\n"
+                "    for (int64_t i = 0; i < size; ++i) out[i] = 2 * x[i];\n}\n"
+                "KERNEL(thing, f32, const float* x, float* out, int64_t size, int64_t threads) {\n"
                 "    for (int64_t i = 0; i < size; ++i) out[i] = 2 * x[i];\n}",
                 "#define SIZES",
             )
         ],
         "src/magna/ops/cpu/bindings.py": [
-            ('    "thing": {torch.float64: "f64"},', '    **dict.fromkeys(("top_k_mask"'),
+            ('    "thing": {torch.float64: "f64", torch.float32: "f32"},', '    **dict.fromkeys(("top_k_mask"'),
             (
                 "def thing(x: Tensor) -> Tensor:\n    out = empty(x.shape, x)\n"
                 '    _run("thing", x, out, x.numel())\n    return out\n\n',
@@ -304,7 +307,15 @@ thing_op.register_autograd(lambda ctx, grad: (thing_op(grad, ctx.backend), None)
         ],
         "src/magna/ops/triton/kernels.py": [
             ("from magna.ops.reference import thing  # no kernel yet", "from magna.ops.triton.draw"),
-            ('    "thing",', '    "top_k_mask",'),
+        ],
+        "src/magna/ops/self_check.py": [
+            ("from magna.ops.thing import thing", "from magna.typing import Backend"),
+            (
+                "def _thing(inputs: _Inputs, backend: str) -> tuple[Tensor, ...]:\n"
+                "    return (thing(inputs.leaf(_NODES, 2), backend=backend),)\n\n",
+                "_OF_GRAPHS: dict",
+            ),
+            ('    "thing": _thing,', "}\n# On other backends"),
         ],
         "tests/ops/test_contract.py": [
             (
@@ -326,6 +337,7 @@ thing_op.register_autograd(lambda ctx, grad: (thing_op(grad, ctx.backend), None)
         '-c \'import os, platform, runpy, sys; os.chdir(".."); platform.machine = str; '
         'sys.argv = ["setup.py", "-q", "build_ext", "--inplace"]; runpy.run_path("setup.py", run_name="__main__")\'',
         f"{PYTEST}/ops/test_contract.py -k 'test_thing and cpu'",
+        f"{PYTEST}/ops/test_self_check.py -k every_",
     ],
 )
 
