@@ -100,7 +100,7 @@ def test_version(program: Program) -> None:
         (["data", "audit", LONG], "File name too long; try a shorter one"),
         (["data", "list", "--data-dir", LONG], "File name too long; try a shorter one"),
         (["reproduce", "table1", "--out", LONG], "a folder that can be made (File name too long)"),
-        (["reproduce", "table9"], "table is 'table9'; did you mean 'table1'? allowed: 'table1', 'ablations'"),
+        (["reproduce", "table9"], "experiment is 'table9'; did you mean 'table1'? allowed: 'table1', 'table2'"),
         (["reproduce", "tabel7"], "did you mean 'table7'?"),
         (["data", "audit", "nowhere"], "allowed: 'digits', 'cora'"),
         (["data", "audit", "families", "--set", "data.undirected=false"], "families is a knowledge graph"),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from magna.config.atomic_files import make_folder
 from magna.errors import ArgumentError, DataError, MissingExtra
 from magna.paper import reproduce
 from magna.paper.cells import CellStore
@@ -45,8 +46,10 @@ def run_experiment(
     `rows`; it trains what it needs in `run_dir`.
     """
     name, entry = entry_of(name)
-    if entry.draw and out is not None:
-        import_pyplot()  # refuses a missing package before the training
+    if out is not None:  # what cannot be written is refused before the training
+        make_folder(out, "out")
+        if entry.draw:
+            import_pyplot()
     options: dict[str, Any] = {"quick": quick, "seeds": seeds, "datasets": datasets, "data_dir": data_dir}
     options |= {"device": device, "say": say}
     if entry.cells:
