@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from magna.baselines.nodes.propagation import once_per_graph
 from magna.baselines.nodes.stack import Stack, StackOptions
 from magna.config.options import HUGE, Needs, option
 from magna.config.registry import node_model
@@ -34,9 +34,6 @@ class Diffusion(NamedTuple):
     t: float | None  # time of the heat kernel
     top_k: int
     threshold: float
-
-
-_DIFFUSED: WeakKeyDictionary[Graph, dict[Diffusion, tuple[Graph, Tensor]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,14 +113,10 @@ def diffused_graph(
     """
     if (alpha is None) == (t is None):
         raise ArgumentError("alpha", alpha, "a number with t None, or None with a number as t")
-    known, diffusion = _DIFFUSED.setdefault(graph, {}), Diffusion(alpha, t, top_k, threshold)
-    if diffusion not in known:
-        # It serves later calls: tensors born in inference mode could not be saved for a backward pass.
-        with torch.inference_mode(False), torch.no_grad():
-            known[diffusion] = _diffuse(graph, diffusion)
-    return known[diffusion]
+    return _diffuse(graph, Diffusion(alpha, t, top_k, threshold))
 
 
+@once_per_graph
 def _diffuse(graph: Graph, diffusion: Diffusion) -> tuple[Graph, Tensor]:
     transition, weight = _transition(graph)
     targets, sources, values = [], [], []
