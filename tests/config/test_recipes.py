@@ -32,6 +32,22 @@ def _parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+CITATION_GRAPHS = ("cora", "citeseer", "pubmed")
+CORA = [name for name in recipe_names() if name.startswith("cora-") and load_recipe(name).model.name != "magna"]
+
+
+@pytest.mark.parametrize("name", CORA)
+def test_a_baseline_searches_the_same_settings_on_each_citation_graph(name: str) -> None:
+    recipes = [load_recipe(name.replace("cora", dataset)) for dataset in CITATION_GRAPHS]
+    assert len({tuple(sorted(recipe.search)) for recipe in recipes}) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name.endswith("-published")])
+def test_published_recipes_are_of_the_model_and_data_of_their_system(name: str) -> None:
+    published, system = load_recipe(name), load_recipe(name.removesuffix("-published"))
+    assert (published.model.name, published.data.name) == (system.model.name, system.data.name)
+
+
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_corner_of_the_space_is_a_model(name: str) -> None:
     config = load_recipe(name)
