@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from magna.tasks.metrics import RANK_METRICS, Ranks, correct, difference, paired_test, spread
+from magna.tasks.metrics import RANK_METRICS, Ranks, correct, difference, holm, paired_test, spread
 
 
 def test_the_largest_score_counts_and_nan_loses() -> None:
@@ -74,3 +74,26 @@ def test_ranks_of_a_side_and_of_each_relation() -> None:
     assert {group: part.ranks().tolist() for group, part in groups.items()} == {0: [2, 4], 7: [1, 3]}
     assert sum(map(len, groups.values())) == len(ranks)
     assert all(math.isnan(value) for value in ranks.select(slice(0)).metrics().values())
+
+
+def _rejected(p_values: list[float], level: float) -> list[bool]:
+    """Holm's procedure in its own words: from the smallest on, until the first that is above its share of the level."""
+    rejected = [False] * len(p_values)
+    for rank, index in enumerate(np.argsort(p_values, kind="stable")):
+        if p_values[index] > level / (len(p_values) - rank):
+            break
+        rejected[index] = True
+    return rejected
+
+
+def test_holm_adjusts_so_that_a_level_rejects_what_the_procedure_does() -> None:
+    draw = np.random.Generator(np.random.PCG64(0))
+    for size in (1, 2, 5, 12):
+        p_values = (draw.uniform(size=size) ** 4).tolist()
+        adjusted = holm(p_values)
+        for level in (0.001, 0.01, 0.05, 0.2, 0.7):
+            assert [value <= level for value in adjusted] == _rejected(p_values, level)
+    assert holm([0.03, 0.02, 0.025]) == pytest.approx([0.06] * 3), "no value is below that of a smaller p"
+    assert holm([0.9, 0.8]) == [1.0, 1.0] and holm([]) == []
+    with pytest.raises(ValueError, match=r"p_values is 1\.2; allowed: 0 to 1"):
+        holm([0.1, 1.2])

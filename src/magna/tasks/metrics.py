@@ -164,3 +164,22 @@ def paired_test(ours: Sequence[float], theirs: Sequence[float]) -> Paired:
     # Equal differences have no variance to divide by.
     t_test = float(stats.ttest_rel(ours, theirs).pvalue) if len(set(differences)) > 1 else 0.0
     return Paired(spread(differences), t_test, float(stats.wilcoxon(differences).pvalue))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P values of a family of tests, adjusted by Holm's step-down rule, in the order that they came in.
+
+    A test is significant at a level if its adjusted value is at most that level; then the chance of one false finding
+    among all tests of the family is at most the level.
+
+    >>> holm([0.04, 0.01, 0.3])
+    [0.08, 0.03, 0.3]
+    """
+    for value in p_values:
+        if not 0 <= value <= 1:
+            raise ArgumentError("p_values", value, "0 to 1")
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
