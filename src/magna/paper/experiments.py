@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from magna.config.schema import Config, load_recipe, recipe_names
 from magna.errors import ArgumentError
+from magna.paper.node_systems import EFFORTS, SYSTEMS, WITH, WITHOUT, Effort, rows_of, system_config
 from magna.paper.published import CITATION_GRAPHS, KNOWLEDGE_GRAPHS
 
 NUM_SPLITS = 10
@@ -27,6 +28,7 @@ class Cell:
     changes: tuple[str, ...] = ()
     point: str = ""  # of docs/explanation/switches.md
     split: int | None = None  # number of the random split, None for the public one
+    effort: Effort | None = None  # of the search for its settings; None: they are those of the config
 
     @property
     def path(self) -> str:
@@ -158,6 +160,13 @@ def random_splits_cells(dataset: str) -> Iterator[Cell]:
             yield replace(cell, config=on_split, changes=("data.split=random",), split=split)
 
 
+def node_cells(table: str, dataset: str) -> Iterator[Cell]:
+    """Every node model with the settings that its search starts from."""
+    for row in rows_of(table):
+        config = system_config(table, dataset, row)
+        yield Cell(table, dataset, row, config, SYSTEMS[row].fixed, effort=EFFORTS[dataset])
+
+
 def sweep_cells(table: str, key: str, values: Sequence[float], dataset: str) -> Iterator[Cell]:
     """The tuned recipe and the paper's blocks at width 64, each with every value of one setting."""
     narrow = ("model.hidden_channels=64",)
@@ -218,6 +227,12 @@ class Experiment(NamedTuple):
 
 EXPERIMENTS = {
     "table1": Experiment(partial(_of_recipes, "table1", TABLE_1_RECIPES)),
+    **{
+        table: Experiment(
+            partial(node_cells, table), quick=("train.epochs=100", "train.patience=25"), quick_rows=("MAGNA", "GCN")
+        )
+        for table in (WITHOUT, WITH)
+    },
     "ablations": Experiment(ablations_cells),
     "switches": Experiment(switches_cells),
     "random-splits": Experiment(random_splits_cells, seeds=10),
