@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from magna.tasks.metrics import Spread, difference
@@ -19,6 +20,16 @@ class TextTable(NamedTuple):
 
     header: list[str]
     rows: list[list[str]]
+
+    @property
+    def width(self) -> int:
+        """Characters of a line on a terminal."""
+        return sum(2 + max(map(len, column)) for column in zip(self.header, *self.rows, strict=True)) - 2
+
+    def without(self, titles: Collection[str]) -> TextTable:
+        """The table without the columns of these titles."""
+        places = [place for place, title in enumerate(self.header) if title not in titles]
+        return TextTable([self.header[at] for at in places], [[row[at] for at in places] for row in self.rows])
 
     def markdown(self) -> str:
         """The table in Markdown, or a sentence for one without rows."""
