@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from magna.cli.reproduce import _show
-from magna.paper.tables import left_out, make_table
+from magna.paper.tables import COST_HEADER, left_out, make_table
 
 OMITTED = ["Cheby", "DualGCN", "JKNet", "LGCN", "g-U-Nets"]
 RESULT: dict[str, Any] = {
@@ -48,3 +48,16 @@ def test_a_quick_table_compares_nothing(capsys: pytest.CaptureFixture[str]) -> N
     _show(RESULT | {"header": header, "rows": rows, "left_out": []})
     out = capsys.readouterr().out
     assert "accuracy, % (quick)" in out and "0.03" not in out and "Pubmed" not in out and "82.2" in out
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_costs_are_shown_where_they_fit(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    header = ["data", "model", "accuracy, %", *COST_HEADER, "source"]
+    rows = [["Cora", "No LayerNorm", "69.1 ± 9.5", "142 k", "1.2 ms", "38 MiB", "ours, 20 seeds, NVIDIA H200"]]
+    _show({"table": "ablations", "header": header, "rows": rows})
+    out = capsys.readouterr().out
+    assert "69.1" in out and ("142 k" in out) == ("NVIDIA H200" in out) == (columns == 120)
+    assert ("on a terminal of 90 columns or more also: parameters" in out) == (columns == 80)

@@ -70,6 +70,17 @@ def test_without_results_there_are_dashes(name: str, tmp_path: Path) -> None:
     assert table.markdown()
 
 
+def test_a_cell_says_what_it_costs() -> None:
+    older, *newer = (_record("GAT", [0.8, 0.8]) for _ in range(2))
+    older.runs[0].update(device="NVIDIA H200", seconds=500.0, epochs=1)
+    older.runs[1].update(seconds=0.5, epochs=100)
+    assert tables.cost_texts([older]) == ["—", "5 ms", "—"], "the runs of another device are left out"
+    for number, run in enumerate(newer[0].runs):
+        run.update(parameters=142_087, epoch_seconds=0.001 + 0.002 * number, peak_bytes=40 << 20, seconds=9.0, epochs=1)
+    assert tables.cost_texts(newer) == ["142 k", "2 ms", "40 MiB"]
+    assert tables.cost_texts([]) == ["—", "—", "—"]
+
+
 def test_table_1_has_ours_and_theirs(tmp_path: Path) -> None:
     put(tmp_path, "table1", "MAGNA, tuned", [0.80, 0.82, 0.84])
     rows = make_table("table1", tmp_path).rows
@@ -97,7 +108,7 @@ def test_ablations_show_the_difference_to_the_whole(tmp_path: Path) -> None:
     put(tmp_path, "table1", "MAGNA, tuned", [0.80, 0.82, 0.84])
     put(tmp_path, "ablations", "No Diffusion", [0.70, 0.72, 0.74])
     put(tmp_path, "ablations", "No LayerNorm", [0.79, 0.81, 0.83])
-    rows = {(row[0], row[1]): row[2:] for row in make_table("ablations", tmp_path).rows}
+    rows = {(row[0], row[1]): row[2:6] for row in make_table("ablations", tmp_path).rows}
     assert rows["Cora", "MAGNA"] == ["82.0 ± 2.0", "", "85.4 ± 0.6", ""]
     assert rows["Cora", "No Diffusion"] == ["72.0 ± 2.0", "**−10.0 ± 1.6**", "83.0 ± 0.4", "−2.4"]
     assert rows["Cora", "No LayerNorm"] == ["81.0 ± 2.0", "−1.0 ± 1.6", "83.8 ± 0.6", "−1.6"]
@@ -123,7 +134,8 @@ def test_random_splits_are_compared_split_by_split(tmp_path: Path) -> None:
     put(tmp_path, "random-splits", "Diff-GCN", [0.79], 0)
     rows = make_table("random-splits", tmp_path).rows
     assert rows[0][:3] == ["Cora", "MAGNA", "81.5 ± 1.3"]
-    assert rows[1] == ["Cora", "GAT", "79.4 ± 0.4", "+2.1 ± 0.5", "0.018", "0.12", "82.2 ± 1.4"]
+    assert rows[1][:7] == ["Cora", "GAT", "79.4 ± 0.4", "+2.1 ± 0.5", "0.018", "0.12", "82.2 ± 1.4"]
+    assert rows[1][-1] == "ours, 1 seed, cpu" and rows[2][-1].startswith("ours")
     assert rows[2][3:6] == ["—", "—", "—"]
 
 

@@ -23,7 +23,8 @@ from magna.tasks import LinkPrediction, NodeClassification, make_task
 from magna.tasks.link_objective import LinkObjective
 from magna.training import plan as planning
 from magna.training import train as training
-from magna.training.plan import StepMemory, forecast, plan
+from magna.training.memory import HELD, StepMemory, forecast
+from magna.training.plan import plan
 from magna.training.trial_batch import Batch
 
 pytestmark = pytest.mark.slow
@@ -77,7 +78,7 @@ def test_the_forecast_is_near_what_a_step_takes(settings: list[str], monkeypatch
     # Torch's own allocator counts every block of its own, whatever else the machine does.
     monkeypatch.setattr(POOL, "empty", lambda shape, dtype: torch.empty(shape, dtype=dtype))
     rest = expected.peak - 4 * expected.parameters - task.data.x.nbytes  # type: ignore[union-attr]
-    assert rest == pytest.approx(planning.HELD["cpu"] * peak_bytes(step, CPU), rel=0.1)
+    assert rest == pytest.approx(HELD["cpu"] * peak_bytes(step, CPU), rel=0.1)
 
 
 def test_the_forecast_leaves_no_trace() -> None:

@@ -31,6 +31,7 @@ from magna.nn.hops import Hops
 from magna.nn.link_model import LinkModel
 from magna.tasks import LinkPrediction, NodeClassification
 from magna.tasks.link_objective import LinkObjective
+from magna.training.memory import forecast
 from magna.training.run_folder import RunFolder
 from magna.training.train import train
 from magna.training.trial_batch import Batch
@@ -524,3 +525,16 @@ def test_a_trial_in_turn_that_diverges_has_no_score(
     (result,) = train_trials([LINKS], links, report_every=2, on_report=on_report)
     assert len(heard) == last // 2 and min(heard, default=1) > 0, "validated before it diverged"
     assert (result.valid, result.epochs, result.best_epoch) == ({"mrr": 0.0}, last, -1)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_report_says_what_a_trial_costs(task: NodeClassification, members: int) -> None:
+    configs = [config(model__members=members, model__K=hops) for hops in (2, 2, 8)]
+    results = train_trials(configs, task, read_test=True)
+    with torch.device("meta"):
+        model = task.make_model(configs[0].model)
+    assert {result.parameters for result in results} == {sum(weight.numel() for weight in model.parameters())}
+    first, second, farthest = (result.peak_bytes for result in results)
+    assert first == second == forecast(task, configs[0], task.device).peak
+    assert farthest == forecast(task, configs[2], task.device).peak != first
+    assert [result.peak_bytes for result in train_trials(configs[:1], task)] == [None], "a search does not ask"

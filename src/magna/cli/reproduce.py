@@ -21,6 +21,7 @@ def _show(result: Result) -> None:
     from rich.console import Console
 
     from magna.paper.render import TextTable
+    from magna.paper.tables import COST_HEADER
 
     if "experiments" in result:
         _show_list(result)
@@ -28,7 +29,11 @@ def _show(result: Result) -> None:
     header, rows = _quick_form(result) if result.get("quick") else (result["header"], result["rows"])
     if result.get("quick") and "work" in result:
         typer.echo(f"{result['table']} after few seeds and epochs shows its form; figures marked quick are no results")
-    TextTable(header, rows).show(Console())
+    console, table = Console(), TextTable(header, rows)
+    if (width := table.width) > console.width and set(COST_HEADER) <= set(header):
+        table = table.without([*COST_HEADER, "source"])
+        typer.echo(f"on a terminal of {width} columns or more also: {', '.join([*COST_HEADER, 'source'])}")
+    table.show(console)
     if caption := result.get("caption"):
         typer.echo(caption)
     if result.get("left_out"):
@@ -93,11 +98,12 @@ def _quick_form(result: Result) -> tuple[list[str], list[list[str]]]:
     if "work" not in result:
         return result["header"], result["rows"]
     from magna.paper.published import CITATION_GRAPHS, KNOWLEDGE_GRAPHS
-    from magna.paper.tables import UNMEASURED
+    from magna.paper.tables import COST_HEADER, UNMEASURED
 
     names = {name: name.capitalize() for name in CITATION_GRAPHS} | KNOWLEDGE_GRAPHS
     hidden = {title for name, title in names.items() if name not in result["datasets"]}
-    columns = [at for at, title in enumerate(result["header"]) if title not in hidden | _COMPARISONS]
+    hidden |= {*_COMPARISONS, *COST_HEADER}
+    columns = [at for at, title in enumerate(result["header"]) if title not in hidden]
     rows = [
         [re.sub(r"\bours(?=\)$|, )", "ours, quick", row[at]) for at in columns]
         for row in result["rows"]

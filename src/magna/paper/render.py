@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from magna.tasks.metrics import Spread, difference
@@ -19,6 +20,16 @@ class TextTable(NamedTuple):
 
     header: list[str]
     rows: list[list[str]]
+
+    @property
+    def width(self) -> int:
+        """Characters of a line on a terminal."""
+        return sum(2 + max(map(len, column)) for column in zip(self.header, *self.rows, strict=True)) - 2
+
+    def without(self, titles: Collection[str]) -> TextTable:
+        """The table without the columns of these titles."""
+        places = [place for place, title in enumerate(self.header) if title not in titles]
+        return TextTable([self.header[at] for at in places], [[row[at] for at in places] for row in self.rows])
 
     def markdown(self) -> str:
         """The table in Markdown, or a sentence for one without rows."""
@@ -85,3 +96,32 @@ def digits(number: float) -> str:
     ('0.0623', '1,234')
     """
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def count_text(count: float) -> str:
+    """A count in thousands or millions.
+
+    >>> count_text(933), count_text(142_087), count_text(51_146_247)
+    ('933', '142 k', '51.1 M')
+    """
+    if count < 999.5:
+        return f"{count:.0f}"
+    return f"{digits(count / 1e3)} k" if count < 999_500 else f"{digits(count / 1e6)} M"
+
+
+def seconds_text(seconds: float) -> str:
+    """A short time in milliseconds, or in seconds.
+
+    >>> seconds_text(0.00123), seconds_text(2.5)
+    ('1.23 ms', '2.5 s')
+    """
+    return f"{digits(1e3 * seconds)} ms" if seconds < 0.9995 else f"{digits(seconds)} s"
+
+
+def bytes_text(size: float) -> str:
+    """A size in memory.
+
+    >>> bytes_text(40 << 20), bytes_text(3 << 30)
+    ('40 MiB', '3 GiB')
+    """
+    return f"{digits(size / (1 << 20))} MiB" if size < 1000 << 20 else f"{digits(size / (1 << 30))} GiB"

@@ -200,6 +200,9 @@ def _run(result: TrialResult) -> dict[str, Any]:
         "epochs": result.epochs,
         "best_epoch": result.best_epoch,
         "seconds": round(result.seconds, 3),
+        "parameters": result.parameters,
+        "epoch_seconds": round(result.seconds / max(1, result.epochs), 6),
+        "peak_bytes": result.peak_bytes,
         "valid": result.valid,
         "test": result.test,
     }

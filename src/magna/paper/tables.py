@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
+from statistics import fmean
 
 from magna.paper import published
 from magna.paper.cells import Records
@@ -21,11 +22,22 @@ from magna.paper.experiments import (
 )
 from magna.paper.published import CITATION_GRAPHS, KNOWLEDGE_GRAPHS, LINK_METRICS
 from magna.paper.records import PROTOCOL, Record
-from magna.paper.render import EMPTY, TextTable, difference_text, short, signed, spread_text
+from magna.paper.render import (
+    EMPTY,
+    TextTable,
+    bytes_text,
+    count_text,
+    difference_text,
+    seconds_text,
+    short,
+    signed,
+    spread_text,
+)
 from magna.tasks.metrics import Spread, paired_test, spread
 
 TUNED = "MAGNA, tuned"
 UNMEASURED = "not yet measured"
+COST_HEADER = ("parameters", "an epoch", "memory")
 
 Read = Callable[[str], Records]  # a table → its records
 
@@ -60,12 +72,15 @@ def ablations(read: Read) -> TextTable:
     rows = []
     for dataset in CITATION_GRAPHS:
         whole, theirs = _accuracy(base, TUNED, dataset), published.MAGNA_PAPER
-        rows.append([dataset.capitalize(), "MAGNA", spread_text(whole), "", theirs.figures[dataset], ""])
+        paper, records = [theirs.figures[dataset], ""], base.get((TUNED, dataset), [])
+        rows.append([dataset.capitalize(), "MAGNA", spread_text(whole), "", *paper, *_cost_and_origin(records)])
         for row in ABLATED_PARTS:
             part, their_part = _accuracy(ours, row, dataset), published.PAPER_ABLATIONS[row]
             paper = [their_part.figures[dataset], signed(their_part.mean(dataset) - theirs.mean(dataset))]
-            rows.append([dataset.capitalize(), row, spread_text(part), difference_text(part, whole), *paper])
-    return TextTable(["data", "model", "accuracy, %", "difference", "paper", "difference"], rows)
+            figures = [spread_text(part), difference_text(part, whole), *paper]
+            rows.append([dataset.capitalize(), row, *figures, *_cost_and_origin(ours.get((row, dataset), []))])
+    header = ["data", "model", "accuracy, %", "difference", "paper", "difference", *COST_HEADER, "source"]
+    return TextTable(header, rows)
 
 
 def switches(read: Read) -> TextTable:
@@ -97,9 +112,10 @@ def random_splits(read: Read) -> TextTable:
             means, theirs = _by_split(ours, row, dataset), published.PAPER_SPLITS[row].figures[dataset]
             figure = spread_text(spread(list(means.values())) if means else None)
             tests = ["", "", ""] if row == first else _paired(_by_split(ours, first, dataset), means)
-            rows.append([dataset.capitalize(), row, figure, *tests, theirs])
+            cost = _cost_and_origin(ours.get((row, dataset), []))
+            rows.append([dataset.capitalize(), row, figure, *tests, theirs, *cost])
     header = ["data", "model", "accuracy, %", "MAGNA is better by", "t-test, p", "Wilcoxon, p", "paper"]
-    return TextTable(header, rows)
+    return TextTable([*header, *COST_HEADER, "source"], rows)
 
 
 def table3(read: Read) -> TextTable:
@@ -206,6 +222,30 @@ def _paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[str]
         return [EMPTY] * 3
     by, t_test, wilcoxon = paired_test([ours[split] for split in both], [theirs[split] for split in both])
     return [f"{signed(by.mean)} ± {by.standard_error:.1f}", f"{t_test:.2g}", f"{wilcoxon:.2g}"]
+
+
+def cost_texts(records: Sequence[Record]) -> list[str]:
+    """Parameters, time of an epoch and memory of a cell, below `COST_HEADER`; a dash for what no run has recorded.
+
+    Runs of other devices than the last one are left out.
+    """
+    every = [run for record in records for run in record.runs]
+    # Older runs have the seconds of all epochs alone.
+    runs = [
+        {"epoch_seconds": run["seconds"] / run["epochs"]} | run if run.get("seconds") and run.get("epochs") else run
+        for run in every
+        if run["device"] == every[-1]["device"]
+    ]
+
+    def mean(key: str, text: Callable[[float], str]) -> str:
+        values = [run[key] for run in runs if run.get(key) is not None]
+        return text(fmean(values)) if values else EMPTY
+
+    return [mean("parameters", count_text), mean("epoch_seconds", seconds_text), mean("peak_bytes", bytes_text)]
+
+
+def _cost_and_origin(records: Sequence[Record]) -> list[str]:
+    return [*cost_texts(records), _origin(records)]
 
 
 def _origin(records: Sequence[Record]) -> str:

@@ -77,6 +77,8 @@ class TrialResult:
     test: Metrics | None
     history: list[Metrics]  # of each epoch: loss, and accuracy and loss of validation if it was due
     weights: dict[str, Tensor] | None  # the state dict of the best epoch
+    parameters: int | None = None  # of the model, of all members of an ensemble
+    peak_bytes: int | None = None  # of training, where the test was asked for: see `train_trials`
 
     @property
     def finite_history(self) -> list[Metrics]:

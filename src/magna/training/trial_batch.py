@@ -250,6 +250,7 @@ class Batch:
                 test=self._score_of(rows, scores, "test") if request.read_test else None,
                 history=history,
                 weights=self._weights_of(rows) if request.keep_weights else None,
+                parameters=len(rows) * sum(self.sizes),
             )
         return results
 

@@ -25,6 +25,7 @@ from magna.tasks import Task
 from magna.tasks.base import BatchTask, can_share_batch
 from magna.training.capture import batch_size_for, matmul_precision, own_stream
 from magna.training.loop import Epoch, OnReport, OnResults, Request, TrialResult, fit
+from magna.training.memory import forecast
 from magna.training.trial_batch import FILLER, Batch
 
 _MOST_TRIALS = 512
@@ -65,7 +66,8 @@ def train_trials(
     Args:
         configs: what to train; the draws of a seed also depend on which trials share a batch.
         task: data and loss. The configs may name other random splits of the same data.
-        read_test: also test the best weights; nothing else reads the test split.
+        read_test: also test the best weights; nothing else reads the test split. Results then have `peak_bytes`: on a
+            GPU the peak of their batch divided by its trials, on the CPU the forecast of `magna plan` for a run alone.
         keep_weights: also return the best weights.
         report_every: epochs between two calls of `on_report`.
         on_report: gets the epoch, the indices of the running configs and their best validation scores so far, and
@@ -126,9 +128,33 @@ def shortage(error: torch.OutOfMemoryError) -> str:
 def _train_part(configs: Sequence[Config], part: list[int], task: BatchTask, request: Request) -> None:
     """Train some of the configs, which have the same structure, in one batch."""
     with own_stream(task.device), matmul_precision(configs[part[0]].train.precision):
-        if task.device.type == "cuda":
+        on_gpu = task.device.type == "cuda"
+        if on_gpu:
             part = part + [FILLER] * (batch_size_for(len(part)) - len(part))
-        Batch([configs[part[0] if index == FILLER else index] for index in part], part, task).run(request)
+            torch.cuda.reset_peak_memory_stats(task.device)
+        peaks = _forecasts(configs, part, task) if request.read_test and not on_gpu else {}
+
+        def take(ended: dict[int, TrialResult]) -> None:
+            if request.read_test and on_gpu:
+                share = torch.cuda.max_memory_allocated(task.device) // len(part)
+                peaks.update(dict.fromkeys(ended, share))
+            request.on_results({n: replace(result, peak_bytes=peaks.get(n)) for n, result in ended.items()})
+
+        members = [configs[part[0] if index == FILLER else index] for index in part]
+        Batch(members, part, task).run(request._replace(on_results=take))
+
+
+def _forecasts(configs: Sequence[Config], part: list[int], task: BatchTask) -> dict[int, int]:
+    """Bytes that each config needs alone; those that differ in the seed or the split are traced once."""
+    bytes_of: dict[Hashable, int] = {}
+    peaks = {}
+    for index in part:
+        config = configs[index]
+        key = tuple(str(each) for each in (config.model, config.task, config.train.precision))
+        if key not in bytes_of:
+            bytes_of[key] = forecast(task, config, task.device).peak
+        peaks[index] = bytes_of[key]
+    return peaks
 
 
 class _Stopped(Exception):
@@ -166,6 +192,7 @@ def _train_alone(index: int, config: Config, task: Task, request: Request) -> Tr
         test=None,
         history=[{"loss": epoch.loss} for epoch in epochs if epoch.loss is not None],
         weights=None,
+        parameters=sum(parameter.numel() for parameter in network.parameters()),
     )
 
 
