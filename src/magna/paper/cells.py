@@ -125,6 +125,10 @@ class Job:
         date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M")
         self.origin = {"device": self.machine["device"], "commit": _commit(), "date": date}
 
+    def seeds_of(self, cell: Cell) -> int:
+        """Number of report seeds of a cell."""
+        return self.seeds if cell.effort is None else min(self.seeds, cell.effort.seeds)
+
 
 def _read_file(path: Path) -> Record:
     try:

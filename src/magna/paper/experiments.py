@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from magna.config.schema import Config, load_recipe, recipe_names
 from magna.errors import ArgumentError
-from magna.paper.node_systems import EFFORTS, SYSTEMS, WITH, WITHOUT, Effort, rows_of, system_config
+from magna.paper.node_systems import EFFORTS, QUICK_EFFORT, SYSTEMS, WITH, WITHOUT, Effort, rows_of, system_config
 from magna.paper.published import CITATION_GRAPHS, KNOWLEDGE_GRAPHS
 
 NUM_SPLITS = 10
@@ -28,7 +28,8 @@ class Cell:
     changes: tuple[str, ...] = ()
     point: str = ""  # of docs/explanation/switches.md
     split: int | None = None  # number of the random split, None for the public one
-    effort: Effort | None = None  # of the search for its settings; None: they are those of the config
+    effort: Effort | None = None  # of the search for its settings; None: it needs none
+    is_settled: bool = True  # False before the search: the config has no chosen settings yet
 
     @property
     def path(self) -> str:
@@ -164,7 +165,7 @@ def node_cells(table: str, dataset: str) -> Iterator[Cell]:
     """Every node model with the settings that its search starts from."""
     for row in rows_of(table):
         config = system_config(table, dataset, row)
-        yield Cell(table, dataset, row, config, SYSTEMS[row].fixed, effort=EFFORTS[dataset])
+        yield Cell(table, dataset, row, config, SYSTEMS[row].fixed, effort=EFFORTS[dataset], is_settled=False)
 
 
 def sweep_cells(table: str, key: str, values: Sequence[float], dataset: str) -> Iterator[Cell]:
@@ -224,6 +225,11 @@ class Experiment(NamedTuple):
     quick_skip: tuple[str, ...] = ()  # in addition, for a recipe with shallow embeddings
     quick_rows: tuple[str, ...] | None = None  # the rows of the quick form; None: all
 
+    @property
+    def every(self) -> tuple[str, ...]:
+        """All data sets that it can have."""
+        return (*self.datasets, *self.also)
+
 
 EXPERIMENTS = {
     "table1": Experiment(partial(_of_recipes, "table1", TABLE_1_RECIPES)),
@@ -263,11 +269,12 @@ EXPERIMENTS = {
 }
 
 
-def quick(name: str, config: Config) -> Config:
-    """A config that shows the form of a table in a short time."""
+def quick(name: str, cell: Cell) -> Cell:
+    """A cell that shows the form of a table in a short time."""
     experiment = EXPERIMENTS[name]
-    skip = experiment.quick_skip if getattr(config.model, "skip_channels", 0) else ()
-    return config.with_values(experiment.quick + skip, drop_idle=True)
+    skip = experiment.quick_skip if getattr(cell.config.model, "skip_channels", 0) else ()
+    config = cell.config.with_values(experiment.quick + skip, drop_idle=True)
+    return replace(cell, config=config, effort=None if cell.effort is None else QUICK_EFFORT)
 
 
 def cells(name: str, datasets: Sequence[str] | None = None, rows: Sequence[str] | None = None) -> list[Cell]:
@@ -279,7 +286,7 @@ def cells(name: str, datasets: Sequence[str] | None = None, rows: Sequence[str] 
     if name not in EXPERIMENTS:
         raise ArgumentError("table", name, list(EXPERIMENTS))
     experiment = EXPERIMENTS[name]
-    allowed = (*experiment.datasets, *experiment.also)
+    allowed = experiment.every
     for dataset in datasets or ():
         if dataset not in allowed:
             raise ArgumentError(f"data set of {name}", dataset, allowed)

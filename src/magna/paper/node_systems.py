@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from magna.config.registry import find_model
+from magna.config.registry import model_settings
 from magna.config.schema import Config, load_recipe, recipe_names
 from magna.config.spaces import split_key
 from magna.config.toml import Range, parse, toml
@@ -23,11 +23,12 @@ class Effort(NamedTuple):
 
     trials: int
     seeds: int  # of the report
+    confirmed: int = 5  # best trials that train again with further seeds
     widenings: int = 2  # searches after the first, each in a wider space
 
 
 EFFORTS = {"cora": Effort(64, 20), "citeseer": Effort(64, 20), "pubmed": Effort(24, 10)}
-QUICK_EFFORT = Effort(4, 2, 0)
+QUICK_EFFORT = Effort(4, 2, 0, 0)
 
 
 class System(NamedTuple):
@@ -78,12 +79,12 @@ SCALINGS = {
 }
 SCHEDULES = ("constant", "cosine")
 DROPOUT = Range(0.0, 0.9)
-NUMBERS = {
+NUMBERS: Knobs = {
     "train.lr": Range(1e-3, 1e-1, log=True),
     "train.weight_decay": Range(1e-5, 1e-1, log=True),
     "train.clip": (0.0, 1.0),
 }
-CONSISTENCY = {
+CONSISTENCY: Knobs = {
     "task.consistency": Range(0.5, 3.0),
     "task.temperature": Range(0.1, 0.6),
     "task.ramp": (1, 50, 250),
@@ -143,7 +144,7 @@ def system_config(table: str, dataset: str, row: str) -> Config:
         name = f"{name}-published"
     config = load_recipe(name)
     if not system.system:  # earlier searches had more trials: their settings are no start
-        config = replace(config, model=find_model(config.task.name, "magna").settings(heads=8))
+        config = replace(config, model=model_settings(heads=8))
     consistency = 0.0 if table == WITHOUT else getattr(config.task, "consistency", 0.0) or 1.0
     return config.with_values([*TRAINING, f"task.consistency={consistency}", *system.fixed], drop_idle=True)
 
@@ -244,7 +245,10 @@ def _widened(key: str, knob: Range | tuple[Any, ...], value: Any) -> Range | tup
     ordered.sort()
     if value == ordered[-1]:
         step = ordered[-1] / ordered[-2] if ordered[-2] > 0 else 2
-        return (*knob, type(ordered[-1])(ordered[-1] * step) if step >= 1.9 else ordered[-1] + ordered[-1] - ordered[-2])
+        return (
+            *knob,
+            type(ordered[-1])(ordered[-1] * step) if step >= 1.9 else ordered[-1] + ordered[-1] - ordered[-2],
+        )
     return None
 
 

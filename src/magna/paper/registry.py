@@ -36,8 +36,10 @@ REGISTRY = {
     "table3": Entry("table", "filtered ranks on WN18RR and FB15k-237, with controls", cells="table3"),
     "table6": Entry("table", "Diff-GCN with LayerNorm and feed-forward, and GAT 512 wide, on the public splits"),
     "table7": Entry("table", "accuracy over ten random splits, with paired tests", cells="random-splits"),
-    "nodes": Entry("table", "every node model without the consistency loss, under one search space"),
-    "nodes-consistency": Entry("table", "every node model with the consistency loss, under one search space"),
+    "nodes": Entry("table", "every node model without the consistency loss, under one search space", cells="nodes"),
+    "nodes-consistency": Entry(
+        "table", "every node model with the consistency loss, under one search space", cells="nodes-consistency"
+    ),
     "ablations": Entry("table", "the tuned model without its parts, as in Table 1", cells="ablations"),
     "switches": Entry("table", "the tuned model with one setting changed at a time", cells="switches"),
     "fig4a": Entry(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +19,7 @@ from magna.paper.cells import PROGRESS_SECONDS, CellStore, Job, Records
 from magna.paper.experiments import EXPERIMENTS, Cell, cells
 from magna.paper.records import RUNS
 from magna.paper.render import TextTable
+from magna.paper.searches import SearchStore, Tasks
 from magna.paper.tables import left_out, make_table
 from magna.tasks import NodeClassification, make_task
 from magna.tasks.metrics import import_stats
@@ -67,15 +67,19 @@ def reproduce(
     if not 1 <= count <= len(REPORT_SEEDS):
         raise ArgumentError("seeds", count, f"1 to {len(REPORT_SEEDS)}")
     store = CellStore(make_folder(work, "work"), None if results is None else Path(results))
+    searches = SearchStore(store.out, store.results)
     job = Job(store, count, data_dir, torch.device(pick_device(device)), say)
-    missing = [cell for cell in chosen if len(store.runs(cell)) < count]
+    chosen = [searches.settled(cell) for cell in chosen]
+    missing = [cell for cell in chosen if len(store.runs(cell)) < job.seeds_of(cell)]
     figures = f"{len(chosen)} figure{'s' * (len(chosen) != 1)} of {count} seed{'s' * (count != 1)} each"
     say(f"{name}: {figures}, {len(chosen) - len(missing)} of them done before")
-    diverged = _train_groups([cell for cell in missing if cell.config.task.SHARES_BATCH], job)
+    diverged = _train_searched([cell for cell in missing if cell.effort is not None], searches, job)
+    plain = [cell for cell in missing if cell.config.task.SHARES_BATCH and cell.effort is None]
+    diverged += _train_groups(plain, job)
     links = [cell for cell in missing if not cell.config.task.SHARES_BATCH]
     diverged += train_cells(links, job, Path(run_dir or ("runs/reproduce-quick" if quick else "runs/reproduce")))
     # A quick table shows what was asked for, not what other quick runs have left.
-    every = chosen if quick else _cells(name, quick, (*experiment.datasets, *experiment.also))
+    every = chosen if quick else [searches.settled(cell) for cell in _cells(name, quick, experiment.every)]
     table = _table(name, store, every, diverged, alone=quick)
     return {
         "table": name,
@@ -99,7 +103,9 @@ def collect(name: str, *, work: str | Path, results: str | Path) -> dict[str, An
     A cell of other settings than its recipe, or of a changed checkout, is not added.
     """
     store = CellStore(Path(work), Path(results))
-    collected = store.collect(name, cells(name, (*EXPERIMENTS[name].datasets, *EXPERIMENTS[name].also)))
+    searches, every = SearchStore(store.out, store.results), cells(name, EXPERIMENTS[name].every)
+    searches.collect(name, every)
+    collected = store.collect(name, map(searches.settled, every))
     committed = CellStore(results=Path(results))
     return {"table": name, "results": str(results), "collected": collected} | make_table(name, committed.read)._asdict()
 
@@ -127,7 +133,18 @@ def _cells(name: str, quick: bool, datasets: Sequence[str] | None, rows: Sequenc
     """Cells of a table, in their quick form with `quick`."""
     rows = rows if rows is not None or not quick else EXPERIMENTS[name].quick_rows
     chosen = cells(name, datasets, rows)
-    return [replace(cell, config=experiments.quick(name, cell.config)) for cell in chosen] if quick else chosen
+    return [experiments.quick(name, cell) for cell in chosen] if quick else chosen
+
+
+def _train_searched(missing: Sequence[Cell], searches: SearchStore, job: Job) -> list[str]:
+    """Search the settings of cells that lack them, and train each with its own, one cell after the other."""
+    tasks, diverged = Tasks(job.data_dir, job.device), list[str]()
+    for number, cell in enumerate(missing, start=1):
+        job.say(f"{number} of {len(missing)}: {cell.dataset}, {cell.row}")
+        if not cell.is_settled:
+            cell = searches.run(cell, tasks, job.origin, job.say)
+        diverged += _train([cell], tasks(cell.config), job)
+    return diverged
 
 
 def _train_groups(missing: Sequence[Cell], job: Job) -> list[str]:
@@ -163,7 +180,7 @@ def _train(members: Sequence[Cell], task: NodeClassification, job: Job) -> list[
     missing = [
         (cell, seed)
         for cell in members
-        for seed in REPORT_SEEDS[: job.seeds]
+        for seed in REPORT_SEEDS[: job.seeds_of(cell)]
         if seed not in {run["seed"] for run in runs_of[cell.path]}
     ]
     diverged: list[str] = []

@@ -18,6 +18,7 @@ from magna.paper.published import PAPER_BASELINES, PAPER_LINK_BASELINES
 from magna.paper.records import read_records
 from magna.paper.registry import ALL, ALSO_CALLED, REGISTRY, Entry, entry_of, function_of
 from magna.paper.render import TextTable
+from magna.paper.searches import SearchStore
 from magna.paper.study import Missing, StudyJob
 from magna.paper.style import import_pyplot
 
@@ -131,7 +132,8 @@ def list_experiments(results: str | Path, work: str | Path) -> dict[str, Any]:
 
 def _progress(name: str, entry: Entry, results: Path, store: CellStore) -> dict[str, Any]:
     """Cells of a table, the done ones, the missing ones, and the committed seconds of training."""
-    chosen = cells(entry.cells)
+    searches = SearchStore(store.out, store.results)
+    chosen = [searches.settled(cell) for cell in cells(entry.cells)]
     records = read_records(results, entry.cells).values()
     missing = [cell for cell in chosen if not store.runs(cell)]
     runs = [run for record in records for run in record.runs]
@@ -172,7 +174,9 @@ def _missing_cells(
     if quick:
         chosen = [cell for cell in cells(entry.cells, datasets, rows) if cell.path in result["diverged"]]
     else:
-        chosen = [cell for cell in cells(entry.cells) if not store.runs(cell) or cell.path in result["diverged"]]
+        searches = SearchStore(store.out, store.results)
+        every = map(searches.settled, cells(entry.cells))
+        chosen = [cell for cell in every if not store.runs(cell) or cell.path in result["diverged"]]
     return _as_missing(name, chosen, result["seeds"], store.results)
 
 

@@ -18,7 +18,7 @@ from magna.config.atomic_files import write_whole
 from magna.config.schema import Config
 from magna.errors import ArgumentError
 from magna.paper.experiments import Cell
-from magna.paper.node_systems import SYSTEMS, space_of
+from magna.paper.node_systems import SYSTEMS, Space, space_of
 from magna.paper.records import PROTOCOL
 from magna.paper.tuning import Search, read_search, search_key, search_settings
 from magna.tasks import NodeClassification, make_task
@@ -37,18 +37,18 @@ class SearchStore:
 
     def settled(self, cell: Cell) -> Cell:
         """The cell with the settings that its search chose; the cell itself without a search or before its end."""
-        chosen = self._chosen(cell) if cell.effort is not None else ()
+        chosen = () if cell.is_settled else self._chosen(cell)
         if not chosen:
             return cell
         config = cell.config.with_values(chosen, drop_idle=True)
-        return replace(cell, config=config, changes=(*cell.changes, *chosen), effort=None)
+        return replace(cell, config=config, changes=(*cell.changes, *chosen), is_settled=True)
 
     def run(
         self, cell: Cell, task_of: Callable[[Config], NodeClassification], origin: Mapping[str, Any], say: Any
     ) -> Cell:
         """Search the settings of a cell, or continue its search, and return the settled cell."""
         assert cell.effort is not None
-        space = space_of(cell.config, cell.table, SYSTEMS[cell.row].fixed)
+        space = _space(cell)
         place = cell.config, space, cell.effort, f"{cell.table}/{cell.dataset}/{cell.row}", self._path(cell)
         search_settings(*place, task_of, origin, PROTOCOL, say)
         return self.settled(cell)
@@ -59,7 +59,7 @@ class SearchStore:
         committed = dict(self._lines(table))
         trials = list(_read_trials(self.results / table / TRIALS))
         for cell in cells:
-            search = read_search(self._path(cell)) if cell.effort is not None else None
+            search = read_search(self._path(cell)) if not cell.is_settled else None
             if search is None or search.key != _key(cell) or not search.chosen:
                 continue
             committed[cell.dataset, cell.row] = _line(cell, search)
@@ -110,8 +110,11 @@ class Tasks:
 
 def _key(cell: Cell) -> str:
     assert cell.effort is not None
-    space = space_of(cell.config, cell.table, SYSTEMS[cell.row].fixed)
-    return search_key(cell.config, space, cell.effort, PROTOCOL)
+    return search_key(cell.config, _space(cell), cell.effort, PROTOCOL)
+
+
+def _space(cell: Cell) -> Space:
+    return space_of(cell.config, cell.table, SYSTEMS[cell.row].fixed)
 
 
 def _line(cell: Cell, search: Search) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from statistics import fmean
 
@@ -20,6 +21,7 @@ from magna.paper.experiments import (
     TABLE_3_RECIPES,
     sweep_row,
 )
+from magna.paper.node_systems import WITH, WITHOUT, rows_of
 from magna.paper.published import CITATION_GRAPHS, KNOWLEDGE_GRAPHS, LINK_METRICS
 from magna.paper.records import PROTOCOL, Record
 from magna.paper.render import (
@@ -33,9 +35,10 @@ from magna.paper.render import (
     signed,
     spread_text,
 )
-from magna.tasks.metrics import Spread, paired_test, spread
+from magna.tasks.metrics import Spread, holm, paired_test, spread
 
 TUNED = "MAGNA, tuned"
+SIGNIFICANT = 0.05
 UNMEASURED = "not yet measured"
 COST_HEADER = ("parameters", "an epoch", "memory")
 
@@ -100,6 +103,40 @@ def switches(read: Read) -> TextTable:
     if rows:
         rows.insert(0, ["", "as tuned", *(spread_text(tuned[dataset]) for dataset in CITATION_GRAPHS)])
     return TextTable(["point", "change", *map(str.capitalize, CITATION_GRAPHS)], rows)
+
+
+def nodes(read: Read, table: str = WITHOUT) -> TextTable:
+    """Accuracy of every node model under the common search, and its difference to MAGNA on each data set."""
+    ours = read(table)
+    tests = _against_first(ours, list(rows_of(table)))
+    rows = []
+    for row in rows_of(table):
+        figures = [spread_text(_accuracy(ours, row, dataset)) for dataset in CITATION_GRAPHS]
+        verdicts = [tests.get((row, dataset), "") for dataset in CITATION_GRAPHS]
+        records = next((ours[row, dataset] for dataset in CITATION_GRAPHS if (row, dataset) in ours), [])
+        rows.append([row, *figures, *verdicts, *_cost_and_origin(records)])
+    names = [dataset.capitalize() for dataset in CITATION_GRAPHS]
+    return TextTable(["accuracy, %", *names, *(f"− MAGNA, {name}" for name in names), *COST_HEADER, "source"], rows)
+
+
+def _against_first(ours: Records, rows: Sequence[str]) -> dict[tuple[str, str], str]:
+    """Difference of each row to the first on the same seeds; "level" unless Holm's corrected p is below 0.05."""
+    tests = {}
+    for dataset, row in product(CITATION_GRAPHS, rows[1:]):
+        first, other = (_by_seed(ours.get((each, dataset), [])) for each in (rows[0], row))
+        both = sorted(first.keys() & other.keys())
+        if len(both) > 1:
+            tests[row, dataset] = paired_test(*([100 * each[seed] for seed in both] for each in (other, first)))
+    corrected = holm([test.t_test for test in tests.values()])
+    texts = {}
+    for (place, test), p in zip(tests.items(), corrected, strict=True):
+        by = f"{signed(test.difference.mean)} ± {test.difference.standard_error:.1f}"
+        texts[place] = f"**{by}**" if p < SIGNIFICANT else f"level ({by})"
+    return texts
+
+
+def _by_seed(records: Sequence[Record]) -> dict[int, float]:
+    return {run["seed"]: run["test"]["accuracy"] for record in records for run in record.runs}
 
 
 def random_splits(read: Read) -> TextTable:
@@ -175,9 +212,12 @@ def _sweep(records: Records, key: str, values: Sequence[float]) -> TextTable:
     return TextTable(["data", "model", key.partition(".")[2], "accuracy, %", "SD", "seeds", "source"], rows)
 
 
-_TABLES = {
-    table.__name__.replace("_", "-"): table
-    for table in (table1, ablations, switches, random_splits, table3, controls, fig4c, fig4d)
+_TABLES: dict[str, Callable[[Read], TextTable]] = {
+    WITH: partial(nodes, table=WITH),
+    **{
+        table.__name__.replace("_", "-"): table
+        for table in (table1, nodes, ablations, switches, random_splits, table3, controls, fig4c, fig4d)
+    },
 }
 
 

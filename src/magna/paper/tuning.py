@@ -21,7 +21,6 @@ from magna.training.loop import TrialResult
 from magna.training.trials import train_trials
 
 PER_STRUCTURE = 8  # trials that share a structure, and so a batch
-CONFIRMED = 5  # best trials that train again
 SEEDS = SEARCH_SEEDS[:3]  # the first of every trial, the others of the confirmed ones
 FURTHER_TRIALS = 16  # in each widened space
 
@@ -113,7 +112,7 @@ def search_settings(
     runner = _Runner(config, task_of, search, path, say)
     runner.run(space.draws(f"{name}/0", effort.trials, PER_STRUCTURE))
     for number in range(1, effort.widenings + 1):
-        runner.confirm()
+        runner.confirm(effort.confirmed)
         space, keys = space.widened(search.best.draw)
         if not keys:
             break
@@ -121,7 +120,7 @@ def search_settings(
         say(f"  the best {', '.join(keys)} lies at an end: {FURTHER_TRIALS} further trials in a wider range")
         before = effort.trials + (number - 1) * FURTHER_TRIALS
         runner.run(space.draws(f"{name}/{number}", FURTHER_TRIALS, PER_STRUCTURE), first=before)
-    runner.confirm()
+    runner.confirm(effort.confirmed)
     search.chosen = list(assignments(settings_of_draw(search.best.draw)))
     write_search(path, search)
     return search
@@ -146,10 +145,10 @@ class _Runner:
                 best, done = self.search.best, len(self.search.trials)
                 self.say(f"  {done} trials, best {best.mean:.4f}, {self.search.seconds:.0f} s of training")
 
-    def confirm(self) -> None:
+    def confirm(self, count: int) -> None:
         """Train the best trials with the seeds that they lack."""
         ranked = sorted(self.search.trials, key=lambda trial: -trial.valid[0] if trial.valid else 1)
-        lacking = [trial for trial in ranked[:CONFIRMED] if 0 < len(trial.valid) < len(SEEDS)]
+        lacking = [trial for trial in ranked[:count] if 0 < len(trial.valid) < len(SEEDS)]
         for trial in lacking:
             config = self._config(trial.draw)
             runs = [config.with_seed(seed) for seed in SEEDS[1:]]
@@ -195,9 +194,7 @@ class _Runner:
             for place, result in results.items():
                 trials[place].valid, trials[place].epochs = [_accuracy(result)], result.epochs
 
-        train_trials(
-            configs, task, report_every=every, on_report=on_report, on_results=on_results, too_large=too_large
-        )
+        train_trials(configs, task, report_every=every, on_report=on_report, on_results=on_results, too_large=too_large)
         for trial in trials:
             trial.seconds = round((time.perf_counter() - started) / len(trials), 3)
         for place, reason in too_large.items():
