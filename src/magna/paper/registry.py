@@ -95,7 +95,14 @@ REGISTRY = {
         seconds=100,
         quick_seconds=15,
     ),
-    "hops": Entry("figure", "accuracy against the distance of the answer on generated graphs, for every node model"),
+    "hops": Entry(
+        "figure",
+        "accuracy against the distance of the answer on generated graphs, for every node model",
+        study="hops.measure_hops",
+        draw="hops.draw_hops",
+        seconds=30_000,
+        quick_seconds=150,
+    ),
 }
 ALL = "all"
 ALSO_CALLED = {"random-splits": "table7"}

@@ -18,7 +18,7 @@ from magna.ops import diffused_attention, edge_softmax
 from magna.paper import trained
 from magna.paper.registry import REGISTRY, function_of
 from magna.paper.runner import run_experiment
-from magna.paper.studies import complexity, depth, discrepancy, laws, search_spaces, spectrum, statistics
+from magna.paper.studies import complexity, depth, discrepancy, hops, laws, search_spaces, spectrum, statistics
 from magna.paper.study import StudyJob
 from magna.paper.trained import FirstLayer, first_layer, trained_run
 from magna.use.nodes import open_nodes
@@ -50,6 +50,9 @@ def tiny(data: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Config]:
         monkeypatch.setattr(module, "system_recipe", lambda dataset, system="": recipes[system])
     monkeypatch.setattr(depth, "QUICK_DEPTHS", (1, 2))
     monkeypatch.setattr(depth, "_QUICK", ("train.epochs=3",))
+    monkeypatch.setattr(hops, "_QUICK", ("train.epochs=1", "model.hidden_channels=8"))
+    monkeypatch.setattr(hops, "QUICK_DISTANCES", (1,))
+    monkeypatch.setattr("magna.data.far_answers.SIZES", {"train": 8, "valid": 8, "test": 8})
     monkeypatch.setattr(complexity, "QUICK_EDGES", (64, 128, 256))
     monkeypatch.setattr(complexity, "QUICK_HOPS", (1, 2, 4))
     return recipes
