@@ -36,8 +36,10 @@ def test_every_trained_table_has_a_name() -> None:
 
 
 def test_an_unbuilt_or_unknown_name_is_one_line() -> None:
-    with pytest.raises(ValueError, match=r"^experiment is 'fig4b'; allowed: .*fig4b is not built yet; try magna repr"):
-        entry_of("fig4b")
+    with pytest.raises(
+        ValueError, match=r"^experiment is 'table6'; allowed: .*table6 is not built yet; try magna repr"
+    ):
+        entry_of("table6")
     with pytest.raises(ValueError, match=r"^experiment is 'fig6'; did you mean 'fig5'\? allowed: 'table1'"):
         entry_of("fig6")
 

@@ -18,7 +18,7 @@ from magna.ops import diffused_attention, edge_softmax
 from magna.paper import trained
 from magna.paper.registry import REGISTRY, function_of
 from magna.paper.runner import run_experiment
-from magna.paper.studies import complexity, discrepancy, laws, search_spaces, spectrum, statistics
+from magna.paper.studies import complexity, depth, discrepancy, hops, laws, search_spaces, spectrum, statistics
 from magna.paper.study import StudyJob
 from magna.paper.trained import FirstLayer, first_layer, trained_run
 from magna.use.nodes import open_nodes
@@ -44,8 +44,15 @@ def tiny(data: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Config]:
     small = ["model.hidden_channels=8", "model.num_layers=1", "model.heads=2", "model.K=3", "model.alpha=0.2"]
     gat = ["model.name=gat", "model.hidden_channels=8", "model.heads=2"]
     recipes = {"": base.with_values(small), "gat": base.with_values(gat, drop_idle=True)}
-    for module in (spectrum, discrepancy):
+    recipes |= {"paper": recipes[""], "gat-residual": recipes["gat"]}
+    recipes |= {name: base.with_values([f"model.name={name}"], drop_idle=True) for name in ("gcn", "diff-gcn")}
+    for module in (spectrum, discrepancy, depth):
         monkeypatch.setattr(module, "system_recipe", lambda dataset, system="": recipes[system])
+    monkeypatch.setattr(depth, "QUICK_DEPTHS", (1, 2))
+    monkeypatch.setattr(depth, "_QUICK", ("train.epochs=3",))
+    monkeypatch.setattr(hops, "_QUICK", ("train.epochs=1", "model.hidden_channels=8"))
+    monkeypatch.setattr(hops, "QUICK_DISTANCES", (1,))
+    monkeypatch.setattr("magna.data.far_answers.SIZES", {"train": 8, "valid": 8, "test": 8})
     monkeypatch.setattr(complexity, "QUICK_EDGES", (64, 128, 256))
     monkeypatch.setattr(complexity, "QUICK_HOPS", (1, 2, 4))
     return recipes
