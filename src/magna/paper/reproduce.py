@@ -19,7 +19,7 @@ from magna.paper.cells import PROGRESS_SECONDS, CellStore, Job, Records
 from magna.paper.experiments import EXPERIMENTS, Cell, cells
 from magna.paper.records import RUNS
 from magna.paper.render import TextTable
-from magna.paper.searches import SearchStore, Tasks
+from magna.paper.node_search import SearchStore, Tasks
 from magna.paper.tables import left_out, make_table
 from magna.tasks import NodeClassification, make_task
 from magna.tasks.metrics import import_stats

@@ -18,7 +18,7 @@ from magna.paper.published import PAPER_BASELINES, PAPER_LINK_BASELINES
 from magna.paper.records import read_records
 from magna.paper.registry import ALL, ALSO_CALLED, REGISTRY, Entry, entry_of, function_of
 from magna.paper.render import TextTable
-from magna.paper.searches import SearchStore
+from magna.paper.node_search import SearchStore
 from magna.paper.study import Missing, StudyJob
 from magna.paper.style import import_pyplot
 
