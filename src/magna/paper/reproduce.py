@@ -201,7 +201,6 @@ def _run(result: TrialResult) -> dict[str, Any]:
         "best_epoch": result.best_epoch,
         "seconds": round(result.seconds, 3),
         "parameters": result.parameters,
-        "epoch_seconds": round(result.seconds / max(1, result.epochs), 6),
         "peak_bytes": result.peak_bytes,
         "valid": result.valid,
         "test": result.test,
