@@ -61,7 +61,7 @@ def reproduce(
         import_stats()  # refuses a missing package before hours of training
     chosen = _cells(name, quick, datasets, rows)
     experiment = EXPERIMENTS[name]
-    if run_dir is not None and all(cell.config.task.SHARES_BATCH for cell in chosen):
+    if run_dir is not None and chosen and all(cell.config.task.SHARES_BATCH for cell in chosen):
         raise ArgumentError("run_dir", str(run_dir), f"with table3 alone, as {name} keeps no run")
     count = seeds if seeds is not None else QUICK_SEEDS if quick else experiment.seeds
     if not 1 <= count <= len(REPORT_SEEDS):
