@@ -133,7 +133,7 @@ Asked = tuple[str, list[str], int | None]
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
-    """What `all` has asked for: names, data sets and seeds. Citeseer is missing; the first row of fig4c diverges."""
+    """Names, data sets and seeds that `all` asks for. Citeseer is missing; the first row of fig4c diverges."""
     calls: list[Asked] = []
 
     def run(name: str, **options: Any) -> dict[str, Any]:

@@ -57,6 +57,8 @@ def _show_cells(result: Result) -> None:
         typer.echo(f"figures measured before: {', '.join(committed)}")
     if result["diverged"]:
         typer.echo(f"no result, because the loss was not finite: {', '.join(result['diverged'])}")
+    if result["busy"]:
+        typer.echo(f"left out, as another process trains them: {', '.join(result['busy'])}")
     if outdated := [path for path in result["outdated"] if path not in result["diverged"]]:
         typer.echo(f"outdated, because recipe or protocol have changed since: {', '.join(outdated)}")
 

@@ -60,7 +60,7 @@ class Forecast(NamedTuple):
 
 
 def steps(store: CellStore, seeds: int | None = None) -> list[Step]:
-    """What is left, in the order of the work: small graphs first, and a block of seeds of every row before more.
+    """Work that is left, in its order: small graphs first, and a block of seeds of every row before more.
 
     `seeds` replaces the number of every experiment. Cells with current runs are done; studies are always in the list.
     """
@@ -190,7 +190,7 @@ def queue(
     device: str = "auto",
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
-    """What is left of the paper, cell by cell in the order of `magna reproduce all`, with its forecast."""
+    """Cells and studies that are left, in the order of `magna reproduce all`, with their forecasts."""
     store = CellStore(Path(work), None if results is None else Path(results))
     todo, name = steps(store), device_name(device)
     forecasts = Forecasts(store, name)

@@ -54,8 +54,8 @@ def reproduce(
 
     Returns:
         The table, and in `cells` the files that hold them. `diverged` names the cells without a result, because the
-        loss of a seed was not finite. `outdated` names the cells whose recipe or protocol has changed since they were
-        trained.
+        loss of a seed was not finite, and `busy` those that another process trains. `outdated` names the cells whose
+        recipe or protocol has changed since they were trained.
     """
     if name == "random-splits":
         import_stats()  # refuses a missing package before hours of training
@@ -74,6 +74,7 @@ def reproduce(
     diverged = _train_groups([cell for cell in missing if cell.config.task.SHARES_BATCH], job)
     links = [cell for cell in missing if not cell.config.task.SHARES_BATCH]
     diverged += train_cells(links, job, Path(run_dir or ("runs/reproduce-quick" if quick else "runs/reproduce")))
+    without = {*diverged, *job.busy}
     # A quick table shows what was asked for, not what other quick runs have left.
     every = chosen if quick else _cells(name, quick, (*experiment.datasets, *experiment.also))
     table = _table(name, store, every, diverged, alone=quick)
@@ -85,10 +86,11 @@ def reproduce(
         "work": str(work),
         "seeds": count,
         "device": job.machine["device"],
-        "trained": len(missing) - len(diverged),
+        "trained": len(missing) - len(diverged) - len(job.busy),
         "diverged": diverged,
+        "busy": job.busy,
         "outdated": [cell.path for cell in every if store.is_outdated(cell)],
-        "cells": list(dict.fromkeys(_file(cell, store) for cell in chosen if cell.path not in diverged)),
+        "cells": list(dict.fromkeys(_file(cell, store) for cell in chosen if cell.path not in without)),
         **table._asdict(),
     }
 
@@ -146,7 +148,8 @@ def _train_groups(missing: Sequence[Cell], job: Job) -> list[str]:
         if task is None or data != last:  # data that differ only in the split are read once
             task = cast(NodeClassification, make_task(members[0].config, job.data_dir, job.device))
         started = time.perf_counter()
-        diverged += _train(members, task, job)
+        with job.claim(members) as free:
+            diverged += _train(free, task, job)
         done += len(members)
         job.say(f"{done} of {len(missing)}: {members[0].dataset}, {title} ({time.perf_counter() - started:.0f} s)")
     return diverged
@@ -169,7 +172,7 @@ def _train(members: Sequence[Cell], task: NodeClassification, job: Job) -> list[
     diverged: list[str] = []
 
     def on_report(epoch: int, running: list[int], _scores: list[float]) -> Collection[int]:
-        say(f"  epoch {epoch} of {members[0].config.train.epochs}, {len(running)} runs at once")
+        say(f"  epoch {epoch} of {missing[0][0].config.train.epochs}, {len(running)} runs at once")
         return ()
 
     def on_results(results: dict[int, TrialResult]) -> None:
