@@ -25,6 +25,7 @@ RESULT: dict[str, Any] = {
     "seeds": 2,
     "work": "runs/quick",
     "diverged": [],
+    "busy": [],
     "outdated": [],
 }
 

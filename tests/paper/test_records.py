@@ -34,13 +34,13 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         *(_record(row="GAT", split=split, settings=("data.name=cora",)) for split in range(3)),
         _record(
             row="links",
-            runs=[_run(0, parameters=7, epoch_seconds=0.001, peak_bytes=9, test_head={"hits@10": 0.1}, commit=None)],
+            runs=[_run(0, parameters=7, peak_bytes=9, test_head={"hits@10": 0.1}, commit=None)],
         ),
     ]
     write_records(tmp_path, "some", records)
     assert list(read_records(tmp_path, "some").values()) == records
     lines = (tmp_path / "some" / "runs.csv").read_text().splitlines()
-    columns = "dataset,row,split,seed,epochs,best_epoch,seconds,parameters,epoch_seconds,peak_bytes,device,commit,date"
+    columns = "dataset,row,split,seed,epochs,best_epoch,seconds,parameters,peak_bytes,device,commit,date"
     assert lines[0].startswith(f"{columns},valid.")
     assert len(lines) == 1 + 2 + 2 + 6 + 1
     text = (tmp_path / "some" / "cells.toml").read_text()

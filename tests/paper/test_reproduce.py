@@ -369,7 +369,7 @@ def test_finished_figures_are_collected(tmp_path: Path, monkeypatch: pytest.Monk
     _reproduce("random-splits", results=results, seeds=2, **ask | {"rows": None})
     reproduce.collect("random-splits", work=out, results=results)
     lines = (results / "random-splits" / "runs.csv").read_text().splitlines()
-    assert len(lines) == 1 + 3 * 10 * 2 and lines[2].startswith("cora,GAT,0,1,3,2,0.1,0.033333,cpu,abc,")
+    assert len(lines) == 1 + 3 * 10 * 2 and lines[2].startswith("cora,GAT,0,1,3,2,0.1,cpu,abc,")
     content = tomllib.loads((results / "random-splits" / "cells.toml").read_text())
     assert len(content["cells"]) == 3 and content["cells"][0]["splits"] == list(range(10))
     assert content["recipes"].keys() == {"cora", "cora-gat", "cora-diff-gcn"}

@@ -13,6 +13,7 @@ from tests.support.running import Program
 
 from magna.config.schema import Config
 from magna.errors import DataError
+from magna.paper import queue as queueing
 from magna.paper import reproduce, runner
 from magna.paper.experiments import EXPERIMENTS, SWEPT_ALPHAS, SWEPT_HOPS, cells
 from magna.paper.registry import REGISTRY
@@ -109,18 +110,85 @@ def test_cells_alone_are_collected(tmp_path: Path) -> None:
 def test_all_runs_what_is_built_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
 
-    def run(name: str, **_: Any) -> dict[str, Any]:
-        names.append(name)
-        if name == "table3":
+    def run(name: str, **options: Any) -> dict[str, Any]:
+        if options.get("datasets") != ():
+            names.append(name)
+        if name == "table3" and options["quick"]:
             raise DataError("wn18rr", "it is missing")
         missing = [{"cell": "x", "command": "y", "forecast_s": None, "device": None}] * (name == "fig4c")
         return {"files": [f"{name}.csv"], "missing": missing}
 
     monkeypatch.setattr(runner, "run_experiment", run)
-    result = run_all(work=tmp_path)
+    result = run_all(work=tmp_path, quick=True)
     assert names == [name for name, entry in REGISTRY.items() if entry.is_built]
     states = {row[0]: row[2] for row in result["rows"]}
     assert (states["table1"], states["fig4c"], states["table3"]) == ("complete", "1 missing", "wn18rr: it is missing")
     assert result.keys() >= CONTRACT and len(result["missing"]) == 1
     with pytest.raises(ValueError, match=r"datasets is \['cora'\]; allowed: with one experiment, not with all"):
         run_all(work=tmp_path, datasets=["cora"])
+
+
+Asked = tuple[str, list[str], int | None]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
+    """Names, data sets and seeds that `all` asks for. Citeseer is missing; the first row of fig4c diverges."""
+    calls: list[Asked] = []
+
+    def run(name: str, **options: Any) -> dict[str, Any]:
+        if options.get("datasets") != ():
+            calls.append((name, options.get("datasets") or [], options["seeds"]))
+        if options.get("datasets") == ["citeseer"]:
+            raise DataError("citeseer", "it is missing")
+        if options.get("datasets") == ["cora"] and name == "fig4c" and options["seeds"] == 10:
+            assert cells(name)[0].row not in options["rows"]
+        return {"files": [], "missing": [], "diverged": [cells("fig4c")[0].path] if name == "fig4c" else []}
+
+    monkeypatch.setattr(runner, "run_experiment", run)
+    return calls
+
+
+def test_all_works_by_the_queue(asked: list[Asked], tmp_path: Path) -> None:
+    lines: list[str] = []
+    options: dict[str, Any] = {"work": tmp_path, "results": ROOT / "results", "device": "cpu", "seeds": None}
+    result = run_all(**options, say=lines.append)
+    sweep = [(of, count) for name, of, count in asked if name == "fig4c"]
+    assert sweep == [
+        (["cora"], 5),
+        (["citeseer"], 5),
+        (["cora"], 10),
+        (["pubmed"], 5),
+        (["pubmed"], 10),
+    ], "what is missing is not tried again"
+    assert [name for name, of, _ in asked if not of] == [name for name, entry in REGISTRY.items() if entry.study]
+    assert not any(of == ["wn18rr"] for _, of, _ in asked)
+    assert "table3, wn18rr, to 3 seeds: left out on the CPU; try magna reproduce table3 --dataset wn18rr" in lines
+    assert any(line.startswith("fig4c, cora, to 5 seeds: left: ") and "on NVIDIA H200" in line for line in lines)
+    states = {row[0]: row[2] for row in result["rows"]}
+    assert (states["table1"], states["fig4c"]) == ("complete", "citeseer: it is missing")
+
+
+@pytest.mark.usefixtures("trained")
+def test_all_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (runner, queueing):
+        monkeypatch.setattr(module, "REGISTRY", {name: REGISTRY[name] for name in ("ablations", "fig4c", "fig4d")})
+    options: dict[str, Any] = {"work": tmp_path, "results": ROOT / "results", "device": "cpu"}
+    whole, calls = run_experiment, list[tuple[str, Any]]()
+
+    def stopped(name: str, **more: Any) -> dict[str, Any]:
+        calls.append((name, more.get("datasets")))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return whole(name, **more)
+
+    monkeypatch.setattr(runner, "run_experiment", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run_all(**options)
+    calls[:] = [("", None)] * 3
+    result = run_all(**options)
+    assert calls[3] == ("fig4d", ["cora"]), "fig4c on Cora and Citeseer is done"
+    assert result["missing"] == [] and {row[2] for row in result["rows"]} == {"complete"}
+    calls[:] = [("", None)] * 3
+    run_all(**options)
+    assert {datasets for _, datasets in calls[3:]} == {()}, "nothing is left to train"

@@ -76,7 +76,7 @@ def test_a_cell_says_what_it_costs() -> None:
     older.runs[1].update(seconds=0.5, epochs=100)
     assert tables.cost_texts([older]) == ["—", "5 ms", "—"], "the runs of another device are left out"
     for number, run in enumerate(newer[0].runs):
-        run.update(parameters=142_087, epoch_seconds=0.001 + 0.002 * number, peak_bytes=40 << 20, seconds=9.0, epochs=1)
+        run.update(parameters=142_087, peak_bytes=40 << 20, seconds=1 + 2 * number, epochs=1000)
     assert tables.cost_texts(newer) == ["142 k", "2 ms", "40 MiB"]
     assert tables.cost_texts([]) == ["—", "—", "—"]
 

@@ -23,8 +23,8 @@ from magna.tasks import LinkPrediction, NodeClassification, make_task
 from magna.tasks.link_objective import LinkObjective
 from magna.training import plan as planning
 from magna.training import train as training
-from magna.training.memory import HELD, StepMemory, forecast
 from magna.training.plan import plan
+from magna.training.step_memory import HELD, StepMemory, forecast
 from magna.training.trial_batch import Batch
 
 pytestmark = pytest.mark.slow

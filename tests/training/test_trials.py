@@ -31,8 +31,8 @@ from magna.nn.hops import Hops
 from magna.nn.link_model import LinkModel
 from magna.tasks import LinkPrediction, NodeClassification
 from magna.tasks.link_objective import LinkObjective
-from magna.training.memory import forecast
 from magna.training.run_folder import RunFolder
+from magna.training.step_memory import forecast
 from magna.training.train import train
 from magna.training.trial_batch import Batch
 from magna.training.trial_buffers import register_differences

@@ -49,6 +49,13 @@ Assignments = Annotated[
     list[str] | None,
     option(MODEL, "KEY=VALUE", "Change a setting, such as train.epochs=40; may be repeated.", "--set"),
 ]
+Work = Annotated[
+    Path | None,
+    option(OUTPUT, "FOLDER", "Folder of new cells, one file each. Default: runs/cells, with --quick runs/quick."),
+]
+Results = Annotated[
+    Path, option(OUTPUT, "FOLDER", "Committed cells, which are not trained again, except with --quick.")
+]
 RunPath = Annotated[Path, typer.Argument(help="A run folder, such as runs/digits.", autocompletion=complete_run)]
 NewGraph = Annotated[
     Path | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,14 +16,20 @@ from magna.cli.options import (
     DataDir,
     OnDevice,
     Recipe,
+    Results,
+    Work,
     option,
     show_notes,
 )
+from magna.errors import ArgumentError
 
 
 def _show(result: Result) -> None:
     from magna.training.progress import duration
 
+    if "queue" in result:
+        _show_queue(result)
+        return
     show_notes(result)
     memory, when = result["memory"], result["time"]
     fits = "fits" if memory["fits"] else "does not fit"
@@ -37,6 +44,30 @@ def _show(result: Result) -> None:
     else:
         typer.echo(f"time: {duration(when['seconds'])} at most: {_work(when, result['together'])}")
         typer.echo(f"measured: {_measured(when)}")
+
+
+def _show_queue(result: Result) -> None:
+    """Print a line for each step of the work, and the hours of all."""
+    from magna.training.progress import duration
+
+    steps: dict[tuple[object, ...], list[Result]] = {}
+    for cell in result["queue"]:
+        steps.setdefault(tuple(cell[key] for key in ("experiment", "dataset", "up_to", "for_gpu")), []).append(cell)
+    for (experiment, dataset, seeds, for_gpu), cells in steps.items():
+        known = [cell["forecast_s"] for cell in cells if cell["forecast_s"] is not None]
+        devices = ", ".join(dict.fromkeys(cell["device"] for cell in cells if cell["device"]))
+        size = f"{len(cells)} to {seeds} seeds" if seeds else ""
+        when = duration(sum(known)) if known else "not known"
+        typer.echo(
+            f"{experiment:<18}{dataset or '':<13}{size:<16}{when:>11}  {devices}{' *' if for_gpu else ''}".rstrip()
+        )
+    if any(cell["for_gpu"] for cell in result["queue"]):
+        typer.echo("* left out on the CPU; magna reproduce EXPERIMENT --dataset NAME trains it")
+    for device, seconds in result["seconds"].items():
+        cap = f"; the CPU may take {result['cpu_hours']} hours of both cores" if device == "cpu" else ""
+        typer.echo(f"left on {device}: {seconds / 3600:.1f} hours{cap}")
+    if count := result["without_forecast"]:
+        typer.echo(f"without a forecast: {count} cell{'s' * (count != 1)}")
 
 
 def _work(when: Result, together: bool) -> str:
@@ -71,6 +102,7 @@ def _size(count: int) -> str:
 @command(
     "magna plan digits",
     "magna plan cora --set model.hidden_channels=512 --no-measure",
+    "magna plan --queue",
     show=_show,
     panel=MACHINE,
     trains=True,
@@ -85,8 +117,21 @@ def plan(
     ] = True,
     data_dir: DataDir = None,
     device: OnDevice = "auto",
+    queue: Annotated[
+        bool, option(TRAINING, "", "Instead, the hours that are left of magna reproduce all.", "--queue")
+    ] = False,
+    work: Work = None,
+    results: Results = Path("results"),
 ) -> Result:
-    """Forecast the memory and the time of a run."""
+    """Forecast the memory and the time of a run, or the time of what is left of the paper."""
+    if queue:
+        if recipe is not None or assignments:
+            name, value = ("--set", assignments) if recipe is None else ("RECIPE", recipe)
+            raise ArgumentError(name, value, "without --queue")
+        from magna.paper.queue import queue as paper_queue
+
+        folder = work or Path("runs/cells")
+        return paper_queue(work=folder, results=results, measure=measure, data_dir=data_dir, device=device, say=say)
     from magna.config.schema import load_recipe
 
     config = load_recipe(recipe).with_values(assignments or [])

@@ -10,7 +10,7 @@ import typer
 
 from magna.cli.command import Result, command, say, share_cores
 from magna.cli.completion import complete_experiment
-from magna.cli.options import DATA, MODEL, OUTPUT, PAPER, TRAINING, DataDir, OnDevice, option
+from magna.cli.options import DATA, MODEL, OUTPUT, PAPER, TRAINING, DataDir, OnDevice, Results, Work, option
 from magna.errors import ArgumentError
 
 _MOST_MISSING = 3
@@ -57,6 +57,8 @@ def _show_cells(result: Result) -> None:
         typer.echo(f"figures measured before: {', '.join(committed)}")
     if result["diverged"]:
         typer.echo(f"no result, because the loss was not finite: {', '.join(result['diverged'])}")
+    if result["busy"]:
+        typer.echo(f"left out, as another process trains them: {', '.join(result['busy'])}")
     if outdated := [path for path in result["outdated"] if path not in result["diverged"]]:
         typer.echo(f"outdated, because recipe or protocol have changed since: {', '.join(outdated)}")
 
@@ -137,13 +139,6 @@ _Out = Annotated[
     Path | None,
     option(OUTPUT, "FOLDER", "Write NAME.csv and NAME.tex, of a figure NAME.svg, NAME.png and NAME.csv, here."),
 ]
-_Work = Annotated[
-    Path | None,
-    option(OUTPUT, "FOLDER", "Folder of new cells, one file each. Default: runs/cells, with --quick runs/quick."),
-]
-_Results = Annotated[
-    Path, option(OUTPUT, "FOLDER", "Committed cells, which are not trained again, except with --quick.")
-]
 _Collect = Annotated[
     bool, option(OUTPUT, "", "Train nothing; add the cells in WORK to the committed results.", "--collect")
 ]
@@ -169,8 +164,8 @@ def reproduce(
     row: _Row = None,
     data_dir: DataDir = None,
     out: _Out = None,
-    work: _Work = None,
-    results: _Results = Path("results"),
+    work: Work = None,
+    results: Results = Path("results"),
     collect: _Collect = False,
     run_dir: _RunDir = None,
     device: OnDevice = "auto",

@@ -28,7 +28,7 @@ def train_cells(cells: Sequence[Cell], job: Job, run_dir: Path) -> list[str]:
     the cell.
     """
     diverged = []
-    for number, cell in enumerate(cells, start=1):
+    for number, cell in enumerate(job.one_by_one(cells), start=1):
         started = time.perf_counter()
         try:
             _train_cell(cell, job, run_dir)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 import json
 import subprocess
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from pathlib import Path
@@ -17,6 +17,7 @@ import torch
 from magna.config.atomic_files import write_whole
 from magna.config.schema import Config, load_recipe, recipe_names
 from magna.errors import DataError
+from magna.paper.claims import claimed
 from magna.paper.experiments import Cell, cell_path
 from magna.paper.records import PROTOCOL, Record, read_records, settings_of, write_records
 from magna.training.run_folder import environment
@@ -123,11 +124,33 @@ class Job:
         self.store, self.seeds, self.data_dir, self.device, self.say = store, seeds, data_dir, device, say
         self.machine = environment(device)
         date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M")
+        self.busy: list[str] = []  # paths of cells that other processes train
         self.origin = {"device": self.machine["device"], "commit": _commit(), "date": date}
 
     def seeds_of(self, cell: Cell) -> int:
         """Number of report seeds of a cell."""
         return self.seeds if cell.effort is None else min(self.seeds, cell.effort.seeds)
+
+    @contextmanager
+    def claim(self, cells: Iterable[Cell]) -> Iterator[list[Cell]]:
+        """Those of the cells that no other process trains, and that none trains meanwhile."""
+        if self.store.out is None:
+            raise ValueError("a store without a folder cannot be written")
+        with ExitStack() as claims:
+            free = []
+            for cell in cells:
+                if claims.enter_context(claimed(self.store.out / cell.path)):
+                    free.append(cell)
+                else:
+                    self.busy.append(cell.path)
+                    self.say(f"{cell.dataset}, {cell.row}: left out, as another process trains it")
+            yield free
+
+    def one_by_one(self, cells: Iterable[Cell]) -> Iterator[Cell]:
+        """The cells that no other process trains, each claimed until the next."""
+        for cell in cells:
+            with self.claim([cell]) as free:
+                yield from free
 
 
 def _read_file(path: Path) -> Record:

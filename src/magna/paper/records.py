@@ -30,7 +30,6 @@ _COLUMNS: dict[str, type] = {
     "best_epoch": int,
     "seconds": float,
     "parameters": int,
-    "epoch_seconds": float,
     "peak_bytes": int,
 }
 _ORIGIN = ("device", "commit", "date")

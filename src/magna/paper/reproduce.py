@@ -17,9 +17,9 @@ from magna.paper import experiments
 from magna.paper.cell_runs import train_cells
 from magna.paper.cells import PROGRESS_SECONDS, CellStore, Job, Records
 from magna.paper.experiments import EXPERIMENTS, Cell, cells
+from magna.paper.node_search import SearchStore, Tasks
 from magna.paper.records import RUNS
 from magna.paper.render import TextTable
-from magna.paper.node_search import SearchStore, Tasks
 from magna.paper.tables import left_out, make_table
 from magna.tasks import NodeClassification, make_task
 from magna.tasks.metrics import import_stats
@@ -54,14 +54,14 @@ def reproduce(
 
     Returns:
         The table, and in `cells` the files that hold them. `diverged` names the cells without a result, because the
-        loss of a seed was not finite. `outdated` names the cells whose recipe or protocol has changed since they were
-        trained.
+        loss of a seed was not finite, and `busy` those that another process trains. `outdated` names the cells whose
+        recipe or protocol has changed since they were trained.
     """
     if name == "random-splits":
         import_stats()  # refuses a missing package before hours of training
     chosen = _cells(name, quick, datasets, rows)
     experiment = EXPERIMENTS[name]
-    if run_dir is not None and all(cell.config.task.SHARES_BATCH for cell in chosen):
+    if run_dir is not None and chosen and all(cell.config.task.SHARES_BATCH for cell in chosen):
         raise ArgumentError("run_dir", str(run_dir), f"with table3 alone, as {name} keeps no run")
     count = seeds if seeds is not None else QUICK_SEEDS if quick else experiment.seeds
     if not 1 <= count <= len(REPORT_SEEDS):
@@ -78,6 +78,7 @@ def reproduce(
     diverged += _train_groups(plain, job)
     links = [cell for cell in missing if not cell.config.task.SHARES_BATCH]
     diverged += train_cells(links, job, Path(run_dir or ("runs/reproduce-quick" if quick else "runs/reproduce")))
+    without = {*diverged, *job.busy}
     # A quick table shows what was asked for, not what other quick runs have left.
     every = chosen if quick else [searches.settled(cell) for cell in _cells(name, quick, experiment.every)]
     table = _table(name, store, every, diverged, alone=quick)
@@ -89,10 +90,11 @@ def reproduce(
         "work": str(work),
         "seeds": count,
         "device": job.machine["device"],
-        "trained": len(missing) - len(diverged),
+        "trained": len(missing) - len(diverged) - len(job.busy),
         "diverged": diverged,
+        "busy": job.busy,
         "outdated": [cell.path for cell in every if store.is_outdated(cell)],
-        "cells": list(dict.fromkeys(_file(cell, store) for cell in chosen if cell.path not in diverged)),
+        "cells": list(dict.fromkeys(_file(cell, store) for cell in chosen if cell.path not in without)),
         **table._asdict(),
     }
 
@@ -139,8 +141,8 @@ def _cells(name: str, quick: bool, datasets: Sequence[str] | None, rows: Sequenc
 def _train_searched(missing: Sequence[Cell], searches: SearchStore, job: Job) -> list[str]:
     """Search the settings of cells that lack them, and train each with its own, one cell after the other."""
     tasks, diverged = Tasks(job.data_dir, job.device), list[str]()
-    for number, cell in enumerate(missing, start=1):
-        job.say(f"{number} of {len(missing)}: {cell.dataset}, {cell.row}")
+    for cell in job.one_by_one(missing):
+        job.say(f"{missing.index(cell) + 1} of {len(missing)}: {cell.dataset}, {cell.row}")
         if not cell.is_settled:
             cell = searches.run(cell, tasks, job.origin, job.say)
         diverged += _train([cell], tasks(cell.config), job)
@@ -163,7 +165,8 @@ def _train_groups(missing: Sequence[Cell], job: Job) -> list[str]:
         if task is None or data != last:  # data that differ only in the split are read once
             task = cast(NodeClassification, make_task(members[0].config, job.data_dir, job.device))
         started = time.perf_counter()
-        diverged += _train(members, task, job)
+        with job.claim(members) as free:
+            diverged += _train(free, task, job)
         done += len(members)
         job.say(f"{done} of {len(missing)}: {members[0].dataset}, {title} ({time.perf_counter() - started:.0f} s)")
     return diverged
@@ -186,7 +189,7 @@ def _train(members: Sequence[Cell], task: NodeClassification, job: Job) -> list[
     diverged: list[str] = []
 
     def on_report(epoch: int, running: list[int], _scores: list[float]) -> Collection[int]:
-        say(f"  epoch {epoch} of {members[0].config.train.epochs}, {len(running)} runs at once")
+        say(f"  epoch {epoch} of {missing[0][0].config.train.epochs}, {len(running)} runs at once")
         return ()
 
     def on_results(results: dict[int, TrialResult]) -> None:
@@ -218,7 +221,6 @@ def _run(result: TrialResult) -> dict[str, Any]:
         "best_epoch": result.best_epoch,
         "seconds": round(result.seconds, 3),
         "parameters": result.parameters,
-        "epoch_seconds": round(result.seconds / max(1, result.epochs), 6),
         "peak_bytes": result.peak_bytes,
         "valid": result.valid,
         "test": result.test,

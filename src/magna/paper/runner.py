@@ -13,12 +13,13 @@ from magna.errors import ArgumentError, DataError, MissingExtra
 from magna.paper import reproduce
 from magna.paper.cells import CellStore
 from magna.paper.experiments import EXPERIMENTS, Cell, cells
+from magna.paper.node_search import SearchStore
 from magna.paper.outputs import write_outputs
 from magna.paper.published import PAPER_BASELINES, PAPER_LINK_BASELINES
+from magna.paper.queue import Forecasts, device_name, steps, time_left
 from magna.paper.records import read_records
 from magna.paper.registry import ALL, ALSO_CALLED, REGISTRY, Entry, entry_of, function_of
 from magna.paper.render import TextTable
-from magna.paper.node_search import SearchStore
 from magna.paper.study import Missing, StudyJob
 from magna.paper.style import import_pyplot
 
@@ -80,29 +81,85 @@ def run_experiment(
 
 
 def run_all(**options: Any) -> dict[str, Any]:
-    """Run every experiment that is built, in the order of the registry, with the options of `run_experiment`.
+    """Run every experiment that is built, with the options of `run_experiment`.
 
-    An experiment whose data or extra is missing is named and left out. After a stop, the same call continues, as what
-    is done is not trained again.
+    The order is that of `magna plan --queue`, of the quick form that of the registry. After a stop, the same call
+    continues, as what is done is not trained again. An experiment whose data or extra is missing is named and left out,
+    and so are the data sets that the CPU would take too long for.
     """
     if narrowed := [name for name in ("datasets", "rows") if options.get(name)]:
         raise ArgumentError(narrowed[0], options[narrowed[0]], f"with one experiment, not with {ALL}")
-    rows, files, missing = [], list[str](), list[Any]()
-    say: Callable[[str], None] = options.get("say", lambda line: None)
-    for name in (name for name, entry in REGISTRY.items() if entry.is_built):
-        say(f"{name}: {REGISTRY[name].measures}")
-        try:
-            result = run_experiment(name, **options)
-        except (DataError, MissingExtra) as error:
-            say(f"{name}: {error}")
-            rows.append([name, REGISTRY[name].kind, str(error)])
-            continue
-        lacking = len(result["missing"])
-        rows.append([name, REGISTRY[name].kind, f"{lacking} missing" if lacking else "complete"])
-        files += result["files"]
-        missing += result["missing"]
+    every = _All(options)
+    if options.get("quick"):
+        for name in (name for name, entry in REGISTRY.items() if entry.is_built):
+            every.say(f"{name}: {REGISTRY[name].measures}")
+            every.run(name)
+    else:
+        every.work()
+    rows = [[name, REGISTRY[name].kind, every.state(name)] for name, entry in REGISTRY.items() if entry.is_built]
+    files, missing = (
+        [each for result in every.results.values() for each in result[key]] for key in ("files", "missing")
+    )
     header = ["name", "kind", "state"]
     return {"name": ALL, "kind": "table", "header": header, "rows": rows, "files": files, "missing": missing}
+
+
+class _All:
+    """Results and faults of all experiments so far."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = {"say": lambda line: None} | dict(options)
+        self.say: Callable[[str], None] = self.options["say"]
+        self.results: dict[str, dict[str, Any]] = {}
+        self.faults: dict[tuple[str, str], str] = {}  # by experiment and data set
+        self.diverged: set[str] = set()
+
+    def run(self, name: str, dataset: str = "", **narrowed: Any) -> None:
+        """Run one experiment, or one data set of it; what cannot be read or imported is named."""
+        run_dir = self.options.get("run_dir") if _keeps_runs(name) else None
+        datasets = {"datasets": [dataset]} if dataset else {}
+        try:
+            self.results[name] = run_experiment(name, **self.options | {"run_dir": run_dir} | datasets | narrowed)
+        except (DataError, MissingExtra) as error:
+            self.say(f"{name}: {error}")
+            self.faults[name, dataset] = str(error)
+        else:
+            self.diverged |= {*self.results[name].get("diverged", ())}
+
+    def work(self) -> None:
+        """Run the steps of the queue, each with the time that is left, then show the tables that had no step."""
+        store = CellStore(Path(self.options["work"]), _path(self.options.get("results")))
+        device = device_name(self.options.get("device", "auto"))
+        todo = steps(store, self.options.get("seeds"))
+        for place, step in enumerate(todo):
+            if step.for_gpu(device):
+                command = f"magna reproduce {step.experiment} --dataset {step.dataset}"
+                self.say(f"{step.title}: left out on the CPU; try {command}")
+                continue
+            if (step.experiment, step.dataset) in self.faults:
+                continue
+            left = [each for each in todo[place:] if not each.for_gpu(device)]
+            self.say(f"{step.title}: {time_left(left, Forecasts(store, device))}")
+            if not step.dataset:
+                self.run(step.experiment)
+            elif rows := dict.fromkeys(cell.row for cell, _ in step.missing if cell.path not in self.diverged):
+                self.run(step.experiment, step.dataset, rows=list(rows), seeds=step.seeds)
+        for name, entry in REGISTRY.items():
+            if entry.cells and name not in self.results:
+                self.run(name, datasets=(), say=lambda line: None)
+
+    def state(self, name: str) -> str:
+        """State of an experiment in words."""
+        lacking = len(self.results[name]["missing"]) if name in self.results else 0
+        words = [f"{lacking} missing"] if lacking else []
+        words += [fault for (of, _), fault in self.faults.items() if of == name]
+        return "; ".join(words) or "complete"
+
+
+def _keeps_runs(name: str) -> bool:
+    """True if a run of the experiment lies in `run_dir` while it is trained."""
+    entry = REGISTRY[name]
+    return bool(entry.study) or not all(cell.config.task.SHARES_BATCH for cell in cells(entry.cells))
 
 
 def collect_cells(name: str, *, work: str | Path, results: str | Path) -> dict[str, Any]:

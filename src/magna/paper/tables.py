@@ -270,18 +270,14 @@ def cost_texts(records: Sequence[Record]) -> list[str]:
     Runs of other devices than the last one are left out.
     """
     every = [run for record in records for run in record.runs]
-    # Older runs have the seconds of all epochs alone.
-    runs = [
-        {"epoch_seconds": run["seconds"] / run["epochs"]} | run if run.get("seconds") and run.get("epochs") else run
-        for run in every
-        if run["device"] == every[-1]["device"]
-    ]
+    runs = [run for run in every if run["device"] == every[-1]["device"]]
+    epochs = [run["seconds"] / run["epochs"] for run in runs if run.get("seconds") and run.get("epochs")]
 
-    def mean(key: str, text: Callable[[float], str]) -> str:
-        values = [run[key] for run in runs if run.get(key) is not None]
+    def mean(values: Sequence[float], text: Callable[[float], str]) -> str:
         return text(fmean(values)) if values else EMPTY
 
-    return [mean("parameters", count_text), mean("epoch_seconds", seconds_text), mean("peak_bytes", bytes_text)]
+    parameters, peaks = ([run[key] for run in runs if run.get(key)] for key in ("parameters", "peak_bytes"))
+    return [mean(parameters, count_text), mean(epochs, seconds_text), mean(peaks, bytes_text)]
 
 
 def _cost_and_origin(records: Sequence[Record]) -> list[str]:

@@ -18,8 +18,8 @@ from magna.tasks import Task, make_task
 from magna.tasks.base import can_share_batch
 from magna.training.capture import matmul_precision, own_stream
 from magna.training.loop import Training
-from magna.training.memory import forecast, objective_of
 from magna.training.run_folder import pick_device
+from magna.training.step_memory import forecast, objective_of
 from magna.training.train import shares_batch
 from magna.training.trials import train_trials
 

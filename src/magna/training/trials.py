@@ -25,7 +25,7 @@ from magna.tasks import Task
 from magna.tasks.base import BatchTask, can_share_batch
 from magna.training.capture import batch_size_for, matmul_precision, own_stream
 from magna.training.loop import Epoch, OnReport, OnResults, Request, TrialResult, fit
-from magna.training.memory import forecast
+from magna.training.step_memory import forecast
 from magna.training.trial_batch import FILLER, Batch
 
 _MOST_TRIALS = 512
