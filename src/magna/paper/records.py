@@ -24,7 +24,10 @@ RUNS, CELLS = "runs.csv", "cells.toml"
 _TRAINED = ("data", "model", "task", "train")  # the tables of a config that training reads
 _PER_RUN = ("train.seed", "data.split_seed")  # columns of `runs.csv`
 _PLACE = ("dataset", "row", "split")
-_COLUMNS: dict[str, type] = {"seed": int, "epochs": int, "best_epoch": int, "seconds": float, "parameters": int}
+_COLUMNS: dict[str, type] = {
+    **{"seed": int, "epochs": int, "best_epoch": int, "seconds": float},
+    **{"parameters": int, "peak_bytes": int},
+}
 _ORIGIN = ("device", "commit", "date")
 _REPEAT = "the same command"
 

@@ -15,7 +15,7 @@ from magna.config.atomic_files import make_folder
 from magna.config.schema import REPORT_SEEDS
 from magna.errors import ArgumentError, Diverged
 from magna.paper import experiments
-from magna.paper.cell_runs import train_cells
+from magna.paper.cell_runs import Failed, train_cells
 from magna.paper.cells import PROGRESS_SECONDS, CellStore, Job, Records
 from magna.paper.experiments import EXPERIMENTS, Cell, cells
 from magna.paper.records import RUNS
@@ -54,8 +54,8 @@ def reproduce(
 
     Returns:
         The table, and in `cells` the files that hold them. `diverged` names the cells without a result, because the
-        loss of a seed was not finite. `outdated` names the cells whose recipe or protocol has changed since they were
-        trained.
+        loss of a seed was not finite, and `unavailable` those whose package is not installed. `outdated` names the
+        cells whose recipe or protocol has changed since they were trained.
     """
     if name == "random-splits":
         import_stats()  # refuses a missing package before hours of training
@@ -71,12 +71,11 @@ def reproduce(
     missing = [cell for cell in chosen if len(store.runs(cell)) < count]
     figures = f"{len(chosen)} figure{'s' * (len(chosen) != 1)} of {count} seed{'s' * (count != 1)} each"
     say(f"{name}: {figures}, {len(chosen) - len(missing)} of them done before")
-    diverged = _train_groups([cell for cell in missing if cell.config.task.SHARES_BATCH], job)
-    links = [cell for cell in missing if not cell.config.task.SHARES_BATCH]
-    diverged += train_cells(links, job, Path(run_dir or ("runs/reproduce-quick" if quick else "runs/reproduce")))
+    failed = _train_missing(missing, job, Path(run_dir or f"runs/reproduce{'-quick' * quick}"))
+    without = [*failed.diverged, *failed.unavailable]
     # A quick table shows what was asked for, not what other quick runs have left.
     every = chosen if quick else _cells(name, quick, (*experiment.datasets, *experiment.also))
-    table = _table(name, store, every, diverged, alone=quick)
+    table = _table(name, store, every, without, alone=quick)
     return {
         "table": name,
         "quick": quick,
@@ -85,10 +84,10 @@ def reproduce(
         "work": str(work),
         "seeds": count,
         "device": job.machine["device"],
-        "trained": len(missing) - len(diverged),
-        "diverged": diverged,
+        "trained": len(missing) - len(without),
+        **failed._asdict(),
         "outdated": [cell.path for cell in every if store.is_outdated(cell)],
-        "cells": list(dict.fromkeys(_file(cell, store) for cell in chosen if cell.path not in diverged)),
+        "cells": list(dict.fromkeys(_file(cell, store) for cell in chosen if cell.path not in without)),
         **table._asdict(),
     }
 
@@ -104,13 +103,15 @@ def collect(name: str, *, work: str | Path, results: str | Path) -> dict[str, An
     return {"table": name, "results": str(results), "collected": collected} | make_table(name, committed.read)._asdict()
 
 
-def _table(name: str, store: CellStore, every: Sequence[Cell], diverged: Sequence[str], *, alone: bool) -> TextTable:
+def _table(name: str, store: CellStore, every: Sequence[Cell], without: Sequence[str], *, alone: bool) -> TextTable:
     """The table from the records of its cells; `alone`: without other records in the folders."""
-    expected = {cell.path: cell.config for cell in every}
+    chosen = {cell.path: store.chosen(cell) for cell in every}
+    expected = {path: cell.config for path, cell in chosen.items() if cell is not None}
+    without = [*without, *(path for path, cell in chosen.items() if cell is None)]
     wanted = {(cell.row, cell.dataset) for cell in every}
 
     def read(part: str) -> Records:
-        records = store.read(part, expected, diverged)
+        records = store.read(part, expected, without)
         return {place: each for place, each in records.items() if not alone or place in wanted}
 
     return make_table(name, read)
@@ -127,7 +128,16 @@ def _cells(name: str, quick: bool, datasets: Sequence[str] | None, rows: Sequenc
     """Cells of a table, in their quick form with `quick`."""
     rows = rows if rows is not None or not quick else EXPERIMENTS[name].quick_rows
     chosen = cells(name, datasets, rows)
-    return [replace(cell, config=experiments.quick(name, cell.config)) for cell in chosen] if quick else chosen
+    return (
+        [replace(cell, config=experiments.quick(name, cell.config), trials=0) for cell in chosen] if quick else chosen
+    )
+
+
+def _train_missing(missing: Sequence[Cell], job: Job, run_dir: Path) -> Failed:
+    """Train cells, those of nodes in batches and those of links one by one in `run_dir`."""
+    diverged = _train_groups([cell for cell in missing if cell.config.task.SHARES_BATCH], job)
+    links = train_cells([cell for cell in missing if not cell.config.task.SHARES_BATCH], job, run_dir)
+    return links._replace(diverged=diverged + links.diverged)
 
 
 def _train_groups(missing: Sequence[Cell], job: Job) -> list[str]:

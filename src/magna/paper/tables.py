@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
+from statistics import fmean
+from typing import Any
 
 from magna.paper import published
 from magna.paper.cells import Records
 from magna.paper.experiments import (
     ABLATED_PARTS,
     CONTROLS,
+    SEARCHED_RECIPES,
     SPLIT_RECIPES,
     SWEPT_ALPHAS,
     SWEPT_HOPS,
@@ -21,11 +24,12 @@ from magna.paper.experiments import (
 )
 from magna.paper.published import CITATION_GRAPHS, KNOWLEDGE_GRAPHS, LINK_METRICS
 from magna.paper.records import PROTOCOL, Record
-from magna.paper.render import EMPTY, TextTable, difference_text, short, signed, spread_text
+from magna.paper.render import EMPTY, TextTable, difference_text, digits, short, signed, spread_text
 from magna.tasks.metrics import Spread, paired_test, spread
 
 TUNED = "MAGNA, tuned"
 UNMEASURED = "not yet measured"
+COSTS = ("parameters", "s/epoch", "peak MB")  # of a training with its validations; without the test
 
 Read = Callable[[str], Records]  # a table → its records
 
@@ -103,23 +107,25 @@ def random_splits(read: Read) -> TextTable:
 
 
 def table3(read: Read) -> TextTable:
-    """Filtered ranks on each recorded knowledge graph: our recipes and controls, then the published models."""
+    """Filtered ranks and costs on each recorded knowledge graph: our recipes, controls and searched systems, then the
+    published models.
+    """
     ours = read("table3")
     rows = []
     for dataset in _recorded_graphs(ours):
         name = KNOWLEDGE_GRAPHS.get(dataset, dataset)
-        for row in (*TABLE_3_RECIPES, *CONTROLS):
+        for row in dict.fromkeys((*TABLE_3_RECIPES, *CONTROLS, *SEARCHED_RECIPES)):
             records = ours.get((row, dataset), [])
-            if not records and dataset not in KNOWLEDGE_GRAPHS:
+            if not records and (dataset not in KNOWLEDGE_GRAPHS or row not in (*TABLE_3_RECIPES, *CONTROLS)):
                 continue
             for title, part in _parts(row, records):
                 figures = [_rank(records, metric, part, dispersed=metric in ("mr", "mrr")) for metric in LINK_METRICS]
-                rows.append([name, f"{title} (ours)", *figures, _origin(records)])
+                rows.append([name, f"{title} (ours)", *figures, *_costs(records, part), _origin(records)])
         for theirs in (*published.PAPER_TABLE_3, *published.LINKS_ELSEWHERE):
             figures = [theirs.figures.get((dataset, metric), EMPTY) for metric in LINK_METRICS]
             if set(figures) != {EMPTY}:
-                rows.append([name, theirs.model, *figures, theirs.source])
-    return TextTable(["data", "model", *LINK_METRICS.values(), "source"], rows)
+                rows.append([name, theirs.model, *figures, *[EMPTY] * len(COSTS), theirs.source])
+    return TextTable(["data", "model", *LINK_METRICS.values(), *COSTS, "source"], rows)
 
 
 def controls(read: Read) -> TextTable:
@@ -191,6 +197,21 @@ def _parts(row: str, records: Sequence[Record]) -> Iterator[tuple[str, str]]:
 
 def _rank(records: Sequence[Record], metric: str, part: str = "test", *, dispersed: bool = True) -> str:
     return short(spread_text(_metric(records, metric, part), 0 if metric == "mr" else 3, dispersed=dispersed))
+
+
+def _costs(records: Sequence[Record], part: str) -> list[str]:
+    """Parameters, and means over the seeds of the seconds of an epoch and of the peak memory; dashes for a part."""
+    runs = records[0].runs if records and part == "test" else []
+
+    def mean(cost: Callable[[Mapping[str, Any]], float], *needs: str) -> float | None:
+        costs = [cost(run) for run in runs if all(run.get(need) is not None for need in needs)]
+        return fmean(costs) if costs else None
+
+    parameters = mean(lambda run: run["parameters"], "parameters")
+    epoch = mean(lambda run: run["seconds"] / run["epochs"], "seconds", "epochs")
+    peak = mean(lambda run: run["peak_bytes"] / 1e6, "peak_bytes")
+    texts = [parameters and f"{parameters:,.0f}", epoch and digits(epoch), peak and f"{peak:,.0f}"]
+    return [text or EMPTY for text in texts]
 
 
 def _recorded_graphs(records: Records) -> list[str]:
