@@ -19,6 +19,7 @@ from tests.support.running import Program
 from magna.config.schema import SEARCH_SEEDS, Config, load_recipe
 from magna.nn.ensemble import make_model
 from magna.paper import experiments, reproduce
+from magna.paper.cell_runs import Failed
 from magna.paper.cells import CellStore
 from magna.paper.experiments import EXPERIMENTS, Cell, Experiment, cells
 from magna.paper.published import KNOWLEDGE_GRAPHS
@@ -84,8 +85,8 @@ def test_every_cell_has_a_model_and_a_file_of_its_own(name: str, dataset: str) -
     with torch.device("meta"):
         for config in [*configs, *(experiments.quick(name, config) for config in configs)]:
             if config.task.name == "link_prediction":
-                typed = config.to_dict()["data"]["control"] != "no-types"
-                make_model(config.model, num_entities=500, num_relations=200, typed=typed)
+                untyped = {"typed": False} if config.to_dict()["data"]["control"] == "no-types" else {}
+                make_model(config.model, num_entities=500, num_relations=200, **untyped)
             else:
                 make_model(config.model, in_channels=10, out_channels=3)
 
@@ -110,7 +111,8 @@ def test_table_3_has_the_recipes_and_every_control(dataset: str) -> None:
 
 
 def test_embedded_families_are_trained_only_where_asked_for() -> None:
-    assert [cell.row for cell in cells("table3", ["families"])] == ["MAGNA, tuned", "DistMult", *experiments.CONTROLS]
+    rows = ["MAGNA, tuned", *experiments.CONTROLS, *experiments.SEARCHED_RECIPES]
+    assert [cell.row for cell in cells("table3", ["families"])] == rows
     assert {cell.dataset for cell in cells("table3")} == set(KNOWLEDGE_GRAPHS)
 
 
@@ -215,9 +217,9 @@ def test_quick_is_few_epochs(trained: list[list[Config]], tmp_path: Path) -> Non
 def test_quick_runs_leave_the_real_ones_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders: list[Path] = []
 
-    def train_cells(cells: Sequence[Cell], job: Any, run_dir: Path) -> list[str]:
+    def train_cells(cells: Sequence[Cell], job: Any, run_dir: Path) -> Failed:
         folders.append(run_dir)
-        return []
+        return Failed([], [])
 
     monkeypatch.setattr(reproduce, "train_cells", train_cells)
     for quick in (False, True):

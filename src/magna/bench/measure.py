@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from statistics import quantiles
@@ -14,7 +12,7 @@ import torch
 from torch import Tensor
 
 from magna.bench.peers import Results, Step
-from magna.ops.cpu.memory_pool import POOL
+from magna.training.memory import peak_bytes
 
 T = TypeVar("T")
 
@@ -118,10 +116,9 @@ class PassMemory(NamedTuple):
 def memory_of(call: Callable[[], T], inputs: Iterable[Tensor], device: torch.device) -> tuple[T, PassMemory]:
     """Run a call once, and return its result and its memory above the inputs.
 
-    The peak on a GPU is that of torch's allocator. On the CPU it is the growth of the resident set by the high-water
-    mark of Linux, after free memory was returned; on other systems it is None.
+    The peak is that of :func:`magna.training.memory.peak_bytes`.
     """
-    with _peak_bytes(device) as peak, _saved_bytes(inputs) as saved:
+    with peak_bytes(device) as peak, _saved_bytes(inputs) as saved:
         result = call()
     return result, PassMemory(peak(), saved())
 
@@ -141,39 +138,6 @@ def _saved_bytes(inputs: Iterable[Tensor]) -> Iterator[Callable[[], int]]:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         yield lambda: sum(saved.values())
-
-
-@contextlib.contextmanager
-def _peak_bytes(device: torch.device) -> Iterator[Callable[[], int | None]]:
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        yield lambda: torch.cuda.max_memory_allocated(device) - before
-    elif _reset_high_water():
-        before = _status_bytes("VmRSS")
-        yield lambda: max(0, _status_bytes("VmHWM") - before)
-    else:
-        yield lambda: None
-
-
-def _reset_high_water() -> bool:
-    try:
-        # Freed blocks in the pool and the C library would hide growth.
-        POOL.clear()
-        ctypes.CDLL(None).malloc_trim(0)
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")
-    except (OSError, AttributeError, TypeError):
-        return False
-    return True
-
-
-def _status_bytes(field: str) -> int:
-    with open("/proc/self/status") as file:
-        line = next(line for line in file if line.startswith(field + ":"))
-    return int(line.split()[1]) * 1024
 
 
 def errors(results: Results, truths: Results) -> dict[str, float]:

@@ -59,6 +59,8 @@ def _show_cells(result: Result) -> None:
         typer.echo(f"no result, because the loss was not finite: {', '.join(result['diverged'])}")
     if result["busy"]:
         typer.echo(f"left out, as another process trains them: {', '.join(result['busy'])}")
+    if result["unavailable"]:
+        typer.echo(f"no result, because a package is missing: {', '.join(result['unavailable'])}")
     if outdated := [path for path in result["outdated"] if path not in result["diverged"]]:
         typer.echo(f"outdated, because recipe or protocol have changed since: {', '.join(outdated)}")
 
@@ -76,6 +78,17 @@ def _show_list(result: Result) -> None:
             typer.echo(f"    missing: {cell['cell']}{_forecast(cell)}")
         if len(missing) > _MOST_MISSING:
             typer.echo(f"    and {len(missing) - _MOST_MISSING} more; --json lists all")
+        if line["on_request"]:
+            typer.echo(f"    {_on_request(line['on_request'])}")
+
+
+def _on_request(counts: Result) -> str:
+    """Cells on further data sets in words, with the hours of those that are missing."""
+    text = f"with --dataset {' or '.join(counts['datasets'])}: {counts['done']} of {counts['cells']} cells"
+    if counts["forecast_s"]:
+        text += f"; about {counts['forecast_s'] / 3600:,.1f} hours for the others"
+        text += f", {counts['without_forecast']} without a forecast" if counts["without_forecast"] else ""
+    return text
 
 
 def _cost(line: Result) -> str:

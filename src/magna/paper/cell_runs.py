@@ -6,38 +6,47 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from magna.config.schema import REPORT_SEEDS, Config
-from magna.errors import Diverged
+from magna.errors import Diverged, MissingExtra
 from magna.paper.cells import PROGRESS_SECONDS, Job
 from magna.paper.experiments import Cell
+from magna.paper.link_search import test_scores, train_searched
 from magna.paper.trained import remove_other
 from magna.tasks.metrics import headline
 from magna.training.loop import Epoch
+from magna.training.memory import peak_bytes
 from magna.training.progress import seldom
 from magna.training.run_folder import RunFolder
 from magna.training.train import train
 from magna.use.predict import evaluate
 
 
-def train_cells(cells: Sequence[Cell], job: Job, run_dir: Path) -> list[str]:
-    """Train the missing seeds of cells one by one, and return the paths of the cells that diverged.
+class Failed(NamedTuple):
+    """Paths of the cells without a result."""
 
-    A stopped run continues from its checkpoint in `run_dir`. Its folder is removed when the result is in the file of
-    the cell.
+    diverged: list[str]
+    unavailable: list[str]  # a package that the system needs is not installed
+
+
+def train_cells(cells: Sequence[Cell], job: Job, run_dir: Path) -> Failed:
+    """Train the missing trials and seeds of cells one by one; a cell that fails is named, and the others go on.
+
+    A stopped run continues from its checkpoint in `run_dir`, where it has one. Its folder is removed when the result
+    is in the file of the cell.
     """
-    diverged = []
+    failed = Failed([], [])
     for number, cell in enumerate(job.one_by_one(cells), start=1):
         started = time.perf_counter()
         try:
-            _train_cell(cell, job, run_dir)
-        except Diverged as error:
-            diverged.append(cell.path)
+            (_train_cell if cell.effort is None else train_searched)(cell, job, run_dir)
+        except (Diverged, MissingExtra) as error:
+            (failed.diverged if isinstance(error, Diverged) else failed.unavailable).append(cell.path)
             job.say(f"{cell.dataset}, {cell.row}: {error}")
         else:
             job.say(f"{number} of {len(cells)}: {cell.dataset}, {cell.row} ({time.perf_counter() - started:.0f} s)")
-    return diverged
+    return failed
 
 
 def _train_cell(cell: Cell, job: Job, run_dir: Path) -> None:
@@ -62,7 +71,9 @@ def _train_seed(config: Config, folder: Path, job: Job) -> dict[str, Any]:
         say(f"  epoch {epoch.number} of {epoch.of}{best}")
 
     options: dict[str, Any] = {"data_dir": job.data_dir, "device": job.device.type}
-    train(config, run_dir=folder, resume=True, on_epoch=on_epoch, **options)
+    with peak_bytes(job.device) as peak:
+        train(config, run_dir=folder, resume=True, on_epoch=on_epoch, **options)
+        most = peak()
     summary, report = run.summary, evaluate(folder, **options)
     assert summary is not None
     return {
@@ -71,7 +82,7 @@ def _train_seed(config: Config, folder: Path, job: Job) -> dict[str, Any]:
         "best_epoch": summary["best_epoch"],
         "seconds": round(summary["seconds"], 3),
         "parameters": summary["parameters"],
+        "peak_bytes": most,
         "valid": summary["valid"],
-        "test": summary["test"],
-        **{f"test_{part}": report[part] for part in ("head", "tail", "encoder", "skip") if part in report},
+        **test_scores(report),
     }

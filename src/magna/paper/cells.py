@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import reduce
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from magna.config.schema import Config, load_recipe, recipe_names
 from magna.errors import DataError
 from magna.paper.claims import claimed
 from magna.paper.experiments import Cell, cell_path
+from magna.paper.node_search import SearchStore
 from magna.paper.records import PROTOCOL, Record, read_records, settings_of, write_records
+from magna.paper.searches import Search, read_search, read_searches, write_search, write_searches
 from magna.training.run_folder import environment
 
 PROGRESS_SECONDS = 10  # at least, between two lines about the same training
@@ -37,13 +39,48 @@ class CellStore:
     _committed: dict[str, dict[Any, Record]] = field(default_factory=dict)
 
     def runs(self, cell: Cell) -> list[dict[str, Any]]:
-        """Runs of a cell by seed; none of other settings or of an older protocol."""
-        current = [record for record in self._of(cell) if record.is_current(cell.config)]
+        """Runs of a cell by seed; none of other settings or of an older protocol, or of an unfinished search."""
+        chosen = self.chosen(cell)
+        current = [record for record in self._of(cell) if chosen is not None and record.is_current(chosen.config)]
         return list(reduce(Record.joined, current).runs) if current else []
 
     def is_outdated(self, cell: Cell) -> bool:
         """True if all runs of a cell are of other settings or of an older protocol."""
         return bool(self._of(cell)) and not self.runs(cell)
+
+    def chosen(self, cell: Cell) -> Cell | None:
+        """The cell with the settings to train: its own, or those that its search has chosen; None before its end."""
+        if cell.is_settled:
+            return cell
+        if cell.config.task.SHARES_BATCH:
+            return self.node_searches.chosen(cell)
+        return self.search(cell).chosen(cell)
+
+    def settled(self, cell: Cell) -> Cell:
+        """The cell with its chosen settings, or as it is before the end of its search."""
+        return self.chosen(cell) or cell
+
+    @cached_property
+    def node_searches(self) -> SearchStore:
+        return SearchStore(self.out, self.results)
+
+    def search(self, cell: Cell) -> Search:
+        """The search of a cell so far."""
+        searches = [Search.start(cell)]
+        if self.results is not None:
+            searches += [
+                each for each in [read_searches(self.results, cell.table).get((cell.dataset, cell.row))] if each
+            ]
+        if self.out is not None and self._search_path(cell).is_file():
+            with suppress(DataError):  # a damaged file is made again, and replaced
+                searches.append(read_search(self._search_path(cell)))
+        return max((each for each in searches if each.is_current(cell)), key=lambda each: len(each.trials))
+
+    def add_trial(self, cell: Cell, search: Search, trial: Mapping[str, Any]) -> Search:
+        """Write the search of a cell with one more trial, and return it."""
+        search = replace(search, trials=[*search.trials, trial])
+        write_search(self._search_path(cell), search)
+        return search
 
     def write(self, cell: Cell, runs: Sequence[dict[str, Any]], machine: Mapping[str, Any]) -> None:
         """Write the file of a cell."""
@@ -79,27 +116,39 @@ class CellStore:
 
     def collect(self, table: str, cells: Iterable[Cell]) -> list[str]:
         """Add the files of the cells of a table to its committed results; return the paths of the files."""
+        cells = list(cells)
+        self.node_searches.collect(table, [cell for cell in cells if cell.config.task.SHARES_BATCH])
         if self.out is None or self.results is None:
             raise ValueError("cells are collected from one folder into another; one of them is missing")
         records, collected = dict(self._read_committed(table)), list[str]()
+        searches = read_searches(self.results, table)
         for cell in cells:
-            path = self.out / cell.path
-            if cell.table != table or not path.is_file():
+            path, chosen = self.out / cell.path, self.chosen(cell)
+            if cell.table != table or not path.is_file() or chosen is None:
                 continue
             record = _read_file(path)
-            if not record.is_current(cell.config):
+            if not record.is_current(chosen.config):
                 continue
             if unclean := [run["seed"] for run in record.runs if (run.get("commit") or "-dirty").endswith("-dirty")]:
                 fault = f"the code that trained seeds {', '.join(map(str, unclean))} is no commit"
                 raise DataError(path, fault, hint="the same training from a clean checkout")
             before = records.get(record.place)
-            joined = before.joined(record) if before is not None and before.is_current(cell.config) else record
+            joined = before.joined(record) if before is not None and before.is_current(chosen.config) else record
             records[record.place] = _as_changes(replace(joined, machine=record.machine))
             collected.append(cell.path)
+            if cell.trials and not cell.config.task.SHARES_BATCH:
+                searches[cell.dataset, cell.row] = self.search(cell)
+        if searches:
+            write_searches(self.results, table, searches.values())
         if collected:
             write_records(self.results, table, records.values())
             self._committed.pop(table)
         return collected
+
+    def _search_path(self, cell: Cell) -> Path:
+        if self.out is None:
+            raise ValueError("a store without a folder keeps no search")
+        return self.out / "searches" / cell.path
 
     def _of(self, cell: Cell) -> list[Record]:
         committed = self._read_committed(cell.table).get((cell.dataset, cell.row, cell.split))

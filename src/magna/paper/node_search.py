@@ -35,11 +35,11 @@ class SearchStore:
     results: Path | None = None  # folder of the committed results
     _committed: dict[str, dict[tuple[str, str], dict[str, str]]] = field(default_factory=dict)
 
-    def settled(self, cell: Cell) -> Cell:
-        """The cell with the settings that its search chose; the cell itself without a search or before its end."""
-        chosen = () if cell.is_settled else self._chosen(cell)
+    def chosen(self, cell: Cell) -> Cell | None:
+        """The cell with the settings that its search chose; None before its end."""
+        chosen = self._chosen(cell)
         if not chosen:
-            return cell
+            return None
         config = cell.config.with_values(chosen, drop_idle=True)
         return replace(cell, config=config, changes=(*cell.changes, *chosen), is_settled=True)
 
@@ -51,7 +51,9 @@ class SearchStore:
         space = _space(cell)
         place = cell.config, space, cell.effort, f"{cell.table}/{cell.dataset}/{cell.row}", self._path(cell)
         search_settings(*place, task_of, origin, PROTOCOL, say)
-        return self.settled(cell)
+        settled = self.chosen(cell)
+        assert settled is not None
+        return settled
 
     def collect(self, table: str, cells: Iterable[Cell]) -> None:
         """Add the finished searches of a table to its committed results."""

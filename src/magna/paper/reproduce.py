@@ -14,10 +14,10 @@ from magna.config.atomic_files import make_folder
 from magna.config.schema import REPORT_SEEDS
 from magna.errors import ArgumentError, Diverged
 from magna.paper import experiments
-from magna.paper.cell_runs import train_cells
+from magna.paper.cell_runs import Failed, train_cells
 from magna.paper.cells import PROGRESS_SECONDS, CellStore, Job, Records
 from magna.paper.experiments import EXPERIMENTS, Cell, cells
-from magna.paper.node_search import SearchStore, Tasks
+from magna.paper.node_search import Tasks
 from magna.paper.records import RUNS
 from magna.paper.render import TextTable
 from magna.paper.tables import left_out, make_table
@@ -54,8 +54,8 @@ def reproduce(
 
     Returns:
         The table, and in `cells` the files that hold them. `diverged` names the cells without a result, because the
-        loss of a seed was not finite, and `busy` those that another process trains. `outdated` names the cells whose
-        recipe or protocol has changed since they were trained.
+        loss of a seed was not finite, `unavailable` those whose package is not installed, and `busy` those that another
+        process trains. `outdated` names the cells whose recipe or protocol has changed since they were trained.
     """
     if name == "random-splits":
         import_stats()  # refuses a missing package before hours of training
@@ -67,21 +67,16 @@ def reproduce(
     if not 1 <= count <= len(REPORT_SEEDS):
         raise ArgumentError("seeds", count, f"1 to {len(REPORT_SEEDS)}")
     store = CellStore(make_folder(work, "work"), None if results is None else Path(results))
-    searches = SearchStore(store.out, store.results)
     job = Job(store, count, data_dir, torch.device(pick_device(device)), say)
-    chosen = [searches.settled(cell) for cell in chosen]
+    chosen = [store.settled(cell) for cell in chosen]
     missing = [cell for cell in chosen if len(store.runs(cell)) < job.seeds_of(cell)]
     figures = f"{len(chosen)} figure{'s' * (len(chosen) != 1)} of {count} seed{'s' * (count != 1)} each"
     say(f"{name}: {figures}, {len(chosen) - len(missing)} of them done before")
-    diverged = _train_searched([cell for cell in missing if cell.effort is not None], searches, job)
-    plain = [cell for cell in missing if cell.config.task.SHARES_BATCH and cell.effort is None]
-    diverged += _train_groups(plain, job)
-    links = [cell for cell in missing if not cell.config.task.SHARES_BATCH]
-    diverged += train_cells(links, job, Path(run_dir or ("runs/reproduce-quick" if quick else "runs/reproduce")))
-    without = {*diverged, *job.busy}
+    failed = _train_missing(missing, job, Path(run_dir or f"runs/reproduce{'-quick' * quick}"))
+    without = {*failed.diverged, *failed.unavailable, *job.busy}
     # A quick table shows what was asked for, not what other quick runs have left.
-    every = chosen if quick else [searches.settled(cell) for cell in _cells(name, quick, experiment.every)]
-    table = _table(name, store, every, diverged, alone=quick)
+    every = chosen if quick else [store.settled(cell) for cell in _cells(name, quick, experiment.every)]
+    table = _table(name, store, every, [*failed.diverged, *failed.unavailable], alone=quick)
     return {
         "table": name,
         "quick": quick,
@@ -90,9 +85,9 @@ def reproduce(
         "work": str(work),
         "seeds": count,
         "device": job.machine["device"],
-        "trained": len(missing) - len(diverged) - len(job.busy),
-        "diverged": diverged,
+        "trained": len(missing) - len(without),
         "busy": job.busy,
+        **failed._asdict(),
         "outdated": [cell.path for cell in every if store.is_outdated(cell)],
         "cells": list(dict.fromkeys(_file(cell, store) for cell in chosen if cell.path not in without)),
         **table._asdict(),
@@ -105,20 +100,20 @@ def collect(name: str, *, work: str | Path, results: str | Path) -> dict[str, An
     A cell of other settings than its recipe, or of a changed checkout, is not added.
     """
     store = CellStore(Path(work), Path(results))
-    searches, every = SearchStore(store.out, store.results), cells(name, EXPERIMENTS[name].every)
-    searches.collect(name, every)
-    collected = store.collect(name, map(searches.settled, every))
+    collected = store.collect(name, cells(name, EXPERIMENTS[name].every))
     committed = CellStore(results=Path(results))
     return {"table": name, "results": str(results), "collected": collected} | make_table(name, committed.read)._asdict()
 
 
-def _table(name: str, store: CellStore, every: Sequence[Cell], diverged: Sequence[str], *, alone: bool) -> TextTable:
+def _table(name: str, store: CellStore, every: Sequence[Cell], without: Sequence[str], *, alone: bool) -> TextTable:
     """The table from the records of its cells; `alone`: without other records in the folders."""
-    expected = {cell.path: cell.config for cell in every}
+    chosen = {cell.path: store.chosen(cell) for cell in every}
+    expected = {path: cell.config for path, cell in chosen.items() if cell is not None}
+    without = [*without, *(path for path, cell in chosen.items() if cell is None)]
     wanted = {(cell.row, cell.dataset) for cell in every}
 
     def read(part: str) -> Records:
-        records = store.read(part, expected, diverged)
+        records = store.read(part, expected, without)
         return {place: each for place, each in records.items() if not alone or place in wanted}
 
     return make_table(name, read)
@@ -138,13 +133,22 @@ def _cells(name: str, quick: bool, datasets: Sequence[str] | None, rows: Sequenc
     return [experiments.quick(name, cell) for cell in chosen] if quick else chosen
 
 
-def _train_searched(missing: Sequence[Cell], searches: SearchStore, job: Job) -> list[str]:
+def _train_missing(missing: Sequence[Cell], job: Job, run_dir: Path) -> Failed:
+    """Train cells: those of nodes in batches, first those with a search, and those of links one by one in `run_dir`."""
+    nodes = [cell for cell in missing if cell.config.task.SHARES_BATCH]
+    diverged = _train_searched([cell for cell in nodes if cell.effort is not None], job)
+    diverged += _train_groups([cell for cell in nodes if cell.effort is None], job)
+    links = train_cells([cell for cell in missing if not cell.config.task.SHARES_BATCH], job, run_dir)
+    return links._replace(diverged=diverged + links.diverged)
+
+
+def _train_searched(missing: Sequence[Cell], job: Job) -> list[str]:
     """Search the settings of cells that lack them, and train each with its own, one cell after the other."""
     tasks, diverged = Tasks(job.data_dir, job.device), list[str]()
     for cell in job.one_by_one(missing):
         job.say(f"{missing.index(cell) + 1} of {len(missing)}: {cell.dataset}, {cell.row}")
         if not cell.is_settled:
-            cell = searches.run(cell, tasks, job.origin, job.say)
+            cell = job.store.node_searches.run(cell, tasks, job.origin, job.say)
         diverged += _train([cell], tasks(cell.config), job)
     return diverged
 

@@ -13,7 +13,7 @@ from magna.errors import ArgumentError, DataError, MissingExtra
 from magna.paper import reproduce
 from magna.paper.cells import CellStore
 from magna.paper.experiments import EXPERIMENTS, Cell, cells
-from magna.paper.node_search import SearchStore
+from magna.paper.link_search import LIMIT_SECONDS
 from magna.paper.outputs import write_outputs
 from magna.paper.published import PAPER_BASELINES, PAPER_LINK_BASELINES
 from magna.paper.queue import Forecasts, device_name, steps, time_left
@@ -180,7 +180,7 @@ def list_experiments(results: str | Path, work: str | Path) -> dict[str, Any]:
         line: dict[str, Any] = {"name": name, "kind": entry.kind, "measures": entry.measures}
         line |= {"also_called": other_names.get(name), "built": entry.is_built, "seconds": entry.seconds}
         line |= {"quick_seconds": entry.quick_seconds, "device": "cpu" if entry.study else None}
-        line |= {"cells": 0, "done": 0, "missing": [], "quoted": []}
+        line |= {"cells": 0, "done": 0, "missing": [], "quoted": [], "on_request": None}
         if entry.cells:
             line |= _progress(name, entry, Path(results), store)
         listed.append(line | {"state": _state(line)})
@@ -189,8 +189,7 @@ def list_experiments(results: str | Path, work: str | Path) -> dict[str, Any]:
 
 def _progress(name: str, entry: Entry, results: Path, store: CellStore) -> dict[str, Any]:
     """Cells of a table, the done ones, the missing ones, and the committed seconds of training."""
-    searches = SearchStore(store.out, store.results)
-    chosen = [searches.settled(cell) for cell in cells(entry.cells)]
+    chosen = [store.settled(cell) for cell in cells(entry.cells)]
     records = read_records(results, entry.cells).values()
     missing = [cell for cell in chosen if not store.runs(cell)]
     runs = [run for record in records for run in record.runs]
@@ -198,10 +197,25 @@ def _progress(name: str, entry: Entry, results: Path, store: CellStore) -> dict[
         "cells": len(chosen),
         "done": len(chosen) - len(missing),
         "missing": [each._asdict() for each in _as_missing(name, missing, EXPERIMENTS[entry.cells].seeds, results)],
+        "on_request": _on_request(name, entry, results, store),
         "quoted": _quoted(entry.cells, chosen),
         "seconds": round(sum(run["seconds"] for run in runs)) if runs else None,
         "device": ", ".join(dict.fromkeys(run["device"] for run in runs)) or None,
     }
+
+
+def _on_request(name: str, entry: Entry, results: Path, store: CellStore) -> dict[str, Any] | None:
+    """Cells on the data sets that the paper does not have, the done ones, and the seconds of the others; None: none."""
+    experiment = EXPERIMENTS[entry.cells]
+    chosen = cells(entry.cells, experiment.also)
+    missing = _as_missing(name, [cell for cell in chosen if not store.runs(cell)], experiment.seeds, results)
+    forecasts = [each.forecast_s for each in missing if each.forecast_s is not None]
+    counts = {
+        "cells": len(chosen),
+        "done": len(chosen) - len(missing),
+        "without_forecast": len(missing) - len(forecasts),
+    }
+    return {"datasets": list(experiment.also)} | counts | {"forecast_s": sum(forecasts)} if chosen else None
 
 
 def _quoted(table: str, chosen: Sequence[Cell]) -> list[str]:
@@ -229,16 +243,20 @@ def _missing_cells(
 ) -> list[Missing]:
     """Cells of the table without a result; of a quick one, among those that were asked for."""
     if quick:
-        chosen = [cell for cell in cells(entry.cells, datasets, rows) if cell.path in result["diverged"]]
+        failed = (*result["diverged"], *result["unavailable"])
+        chosen = [cell for cell in cells(entry.cells, datasets, rows) if cell.path in failed]
     else:
-        searches = SearchStore(store.out, store.results)
-        every = map(searches.settled, cells(entry.cells))
+        asked = dict.fromkeys((*EXPERIMENTS[entry.cells].datasets, *(datasets or ())))
+        every = map(store.settled, cells(entry.cells, list(asked)))
         chosen = [cell for cell in every if not store.runs(cell) or cell.path in result["diverged"]]
     return _as_missing(name, chosen, result["seeds"], store.results)
 
 
 def _as_missing(name: str, chosen: Sequence[Cell], seeds: int, results: Path | None) -> list[Missing]:
-    """The command of each cell, and its seconds by the mean run of its recipe in the committed results."""
+    """The command of each cell, and its seconds by the mean run of its recipe in the committed results.
+
+    Without such a run, the trials and seeds of a searched cell take their limit at most.
+    """
     known: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for table in EXPERIMENTS if results is not None and chosen else ():
         assert results is not None
@@ -248,7 +266,10 @@ def _as_missing(name: str, chosen: Sequence[Cell], seeds: int, results: Path | N
     for cell in chosen:
         command = f"magna reproduce {name} --dataset {cell.dataset} --row {shlex.quote(cell.row)}"
         runs = known[cell.config.recipe]
-        forecast = round(seeds * sum(seconds for seconds, _ in runs) / len(runs), 1) if runs else None
+        if not runs and cell.trials:
+            runs = [(LIMIT_SECONDS, "one CPU core, at most")]
+        mean = sum(seconds for seconds, _ in runs) / len(runs) if runs else None
+        forecast = None if mean is None else round((seeds + cell.trials) * mean, 1)
         devices = ", ".join(dict.fromkeys(device for _, device in runs)) or None
         missing.append(Missing(cell.path, command, forecast, devices))
     return missing

@@ -12,6 +12,7 @@ from magna.paper.cells import Records
 from magna.paper.experiments import (
     ABLATED_PARTS,
     CONTROLS,
+    SEARCHED_RECIPES,
     SPLIT_RECIPES,
     SWEPT_ALPHAS,
     SWEPT_HOPS,
@@ -156,23 +157,37 @@ def random_splits(read: Read) -> TextTable:
 
 
 def table3(read: Read) -> TextTable:
-    """Filtered ranks on each recorded knowledge graph: our recipes and controls, then the published models."""
+    """Filtered ranks and costs on each recorded knowledge graph: our recipes, controls and searched systems, then the
+    published models.
+    """
     ours = read("table3")
     rows = []
     for dataset in _recorded_graphs(ours):
         name = KNOWLEDGE_GRAPHS.get(dataset, dataset)
-        for row in (*TABLE_3_RECIPES, *CONTROLS):
+        for row in dict.fromkeys((*TABLE_3_RECIPES, *CONTROLS, *SEARCHED_RECIPES)):
             records = ours.get((row, dataset), [])
-            if not records and dataset not in KNOWLEDGE_GRAPHS:
+            if not records and (dataset not in KNOWLEDGE_GRAPHS or row not in (*TABLE_3_RECIPES, *CONTROLS)):
                 continue
             for title, part in _parts(row, records):
                 figures = [_rank(records, metric, part, dispersed=metric in ("mr", "mrr")) for metric in LINK_METRICS]
-                rows.append([name, f"{title} (ours)", *figures, _origin(records)])
+                rows.append(
+                    [
+                        name,
+                        f"{title} (ours)",
+                        *figures,
+                        *(cost_texts(records) if part == "test" else [EMPTY] * 3),
+                        _origin(records),
+                    ]
+                )
         for theirs in (*published.PAPER_TABLE_3, *published.LINKS_ELSEWHERE):
             figures = [theirs.figures.get((dataset, metric), EMPTY) for metric in LINK_METRICS]
             if set(figures) != {EMPTY}:
-                rows.append([name, theirs.model, *figures, theirs.source])
-    return TextTable(["data", "model", *LINK_METRICS.values(), "source"], rows)
+                rows.append([name, theirs.model, *figures, *[EMPTY] * len(COST_HEADER), theirs.source])
+    return TextTable(["data", "model", *LINK_METRICS.values(), *COST_HEADER, "source"], rows)
+
+
+def _part_cost(records: Sequence[Record], part: str) -> list[str]:
+    return cost_texts(records) if part == "test" else [EMPTY] * len(COST_HEADER)
 
 
 def controls(read: Read) -> TextTable:

@@ -115,10 +115,12 @@ def fit(
     network: Saved,
     on_epoch: Callable[[Epoch], None],
     run: RunFolder | None = None,
+    seconds: float = math.inf,
 ) -> Progress:
     """Train a network from the checkpoint of its run, or from the start.
 
-    It ends with the weights that validation chose; each member of an ensemble has its own best epoch.
+    It ends with the weights that validation chose; each member of an ensemble has its own best epoch. After `seconds`
+    of training the running epoch is the last one.
     """
     training = Training(config, task, network)
     if run is not None:
@@ -127,7 +129,8 @@ def fit(
     training.prepare()
     progress, train = training.progress, config.train
     started, save_at = time.perf_counter() - progress.seconds, time.perf_counter() + CHECKPOINT_SECONDS
-    while progress.epoch < train.epochs and progress.epoch - progress.best_epoch <= train.patience:
+    training.deadline = started + seconds
+    while not training.is_late and progress.epoch <= min(train.epochs - 1, progress.best_epoch + train.patience):
         row = training.run_epoch()
         if run is not None:
             run.log(row)
@@ -159,6 +162,8 @@ class Training:
         self.best = BestEpochs([config.train] * len(self.members))
         self.best_weights = _copy(network)
         self.progress = Progress(best_epochs=self.best.epoch.tolist())
+        self.deadline = math.inf  # of `time.perf_counter`; the epoch that ends after it is the last one
+        self.is_late = False
         self._epoch = torch.tensor(0, device=self.device)
 
     def prepare(self) -> None:
@@ -201,7 +206,8 @@ class Training:
         loss = float(torch.stack(losses).mean())
         check_loss(loss, number)
         row: dict[str, Any] = {"epoch": number, "loss": loss}
-        if (number + 1) % train.eval_every == 0 or number + 1 == train.epochs:
+        self.is_late = time.perf_counter() >= self.deadline
+        if (number + 1) % train.eval_every == 0 or number + 1 == train.epochs or self.is_late:
             row["valid"] = self._validate(loss)
         self.progress.epoch += 1
         return row
