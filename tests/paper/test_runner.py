@@ -48,7 +48,7 @@ def test_the_list_is_the_registry() -> None:
     listed = list_experiments(ROOT / "results", ROOT / "no-cells")["experiments"]
     assert [line["name"] for line in listed] == list(REGISTRY)
     by_name = {line["name"]: line for line in listed}
-    assert by_name["fig4b"]["state"] == "not built yet" and not by_name["fig4b"]["built"]
+    assert by_name["table6"]["state"] == "not built yet" and not by_name["table6"]["built"]
     assert by_name["table7"]["also_called"] == "random-splits" and by_name["table7"]["done"] > 0
     assert by_name["table1"]["seconds"] > 1000 and "LGCN" in by_name["table1"]["quoted"]
     assert by_name["propositions"]["state"] == "measured when asked for"
@@ -85,9 +85,12 @@ def test_a_table_leaves_its_files_and_names_missing_cells(tmp_path: Path) -> Non
 def test_a_sweep_is_a_figure_of_cells(trained: list[Config], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     options: dict[str, Any] = {"work": tmp_path / "cells", "out": tmp_path / "out", "device": "cpu"}
+    options["data_dir"] = tmp_path
     result = run_experiment("fig4c", quick=True, **options)
     assert {config.to_dict()["model"]["K"] for config in trained} == {1, 6} and len(trained) == 4
-    assert result["rows"][0][:6] == ["Cora", "tuned", "1", "81.05", "0.07", "2"]
+    assert result["rows"] == [["Cora", "tuned", "6 (6 to 6)", "—", "5.27", "—"]], "without the data no path length"
+    lines = (tmp_path / "out" / "fig4c.csv").read_text().splitlines()
+    assert lines[1].startswith("Cora,tuned,1,81.05,0.07,2,") and lines[1].endswith(",—")
     assert [Path(file).name for file in result["files"]] == ["fig4c.csv", "fig4c.svg", "fig4c.png"]
     assert result["caption"].startswith("Quick form") and result["missing"] == []
 
@@ -95,8 +98,10 @@ def test_a_sweep_is_a_figure_of_cells(trained: list[Config], tmp_path: Path) -> 
 @pytest.mark.parametrize(("name", "values"), [("fig4c", SWEPT_HOPS), ("fig4d", SWEPT_ALPHAS)])
 def test_a_sweep_has_a_cell_for_each_value_of_two_models(name: str, values: Sequence[float]) -> None:
     chosen = cells(name)
-    assert len(chosen) == 2 * len(values) and {cell.dataset for cell in chosen} == {"cora"}
-    assert {config["hidden_channels"] for cell in chosen if (config := cell.config.to_dict()["model"])} == {64}
+    datasets = {"fig4c": {"cora", "citeseer", "pubmed"}, "fig4d": {"cora"}}[name]
+    assert len(chosen) == 2 * len(values) * len(datasets) and {cell.dataset for cell in chosen} == datasets
+    blocks = [cell.config.to_dict()["model"] for cell in chosen if cell.row.startswith("paper's blocks")]
+    assert {(model["hidden_channels"], model["head_form"]) for model in blocks} == {(64, "full")}
     assert set(EXPERIMENTS[name].quick_rows or ()) < {cell.row for cell in chosen}
 
 

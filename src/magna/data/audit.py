@@ -27,7 +27,7 @@ def audit_nodes(data: NodeData) -> dict[str, Any]:
     >>> report["components"]["count"], report["warnings"]
     (2, [])
     """
-    components, distance = _reach(data)
+    components, distance = reach(data)
     report = {
         "dataset": data.name,
         "notes": list(data.notes),
@@ -77,7 +77,7 @@ def _edges(data: NodeData) -> dict[str, Any]:
     }
 
 
-def _reach(data: NodeData) -> tuple[dict[str, Any], dict[str, Any]]:
+def reach(data: NodeData) -> tuple[dict[str, Any], dict[str, Any]]:
     """Connected components, and the average distance inside the largest one; edges are taken in both directions."""
     source, target = data.edge_index
     edges = undirected(source, target, data.num_nodes)

@@ -8,7 +8,7 @@ from magna.data.node_data import UNLABELLED, NodeData
 
 CLASSES = 4
 NOISE_CHANNELS = 4
-SIZES = {"train": 80, "valid": 120, "test": 200}  # paths
+SIZES = {"train": 64, "valid": 64, "test": 160}  # paths
 
 
 def far_answers(distance: int, seed: int = 0) -> NodeData:
@@ -21,7 +21,7 @@ def far_answers(distance: int, seed: int = 0) -> NodeData:
 
     >>> data = far_answers(distance=3)
     >>> data.num_nodes, int(data.y[0]) == int(data.x[3, :CLASSES].argmax()), data.y[1:4].tolist()
-    (1600, True, [-1, -1, -1])
+    (1152, True, [-1, -1, -1])
     """
     draw = torch.Generator().manual_seed(seed)
     answers = torch.cat(

@@ -22,6 +22,7 @@ class Entry(NamedTuple):
     cells: str = ""  # the table of `magna.paper.experiments` whose cells it trains
     study: str = ""  # makes the table of an experiment without cells
     draw: str = ""  # draws a figure from the rows of its CSV file
+    conclude: str = ""  # adds columns to the table of trained cells, and says what follows from it
     seconds: float | None = None  # of a study on one CPU core that others share, measured
     quick_seconds: float | None = None
 
@@ -58,7 +59,13 @@ REGISTRY = {
         seconds=100_000,
         quick_seconds=150,
     ),
-    "fig4c": Entry("figure", "accuracy against the number of hops K", cells="fig4c", draw="sweeps.draw_hops_sweep"),
+    "fig4c": Entry(
+        "figure",
+        "accuracy against the number of hops K, and whether the best K follows the mean path length",
+        cells="fig4c",
+        draw="sweeps.draw_hops_sweep",
+        conclude="sweeps.compare_with_path_length",
+    ),
     "fig4d": Entry("figure", "accuracy against the teleport alpha", cells="fig4d", draw="sweeps.draw_alpha_sweep"),
     "fig5": Entry(
         "figure",

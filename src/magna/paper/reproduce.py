@@ -128,7 +128,9 @@ def _file(cell: Cell, store: CellStore) -> str:
 
 def _cells(name: str, quick: bool, datasets: Sequence[str] | None, rows: Sequence[str] | None = None) -> Sequence[Cell]:
     """Cells of a table, in their quick form with `quick`."""
-    rows = rows if rows is not None or not quick else EXPERIMENTS[name].quick_rows
+    if quick:
+        rows = EXPERIMENTS[name].quick_rows if rows is None else rows
+        datasets = EXPERIMENTS[name].quick_datasets if datasets is None else datasets
     chosen = cells(name, datasets, rows)
     return [experiments.quick(name, cell) for cell in chosen] if quick else chosen
 

@@ -62,6 +62,10 @@ def run_experiment(
             f"{entry.measures[0].upper()}{entry.measures[1:]}.",
         )
         lacking = _missing_cells(name, entry, result, quick, datasets, rows, CellStore(Path(work), _path(results)))
+        if entry.conclude:
+            outcome = function_of(entry.conclude)(table, caption, data_dir)
+            table, caption = outcome.table, outcome.caption
+            result |= outcome.shown._asdict()
     else:
         if rows is not None:
             raise ArgumentError("row", list(rows), f"with tables of trained cells alone, as {name} has none")

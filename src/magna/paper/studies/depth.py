@@ -30,7 +30,7 @@ _REACH = 18  # hops
 _HEADER = ["model", "layers", "hops a layer", "rate", "valid, %", "accuracy, %", "SD", "seeds", "device"]
 
 
-class System(NamedTuple):
+class DeepModel(NamedTuple):
     """A line of the figure: a recipe of the data set, and changes of it."""
 
     recipe: str
@@ -41,10 +41,10 @@ class System(NamedTuple):
 
 
 SYSTEMS = {
-    "MAGNA": System("paper", (f"model.K={HOPS}", "train.precision=float32"), str(HOPS), BLUE, "o"),
-    "GAT with residuals": System("gat-residual", (), "1", ORANGE, "s"),
-    "GCN": System("gcn", (), "1", GREEN, "^"),
-    "Diff-GCN": System("diff-gcn", ("task.consistency=0.0",), "all", GREY, "D"),
+    "MAGNA": DeepModel("paper", (f"model.K={HOPS}", "train.precision=float32"), str(HOPS), BLUE, "o"),
+    "GAT with residuals": DeepModel("gat-residual", (), "1", ORANGE, "s"),
+    "GCN": DeepModel("gcn", (), "1", GREEN, "^"),
+    "Diff-GCN": DeepModel("diff-gcn", ("task.consistency=0.0",), "all", GREY, "D"),
 }
 # The same for all: no consistency loss, the paper's window of early stopping, and its number of epochs.
 _COMMON = (f"model.hidden_channels={WIDTH}", "train.epochs=800", "train.patience=200")

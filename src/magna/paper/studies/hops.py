@@ -42,7 +42,7 @@ class Reach(NamedTuple):
 _LAYERS, _HOPS = Reach("model.num_layers"), Reach("model.K")
 
 
-class System(NamedTuple):
+class FarModel(NamedTuple):
     """A model of the registry: its panel, its reach, and settings besides the defaults."""
 
     model: str
@@ -55,26 +55,26 @@ class System(NamedTuple):
 _NO_LOOPS = "data.self_loops=false"  # as in the recipes: the model has its own
 _SMALL_GAAN = ("model.key_channels=8", "model.value_channels=8", "model.pool_channels=16")
 SYSTEMS = {
-    "MAGNA": System("magna", "", _HOPS),
-    "GAT": System("gat", "attention", _LAYERS),
-    "GaAN": System("gaan", "attention", _LAYERS, _SMALL_GAAN),
-    "LGCN": System("lgcn", "attention", _LAYERS),
-    "GCN": System("gcn", "convolution", _LAYERS),
-    "GraphSAGE": System("graphsage", "convolution", _LAYERS, (_NO_LOOPS,)),
-    "JKNet": System("jknet", "convolution", _LAYERS),
-    "GCNII": System("gcnii", "convolution", _LAYERS),
-    "APPNP": System("appnp", "propagation", _HOPS),
-    "DAGNN": System("dagnn", "propagation", _HOPS),
-    "GRAND": System("grand", "propagation", _HOPS),
-    "GRAND+": System("grand-plus", "propagation", _HOPS),
-    "Cheby": System("cheby", "other graphs", _HOPS, (_NO_LOOPS,)),
-    "DualGCN": System("dualgcn", "other graphs", _LAYERS),
+    "MAGNA": FarModel("magna", "", _HOPS),
+    "GAT": FarModel("gat", "attention", _LAYERS),
+    "GaAN": FarModel("gaan", "attention", _LAYERS, _SMALL_GAAN),
+    "LGCN": FarModel("lgcn", "attention", _LAYERS),
+    "GCN": FarModel("gcn", "convolution", _LAYERS),
+    "GraphSAGE": FarModel("graphsage", "convolution", _LAYERS, (_NO_LOOPS,)),
+    "JKNet": FarModel("jknet", "convolution", _LAYERS),
+    "GCNII": FarModel("gcnii", "convolution", _LAYERS),
+    "APPNP": FarModel("appnp", "propagation", _HOPS),
+    "DAGNN": FarModel("dagnn", "propagation", _HOPS),
+    "GRAND": FarModel("grand", "propagation", _HOPS),
+    "GRAND+": FarModel("grand-plus", "propagation", _HOPS),
+    "Cheby": FarModel("cheby", "other graphs", _HOPS, (_NO_LOOPS,)),
+    "DualGCN": FarModel("dualgcn", "other graphs", _LAYERS),
     # Its graph of PageRank joins all nodes of a path: one layer reaches every distance.
-    "Diff-GCN": System("diff-gcn", "other graphs", Reach("model.num_layers", 10)),
+    "Diff-GCN": FarModel("diff-gcn", "other graphs", Reach("model.num_layers", 10)),
     # Each pooling adds a convolution on the way down and one on the way up. It keeps as many nodes as there are paths.
-    "g-U-Nets": System("g-u-nets", "other graphs", Reach("model.num_layers", 2), ("model.pool_nodes=400",)),
+    "g-U-Nets": FarModel("g-u-nets", "other graphs", Reach("model.num_layers", 2), ("model.pool_nodes=288",)),
 }
-CONTROLS = {"control: one hop short": System("appnp", "", _HOPS, offset=-1)}
+CONTROLS = {"control: one hop short": FarModel("appnp", "", _HOPS, offset=-1)}
 _PANELS = ("attention", "convolution", "propagation", "other graphs")
 # The same for all: no dropout, no decay, a constant rate.
 _COMMON = ("model.hidden_channels=32", "train.weight_decay=0.0", "train.epochs=300", "train.patience=100")
@@ -119,7 +119,7 @@ def measure_hops(job: StudyJob) -> Outcome:
     return Outcome(TextTable(_HEADER, _rows(results, rates)), caption, _summary(results, distances), missing)
 
 
-def hops_point(system: System, distance: int, rates: Sequence[float], *, quick: bool = False) -> Point:
+def hops_point(system: FarModel, distance: int, rates: Sequence[float], *, quick: bool = False) -> Point:
     """A model at one distance, with the values of its reach and the rates that validation chooses from."""
     first = (f"data.name=far-answers-{distance}", f"model.name={system.model}")
     config = Config().with_values((*first, *_COMMON, *system.changes, *(_QUICK if quick else ())), drop_idle=True)
