@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def train_searched(cell: Cell, job: Job, run_dir: Path) -> None:
     """
     run = RunFolder(run_dir / cell.path.removesuffix(".json").replace("/", "-"))
     with run.alone():
+        _warm_up(cell.config, job)
         chosen = job.store.chosen(cell) or _searched(cell, job)
         runs = job.store.runs(chosen)
         for seed in REPORT_SEEDS[: job.seeds_of(cell)]:
@@ -60,8 +62,15 @@ def _searched(cell: Cell, job: Job) -> Cell:
     return chosen
 
 
+def _warm_up(config: Config, job: Job) -> None:
+    """Train an epoch, so that libraries that load on their first use do not count as memory of the first run."""
+    with own_stream(job.device), suppress(Diverged):
+        task = make_task(config, job.data_dir, job.device, ("valid",))
+        fit(config, task, task.make_model(config.model).to(job.device), lambda epoch: None, seconds=0.0)
+
+
 def _train(config: Config, job: Job, splits: Sequence[str]) -> dict[str, Any]:
-    """Train a config for `LIMIT_SECONDS` at most, and rank the last of the splits on both sides."""
+    """Train a config for `LIMIT_SECONDS` at most, and rank the test split on both sides if it is one of `splits`."""
     say = seldom(job.say, PROGRESS_SECONDS)
 
     def on_epoch(epoch: Epoch) -> None:
