@@ -27,7 +27,7 @@ class Effort(NamedTuple):
     widenings: int = 2  # searches after the first, each in a wider space
 
 
-EFFORTS = {"cora": Effort(64, 20), "citeseer": Effort(64, 20), "pubmed": Effort(24, 10)}
+EFFORTS = {"cora": Effort(64, 20), "citeseer": Effort(32, 20), "pubmed": Effort(16, 10)}
 QUICK_EFFORT = Effort(4, 2, 0, 0)
 
 
