@@ -14,7 +14,7 @@ from magna.cli.options import DATA, MODEL, OUTPUT, PAPER, TRAINING, DataDir, OnD
 from magna.errors import ArgumentError
 
 _MOST_MISSING = 3
-_COMPARISONS = {"difference", "MAGNA is better by", "t-test, p", "Wilcoxon, p"}
+_COMPARISONS = {"difference", "MAGNA is better by", "t-test", "Wilcoxon"}
 
 
 def _show(result: Result) -> None:
@@ -27,12 +27,10 @@ def _show(result: Result) -> None:
         return
     header, rows = _quick_form(result) if result.get("quick") else (result["header"], result["rows"])
     if result.get("quick") and "work" in result:
-        typer.echo(f"{result['table']} after few seeds and epochs shows its form; figures marked quick are no results")
+        typer.echo(f"{result['table']} with few seeds and cells shows its form; figures marked quick are no results")
     TextTable(header, rows).show(Console())
     if caption := result.get("caption"):
         typer.echo(caption)
-    if result.get("left_out"):
-        typer.echo(f"baselines of the paper's table that are left out: {', '.join(result['left_out'])}")
     for cell in result.get("missing", ()):
         typer.echo(f"missing: {cell['cell']}; try {cell['command']}{_forecast(cell)}")
     if result.get("files"):
@@ -93,11 +91,11 @@ def _quick_form(result: Result) -> tuple[list[str], list[list[str]]]:
     if "work" not in result:
         return result["header"], result["rows"]
     from magna.paper.published import CITATION_GRAPHS, KNOWLEDGE_GRAPHS
-    from magna.paper.tables import UNMEASURED
+    from magna.paper.record_text import UNMEASURED
 
     names = {name: name.capitalize() for name in CITATION_GRAPHS} | KNOWLEDGE_GRAPHS
     hidden = {title for name, title in names.items() if name not in result["datasets"]}
-    columns = [at for at, title in enumerate(result["header"]) if title not in hidden | _COMPARISONS]
+    columns = [at for at, title in enumerate(result["header"]) if title.split(", ")[0] not in hidden | _COMPARISONS]
     rows = [
         [re.sub(r"\bours(?=\)$|, )", "ours, quick", row[at]) for at in columns]
         for row in result["rows"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from magna.config.schema import REPORT_SEEDS, Config
-from magna.errors import Diverged
+from magna.errors import DataError, Diverged
 from magna.paper.cells import PROGRESS_SECONDS, Job
 from magna.paper.experiments import Cell
 from magna.paper.trained import remove_other
@@ -32,6 +32,8 @@ def train_cells(cells: Sequence[Cell], job: Job, run_dir: Path) -> list[str]:
         started = time.perf_counter()
         try:
             _train_cell(cell, job, run_dir)
+        except DataError as error:
+            job.pass_over([cell], error)
         except Diverged as error:
             diverged.append(cell.path)
             job.say(f"{cell.dataset}, {cell.row}: {error}")

@@ -118,12 +118,30 @@ class Job:
     """Options that all cells of one command share, with the machine, the commit and the date of its start."""
 
     def __init__(
-        self, store: CellStore, seeds: int, data_dir: str | Path | None, device: torch.device, say: Say
+        self,
+        store: CellStore,
+        seeds: int,
+        data_dir: str | Path | None,
+        device: torch.device,
+        say: Say,
+        needs_data: bool = True,
     ) -> None:
         self.store, self.seeds, self.data_dir, self.device, self.say = store, seeds, data_dir, device, say
+        self.needs_data = needs_data  # otherwise cells without data are passed over
+        self.without_data: list[str] = []
+        self._faults: set[str] = set()
         self.machine = environment(device)
         date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M")
         self.origin = {"device": self.machine["device"], "commit": _commit(), "date": date}
+
+    def pass_over(self, cells: Sequence[Cell], error: DataError) -> None:
+        """Leave out cells whose data cannot be read, with one line a fault; raise it where the data was asked for."""
+        if self.needs_data:
+            raise error
+        self.without_data += [cell.path for cell in cells]
+        if str(error) not in self._faults:
+            self._faults.add(str(error))
+            self.say(f"{cells[0].dataset}: {error}")
 
 
 def _read_file(path: Path) -> Record:

@@ -12,8 +12,17 @@ from typing import NamedTuple
 from magna.config.schema import Config, load_recipe, recipe_names
 from magna.errors import ArgumentError
 from magna.paper.published import CITATION_GRAPHS, KNOWLEDGE_GRAPHS
+from magna.paper.rows import (
+    AUTHORS_RECIPES,
+    SPLIT_RECIPES,
+    SWITCHES,
+    TABLE_2_RECIPES,
+    TABLE_6_RECIPES,
+    authors_row,
+)
 
 NUM_SPLITS = 10
+QUICK_SPLITS = 2
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,8 @@ def cell_path(table: str, dataset: str, row: str, split: int | None) -> str:
     >>> cell_path("random-splits", "cora", "Diff-GCN", 3)
     'random-splits/cora/diff-gcn/split-3.json'
     """
-    name = re.sub(r"[^a-z0-9.]+", "-", row.lower()).strip("-")
+    # GRAND+ is not GRAND.
+    name = re.sub(r"[^a-z0-9.]+", "-", re.sub(r"(?<=\w)\+", "-plus", row.lower())).strip("-")
     return f"{table}/{dataset}/{name}" + ("" if split is None else f"/split-{split}") + ".json"
 
 
@@ -66,7 +76,6 @@ TABLE_3_RECIPES = {
 SWEPT_HOPS = (1, 2, 3, 4, 6, 8, 10)  # Fig. 4c
 SWEPT_ALPHAS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)  # Fig. 4d
 SWEPT_MODELS = ("tuned", "paper's blocks")
-SPLIT_RECIPES = {"MAGNA": "{}", "GAT": "{}-gat", "Diff-GCN": "{}-diff-gcn"}
 
 # The four ablations of the paper's Table 1.
 ABLATED_PARTS = {
@@ -85,43 +94,17 @@ CONTROLS = {
     "Encoder with DistMult": ("model.decoder=distmult", "model.skip_channels=0"),
 }
 
-# One change of the tuned recipe for each difference between the paper and its authors' code, by its point in
-# docs/explanation/switches.md, and for each addition of this package. A change that a recipe already has is left out.
-# fmt: off
-_BY_POINT = {
-    "1": ("model.projection=shared", "model.projection=separate", "model.tanh=true", "model.tanh=false"),
-    "2": ("model.head_form=full", "model.head_form=split", "model.out_projection=false", "model.bias=true"),
-    "3": ("model.top_k=none", "model.top_k=5"),
-    "4": ("model.edge_dropout=0.0", "model.edge_dropout=0.2"),
-    "5": ("model.dropout=0.0", "model.dropout=0.3"),
-    "6": (
-        "model.feature_dropout=0.0", "model.feature_dropout=0.3", "model.input_dropout=0.0",
-        "model.output_dropout=0.0", "model.output_dropout=0.3", "model.ffn_output_dropout=0.0",
-        "model.ffn_output_dropout=0.3",
-    ),
-    "7": (
-        "model.input_projection=false", "model.residual_dropout=0.0", "model.final_norm=none",
-        "model.final_norm=layer", "model.classifier_dropout=0.0", "model.classifier_dropout=0.5",
-    ),
-    "8": ("model.norm=layer", "model.norm=unbiased", "model.norm_eps=1e-12"),
-    "9": ("model.feed_forward=true", "model.ffn_dropout=0.0", "model.ffn_dropout=0.1"),
-    "10": ("model.init=official", "model.init=glorot"),
-    "11": ("data.normalise_features=true", "data.normalise_features=false", "model.embed_dropout=0.0"),
-    "12": ("data.self_loops=false", "data.self_loops=true"),
-    "13": ("train.clip=0.0", "train.clip=1.0"),
-    "15": (
-        "model.negative_slope=0.2", "model.negative_slope=0.5", "model.K=1", "model.K=3", "model.K=6", "model.K=10",
-        "model.alpha=0.05", "model.alpha=0.1", "model.alpha=0.5",
-    ),
-    "30": ("model.mode=exact model.dropout=0.0 model.feature_dropout=0.0",),
-    "Eq. 3": ("model.hop_weights=alpha", "model.hop_weights=theta"),
-    "ours": (
-        "task.consistency=0.0", "task.consistency=1.0", "task.passes=4", "model.node_dropout=0.0",
-        "model.node_dropout=0.3",
-    ),
-}
-# fmt: on
-SWITCHES = tuple((point, text) for point, texts in _BY_POINT.items() for text in texts)
+
+def table2_cells(dataset: str) -> Iterator[Cell]:
+    for cell in _of_recipes("table2", TABLE_2_RECIPES, dataset.removeprefix("ogbn-")):
+        yield replace(cell, dataset=dataset)
+
+
+def table6_cells(dataset: str) -> Iterator[Cell]:
+    """The variants, after the models of Table 1 that they vary."""
+    plain = {row: TABLE_1_RECIPES[row] for row in ("MAGNA, tuned", "Diff-GCN", "GAT")}
+    yield from _of_recipes("table1", plain, dataset)
+    yield from _of_recipes("table6", TABLE_6_RECIPES, dataset)
 
 
 def base(dataset: str, table: str = "table1") -> Cell:
@@ -211,30 +194,45 @@ class Experiment(NamedTuple):
     datasets: tuple[str, ...] = CITATION_GRAPHS
     also: tuple[str, ...] = ()  # data sets that the paper does not have, trained on request only
     seeds: int = 20
-    quick: tuple[str, ...] = ("train.epochs=3",)
-    quick_skip: tuple[str, ...] = ()  # in addition, for a recipe with shallow embeddings
-    quick_rows: tuple[str, ...] | None = None  # the rows of the quick form; None: all
+    # The quick form trains two of the rows on one data set, until validation has not risen for a while.
+    quick: tuple[str, ...] = ("train.patience=25",)
+    quick_rows: tuple[str, ...] = ()
+    quick_datasets: tuple[str, ...] = ("cora",)
 
 
 EXPERIMENTS = {
-    "table1": Experiment(partial(_of_recipes, "table1", TABLE_1_RECIPES)),
-    "ablations": Experiment(ablations_cells),
-    "switches": Experiment(switches_cells),
-    "random-splits": Experiment(random_splits_cells, seeds=10),
+    "table1": Experiment(
+        partial(_of_recipes, "table1", TABLE_1_RECIPES | AUTHORS_RECIPES),
+        quick_rows=("MAGNA, tuned", authors_row("GCN")),
+    ),
+    "table2": Experiment(
+        table2_cells,
+        ("ogbn-arxiv",),
+        seeds=10,
+        quick=("train.patience=5", "model.hidden_channels=16"),
+        quick_rows=("GCN",),
+        quick_datasets=("ogbn-arxiv",),
+    ),
+    "table6": Experiment(table6_cells, quick_rows=("Diff-GCN", "Diff-GCN + LN + FF")),
+    "ablations": Experiment(ablations_cells, quick_rows=("MAGNA, tuned", "No Diffusion")),
+    "switches": Experiment(switches_cells, quick_rows=("MAGNA, tuned", "model.K=1")),
+    "random-splits": Experiment(
+        random_splits_cells, seeds=10, quick=("train.patience=10",), quick_rows=("MAGNA", "GAT")
+    ),
     "table3": Experiment(
         table3_cells,
         tuple(KNOWLEDGE_GRAPHS),
         also=("families",),
         seeds=3,
-        quick=("train.epochs=1", "model.hidden_channels=16", "model.entity_channels=16", "model.heads=2"),
-        quick_skip=("model.skip_channels=16",),
+        quick=("train.patience=20",),
+        quick_rows=("MAGNA, tuned", "DistMult"),
+        quick_datasets=("families",),
     ),
     "fig4c": Experiment(
         partial(sweep_cells, "fig4c", "model.K", SWEPT_HOPS),
         ("cora",),
         also=("citeseer", "pubmed"),
         seeds=10,
-        quick=("train.patience=25",),
         quick_rows=("tuned, K=1", "tuned, K=6"),
     ),
     "fig4d": Experiment(
@@ -242,17 +240,29 @@ EXPERIMENTS = {
         ("cora",),
         also=("citeseer", "pubmed"),
         seeds=10,
-        quick=("train.patience=25",),
         quick_rows=("tuned, alpha=0.05", "tuned, alpha=0.5"),
     ),
 }
 
 
-def quick(name: str, config: Config) -> Config:
-    """A config that shows the form of a table in a short time."""
+def quick_cells(name: str, datasets: Sequence[str] | None = None, rows: Sequence[str] | None = None) -> list[Cell]:
+    """Cells of the quick form of a table; others than its data sets and rows are refused, as they would take long."""
+    if name not in EXPERIMENTS:
+        raise ArgumentError("table", name, list(EXPERIMENTS))
     experiment = EXPERIMENTS[name]
-    skip = experiment.quick_skip if getattr(config.model, "skip_channels", 0) else ()
-    return config.with_values(experiment.quick + skip, drop_idle=True)
+    for what, asked, allowed in (
+        ("data set", datasets, experiment.quick_datasets),
+        ("row", rows, experiment.quick_rows),
+    ):
+        for each in asked or ():
+            if each not in allowed:
+                raise ArgumentError(f"{what} of {name} with --quick", each, allowed)
+    chosen = cells(name, datasets or experiment.quick_datasets, rows or experiment.quick_rows)
+    return [
+        replace(cell, config=cell.config.with_values(experiment.quick))
+        for cell in chosen
+        if cell.split is None or cell.split < QUICK_SPLITS
+    ]
 
 
 def cells(name: str, datasets: Sequence[str] | None = None, rows: Sequence[str] | None = None) -> list[Cell]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
@@ -13,14 +12,13 @@ import torch
 
 from magna.config.atomic_files import make_folder
 from magna.config.schema import REPORT_SEEDS
-from magna.errors import ArgumentError, Diverged
-from magna.paper import experiments
+from magna.errors import ArgumentError, DataError, Diverged
 from magna.paper.cell_runs import train_cells
 from magna.paper.cells import PROGRESS_SECONDS, CellStore, Job, Records
-from magna.paper.experiments import EXPERIMENTS, Cell, cells
+from magna.paper.experiments import EXPERIMENTS, Cell, cells, quick_cells
 from magna.paper.records import RUNS
 from magna.paper.render import TextTable
-from magna.paper.tables import left_out, make_table
+from magna.paper.tables import make_table
 from magna.tasks import NodeClassification, make_task
 from magna.tasks.metrics import import_stats
 from magna.training.loop import TrialResult
@@ -49,13 +47,13 @@ def reproduce(
 
     Cells are written to `work`, a file each. `results` is the folder of the committed cells; None: none are read. Link
     prediction trains in `run_dir`; None: runs/reproduce[-quick]. `seeds` counts the report seeds of each cell, from 0;
-    None: those of the table. With `rows`, several processes can share a table. `quick` shows the form of the table: 2
-    seeds, few epochs and small link predictors.
+    None: those of the table. With `rows`, several processes can share a table. `quick` trains two seeds of a few rows
+    on one data set, with a short patience. Without `datasets`, those whose files are missing are named and left out.
 
     Returns:
         The table, and in `cells` the files that hold them. `diverged` names the cells without a result, because the
-        loss of a seed was not finite. `outdated` names the cells whose recipe or protocol has changed since they were
-        trained.
+        loss of a seed was not finite, and `without_data` those whose data is missing. `outdated` names the cells whose
+        recipe or protocol has changed since they were trained.
     """
     if name == "random-splits":
         import_stats()  # refuses a missing package before hours of training
@@ -67,7 +65,7 @@ def reproduce(
     if not 1 <= count <= len(REPORT_SEEDS):
         raise ArgumentError("seeds", count, f"1 to {len(REPORT_SEEDS)}")
     store = CellStore(make_folder(work, "work"), None if results is None else Path(results))
-    job = Job(store, count, data_dir, torch.device(pick_device(device)), say)
+    job = Job(store, count, data_dir, torch.device(pick_device(device)), say, needs_data=datasets is not None)
     missing = [cell for cell in chosen if len(store.runs(cell)) < count]
     figures = f"{len(chosen)} figure{'s' * (len(chosen) != 1)} of {count} seed{'s' * (count != 1)} each"
     say(f"{name}: {figures}, {len(chosen) - len(missing)} of them done before")
@@ -76,19 +74,19 @@ def reproduce(
     diverged += train_cells(links, job, Path(run_dir or ("runs/reproduce-quick" if quick else "runs/reproduce")))
     # A quick table shows what was asked for, not what other quick runs have left.
     every = chosen if quick else _cells(name, quick, (*experiment.datasets, *experiment.also))
-    table = _table(name, store, every, diverged, alone=quick)
+    table, lost = _table(name, store, every, diverged, alone=quick), {*diverged, *job.without_data}
     return {
         "table": name,
         "quick": quick,
         "datasets": list(dict.fromkeys(cell.dataset for cell in every)),
-        "left_out": left_out(name, table),
         "work": str(work),
         "seeds": count,
         "device": job.machine["device"],
-        "trained": len(missing) - len(diverged),
+        "trained": len(missing) - len(diverged) - len(job.without_data),
         "diverged": diverged,
+        "without_data": job.without_data,
         "outdated": [cell.path for cell in every if store.is_outdated(cell)],
-        "cells": list(dict.fromkeys(_file(cell, store) for cell in chosen if cell.path not in diverged)),
+        "cells": list(dict.fromkeys(_file(cell, store) for cell in chosen if cell.path not in lost)),
         **table._asdict(),
     }
 
@@ -125,9 +123,7 @@ def _file(cell: Cell, store: CellStore) -> str:
 
 def _cells(name: str, quick: bool, datasets: Sequence[str] | None, rows: Sequence[str] | None = None) -> Sequence[Cell]:
     """Cells of a table, in their quick form with `quick`."""
-    rows = rows if rows is not None or not quick else EXPERIMENTS[name].quick_rows
-    chosen = cells(name, datasets, rows)
-    return [replace(cell, config=experiments.quick(name, cell.config)) for cell in chosen] if quick else chosen
+    return quick_cells(name, datasets, rows) if quick else cells(name, datasets, rows)
 
 
 def _train_groups(missing: Sequence[Cell], job: Job) -> list[str]:
@@ -141,10 +137,15 @@ def _train_groups(missing: Sequence[Cell], job: Job) -> list[str]:
     for members in groups.values():
         rows = list(dict.fromkeys(cell.row for cell in members))
         title = f"{rows[0]} and {len(rows) - 1} more" if len(rows) > 1 else rows[0]
-        job.say(f"{members[0].dataset}, {title}: training")
         last, data = data, members[0].config.data.with_defaults(["split_seed"])
         if task is None or data != last:  # data that differ only in the split are read once
-            task = cast(NodeClassification, make_task(members[0].config, job.data_dir, job.device))
+            try:
+                task = cast(NodeClassification, make_task(members[0].config, job.data_dir, job.device))
+            except DataError as error:
+                task = None
+                job.pass_over(members, error)
+                continue
+        job.say(f"{members[0].dataset}, {title}: training")
         started = time.perf_counter()
         diverged += _train(members, task, job)
         done += len(members)

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import shlex
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from magna.config.atomic_files import make_folder
 from magna.errors import ArgumentError, DataError, MissingExtra
 from magna.paper import reproduce
 from magna.paper.cells import CellStore
-from magna.paper.experiments import EXPERIMENTS, Cell, cells
+from magna.paper.experiments import EXPERIMENTS, Cell, cells, quick_cells
 from magna.paper.outputs import write_outputs
-from magna.paper.published import PAPER_BASELINES, PAPER_LINK_BASELINES
+from magna.paper.published import PAPER_LINK_BASELINES
 from magna.paper.records import read_records
 from magna.paper.registry import ALL, ALSO_CALLED, REGISTRY, Entry, entry_of, function_of
 from magna.paper.render import TextTable
 from magna.paper.study import Missing, StudyJob
 from magna.paper.style import import_pyplot
 
-BASELINES = {"table1": PAPER_BASELINES, "table3": PAPER_LINK_BASELINES}
+BASELINES = {"table3": PAPER_LINK_BASELINES}
 QUICK_NOTE = "Quick form: few seeds and cells, no result. "
+TRAINING = "training"  # the committed runs of `magna train`
 
 
 def run_experiment(
@@ -59,16 +60,17 @@ def run_experiment(
             TextTable(result["header"], result["rows"]),
             f"{entry.measures[0].upper()}{entry.measures[1:]}.",
         )
+        if quick:
+            caption = f"{_quick_note(entry.cells, result['seeds'])} {caption}"
         lacking = _missing_cells(name, entry, result, quick, datasets, rows, CellStore(Path(work), _path(results)))
     else:
         if rows is not None:
             raise ArgumentError("row", list(rows), f"with tables of trained cells alone, as {name} has none")
         folder = Path(run_dir or ("runs/reproduce-quick" if quick else "runs/reproduce"))
         outcome = function_of(entry.study)(StudyJob(folder, **options))
-        table, caption, lacking = outcome.table, outcome.caption, list(outcome.missing)
+        table, caption, lacking = outcome.table, QUICK_NOTE * quick + outcome.caption, list(outcome.missing)
         shown = outcome.shown._asdict()
         result = {"table": name, "quick": quick, "datasets": list(datasets or ()), "seeds": seeds} | shown
-    caption = QUICK_NOTE * quick + caption
     files = []
     if out is not None:
         draw = function_of(entry.draw) if entry.draw else None
@@ -76,6 +78,14 @@ def run_experiment(
     missing = [each._asdict() for each in lacking]
     place = {"out": None if out is None else str(out), "files": files, "missing": missing, "caption": caption}
     return {"name": name, "kind": entry.kind} | result | place
+
+
+def _quick_note(table: str, seeds: int) -> str:
+    """The cells of the quick form of a table, and the settings in which they are not those of the table."""
+    experiment = EXPERIMENTS[table]
+    rows, datasets = " and ".join(experiment.quick_rows), " and ".join(experiment.quick_datasets)
+    settings = ", ".join(experiment.quick)
+    return f"Quick form, no result: {rows} on {datasets}, {seeds} seeds, trained to patience with {settings}."
 
 
 def run_all(**options: Any) -> dict[str, Any]:
@@ -170,25 +180,32 @@ def _missing_cells(
 ) -> list[Missing]:
     """Cells of the table without a result; of a quick one, among those that were asked for."""
     if quick:
-        chosen = [cell for cell in cells(entry.cells, datasets, rows) if cell.path in result["diverged"]]
+        failed = {*result["diverged"], *result["without_data"]}
+        chosen = [cell for cell in quick_cells(entry.cells, datasets, rows) if cell.path in failed]
     else:
         chosen = [cell for cell in cells(entry.cells) if not store.runs(cell) or cell.path in result["diverged"]]
     return _as_missing(name, chosen, result["seeds"], store.results)
 
 
 def _as_missing(name: str, chosen: Sequence[Cell], seeds: int, results: Path | None) -> list[Missing]:
-    """The command of each cell, and its seconds by the mean run of its recipe in the committed results."""
-    known: dict[str, list[tuple[float, str]]] = defaultdict(list)
-    for table in EXPERIMENTS if results is not None and chosen else ():
-        assert results is not None
-        for record in read_records(results, table).values():
-            known[record.recipe] += [(run["seconds"], run["device"]) for run in record.runs]
+    """The command of each cell, and its seconds by the committed runs of its recipe.
+
+    Without runs of the recipe, by the seconds of an epoch in the runs of other recipes on its data.
+    """
+    tables = (*EXPERIMENTS, TRAINING) if results is not None and chosen else ()
+    records = [record for table in tables for record in read_records(Path(results or ""), table).values()]
     missing = []
     for cell in chosen:
         command = f"magna reproduce {name} --dataset {cell.dataset} --row {shlex.quote(cell.row)}"
-        runs = known[cell.config.recipe]
-        forecast = round(seeds * sum(seconds for seconds, _ in runs) / len(runs), 1) if runs else None
-        devices = ", ".join(dict.fromkeys(device for _, device in runs)) or None
+        runs = [run for record in records if record.recipe == cell.config.recipe for run in record.runs]
+        total = fmean(run["seconds"] for run in runs) if runs else None
+        if not runs:
+            data = f"data.name={cell.config.data.name}"
+            runs = [run for record in records if data in record.settings for run in record.runs]
+            epochs = cell.config.train.epochs
+            total = epochs * fmean(run["seconds"] / run["epochs"] for run in runs) if runs else None
+        forecast = None if total is None else round(seeds * total, 1)
+        devices = ", ".join(dict.fromkeys(run["device"] for run in runs)) or None
         missing.append(Missing(cell.path, command, forecast, devices))
     return missing
 
