@@ -117,7 +117,7 @@ _Listed = Annotated[
 ]
 _Quick = Annotated[bool, option(TRAINING, "", "Few seeds: less than three minutes, and no result.", "--quick")]
 _Seeds = Annotated[
-    int | None, option(TRAINING, "N", "Seeds of each figure. Default: 20; table3 3; table7 and figures 10.", min=1)
+    int | None, option(TRAINING, "N", "Seeds of each figure. Default: 20; table3 3; table2, table7, figures 10.", min=1)
 ]
 _Dataset = Annotated[
     list[str] | None, option(DATA, "NAME", "A data set of the table; may be repeated. Default: those of the paper.")
