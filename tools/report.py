@@ -26,7 +26,17 @@ PAGES = {
     "docs/reference/cli.md": ("commands",),
     "docs/reference/settings.md": tuple(TABLES),
     "docs/reference/recipes.md": ("recipes",),
-    "docs/reproduction.md": ("table1", "ablations", "switches", "random-splits", "table3", "controls"),
+    "docs/reproduction.md": (
+        "table1-models",
+        "table1-baselines",
+        "table2",
+        "ablations",
+        "switches",
+        "table6",
+        "random-splits",
+        "table3",
+        "controls",
+    ),
 }
 
 

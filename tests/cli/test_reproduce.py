@@ -1,4 +1,4 @@
-"""Tables as `magna reproduce` prints them: quick ones are marked, and omitted baselines are named."""
+"""Tables as `magna reproduce` prints them: quick ones are marked."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from typing import Any
 import pytest
 
 from magna.cli.reproduce import _show
-from magna.paper.tables import COST_HEADER, left_out, make_table
+from magna.paper.record_text import COST_HEADER
 
-OMITTED = ["Cheby", "DualGCN", "JKNet", "LGCN", "g-U-Nets"]
 RESULT: dict[str, Any] = {
     "table": "table1",
     "quick": True,
     "datasets": ["cora"],
-    "left_out": OMITTED,
-    "header": ["accuracy, %", "Cora", "Citeseer", "source"],
+    "header": ["accuracy, %", "Cora", "Citeseer", "Citeseer, paper", "source"],
     "rows": [
-        ["GAT (ours)", "21.8", "—", "ours, 2 seeds, cpu"],
-        ["Diff-GCN (ours)", "—", "—", "not yet measured"],
-        ["GAT", "83.0", "72.5", "MAGNA paper, Table 1"],
+        ["GAT (ours)", "21.8", "—", "—", "ours, 2 seeds, cpu"],
+        ["Diff-GCN (ours)", "—", "—", "—", "not yet measured"],
+        ["GAT", "83.0", "72.5", "72.5", "MAGNA paper, Table 1"],
     ],
     "cells": ["table1/cora/gat.json"],
     "seeds": 2,
@@ -30,23 +28,18 @@ RESULT: dict[str, Any] = {
 }
 
 
-def test_table_1_names_the_baselines_that_it_leaves_out() -> None:
-    assert left_out("table1", make_table("table1", lambda part: {})) == OMITTED
-
-
 def test_a_quick_table_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
     _show(RESULT)
     out = capsys.readouterr().out
     assert "figures marked quick are no results" in out and "GAT (ours, quick)" in out
     assert "ours, quick, 2 seeds, cpu" in out and "83.0" in out
     assert "Citeseer" not in out and "Diff-GCN" not in out
-    assert "left out: Cheby, DualGCN, JKNet, LGCN, g-U-Nets" in out
 
 
 def test_a_quick_table_compares_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     header = ["data", "model", "accuracy, %", "MAGNA is better by", "t-test, p", "Wilcoxon, p", "paper"]
     rows = [["Cora", "GAT", "45.5", "+1.0 ± 0.5", "0.03", "0.04", "82.2"], ["Pubmed", "GAT", "—", "", "", "", "78.3"]]
-    _show(RESULT | {"header": header, "rows": rows, "left_out": []})
+    _show(RESULT | {"header": header, "rows": rows})
     out = capsys.readouterr().out
     assert "accuracy, % (quick)" in out and "0.03" not in out and "Pubmed" not in out and "82.2" in out
 

@@ -20,7 +20,7 @@ from magna.nn.ensemble import make_model
 from magna.paper import link_search, searches
 from magna.paper.cell_runs import train_cells
 from magna.paper.cells import CellStore, Job
-from magna.paper.experiments import EXPERIMENTS, LINK_TRIALS, SEARCHED_GRAPHS, Cell, Experiment, cells
+from magna.paper.experiments import EXPERIMENTS, LINK_EFFORT, Experiment, cells
 from magna.paper.published import PAPER_LINK_BASELINES
 from magna.paper.reproduce import reproduce
 from magna.paper.searches import Search, drawn_changes, read_searches, tried

@@ -14,14 +14,16 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.ogb import write_ogb_files
 from tests.support.running import Program
 
 from magna.config.schema import SEARCH_SEEDS, Config, load_recipe
+from magna.errors import DataError
 from magna.nn.ensemble import make_model
 from magna.paper import experiments, reproduce
 from magna.paper.cell_runs import Failed
 from magna.paper.cells import CellStore
-from magna.paper.experiments import EXPERIMENTS, Cell, Experiment, cells
+from magna.paper.experiments import EXPERIMENTS, Cell, Experiment, cells, quick_cells
 from magna.paper.published import KNOWLEDGE_GRAPHS
 from magna.training.loop import TrialResult
 from magna.training.trials import structure
@@ -83,7 +85,7 @@ def test_every_cell_has_a_model_and_a_file_of_its_own(name: str, dataset: str) -
     assert len({cell.path for cell in chosen}) == len(chosen)
     configs = [cell.config for cell in chosen]
     with torch.device("meta"):
-        for config in [*configs, *(experiments.quick(name, config) for config in configs)]:
+        for config in configs:
             if config.task.name == "link_prediction":
                 untyped = {"typed": False} if config.to_dict()["data"]["control"] == "no-types" else {}
                 make_model(config.model, num_entities=500, num_relations=200, **untyped)
@@ -129,14 +131,15 @@ def test_a_switch_changes_one_thing_and_something() -> None:
 def test_random_splits_have_a_cell_for_each_model_and_split() -> None:
     chosen = cells("random-splits", ["cora"])
     assert {cell.config.model.name for cell in chosen} == {"magna", "gat", "diff-gcn"}
-    assert len(chosen) == 3 * experiments.NUM_SPLITS
+    assert sum(cell.config.recipe.endswith("-ln-ff") for cell in chosen) == 2 * experiments.NUM_SPLITS
+    assert len(chosen) == 5 * experiments.NUM_SPLITS
     assert {(data["split"], data["split_seed"]) for cell in chosen if (data := cell.config.to_dict()["data"])} == {
         ("random", split) for split in range(experiments.NUM_SPLITS)
     }
 
 
 def test_an_unknown_table_or_data_set_is_named() -> None:
-    with pytest.raises(ValueError, match=r"table is 'table9'; did you mean 'table1'\? allowed: 'table1', 'abl"):
+    with pytest.raises(ValueError, match=r"table is 'table9'; did you mean 'table1'\? allowed: 'table1', 'table2'"):
         cells("table9")
     with pytest.raises(ValueError, match="data set of table1 is 'digits'; allowed: 'cora', 'citeseer', 'pubmed'"):
         cells("table1", ["digits"])
@@ -157,9 +160,9 @@ def test_cells_of_one_structure_train_together_and_leave_a_file_each(
     trained: list[list[Config]], tmp_path: Path
 ) -> None:
     result = _reproduce("random-splits", tmp_path, seeds=3)
-    assert [len(batch) for batch in trained] == [30, 30, 30], "ten splits of three seeds, model by model"
+    assert [len(batch) for batch in trained] == [30] * 5, "ten splits of three seeds, model by model"
     assert not {config.train.seed for batch in trained for config in batch} & set(SEARCH_SEEDS)
-    assert len(result["cells"]) == result["trained"] == 30
+    assert len(result["cells"]) == result["trained"] == 50
     record = json.loads((tmp_path / "random-splits/cora/gat/split-2.json").read_text())
     assert (record["row"], record["dataset"], record["split"], record["recipe"]) == ("GAT", "cora", 2, "cora-gat")
     assert [run["seed"] for run in record["runs"]] == [0, 1, 2]
@@ -208,10 +211,60 @@ def test_a_stop_inside_a_cell_keeps_the_seeds_that_are_done(
     assert [{config.train.seed for config in batch} for batch in trained] == [{3}]
 
 
-def test_quick_is_few_epochs(trained: list[list[Config]], tmp_path: Path) -> None:
+def test_quick_is_few_cells_to_patience(trained: list[list[Config]], tmp_path: Path) -> None:
     result = _reproduce("table1", tmp_path, quick=True)
-    assert result["seeds"] == reproduce.QUICK_SEEDS
-    assert {config.train.epochs for batch in trained for config in batch} == {3}
+    assert result["seeds"] == reproduce.QUICK_SEEDS == 2
+    plain = [load_recipe(name).train for name in ("cora", "cora-gcn-published")]
+    assert [batch[0].train for batch in trained] == [replace(train, patience=25) for train in plain]
+    for name, value in (("rows", "MAGNA, paper"), ("datasets", "pubmed")):
+        with pytest.raises(ValueError, match=rf"of table1 with --quick is '{value}'; .*allowed: "):
+            _reproduce("table1", tmp_path, quick=True, **{name: [value]})
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_quick_form_is_some_cells_of_its_table(name: str) -> None:
+    chosen, whole = (
+        quick_cells(name),
+        {cell.path: cell.config for cell in cells(name, EXPERIMENTS[name].quick_datasets)},
+    )
+    assert {cell.row for cell in chosen} == set(EXPERIMENTS[name].quick_rows) and 0 < len(chosen) < len(whole)
+    for cell in chosen:
+        assert cell.config.train.epochs == whole[cell.path].train.epochs, "it trains to patience"
+        assert cell.config.train.patience < cell.config.train.epochs
+    with torch.device("meta"):
+        for cell in chosen:
+            links = cell.config.task.name == "link_prediction"
+            sizes = ("num_entities", "num_relations") if links else ("in_channels", "out_channels")
+            make_model(cell.config.model, **dict(zip(sizes, (50, 3), strict=True)))
+
+
+def test_data_that_is_missing_is_one_line_unless_it_was_asked_for(tmp_path: Path) -> None:
+    lines: list[str] = []
+    options: dict[str, Any] = {"work": tmp_path, "data_dir": tmp_path / "none", "device": "cpu", "say": lines.append}
+    result = reproduce.reproduce("table2", **options)
+    assert len([line for line in lines if "OGB's own files" in line]) == 1
+    assert len(result["without_data"]) == 7 and (result["trained"], result["cells"]) == (0, [])
+    assert {row[1] for row in result["rows"][:-1]} == {"not measured"}
+    assert result["rows"][0][3] == "`magna reproduce table2 --row GCN`"
+    with pytest.raises(DataError, match="OGB's own files"):
+        reproduce.reproduce("table2", datasets=["ogbn-arxiv"], **options)
+
+
+def test_table_2_trains_from_files_in_the_format_of_ogb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_ogb_files(tmp_path)
+
+    def short(dataset: str) -> Iterator[Cell]:
+        for cell in experiments.table2_cells(dataset):
+            yield replace(cell, config=cell.config.with_values(["train.epochs=2"]))
+
+    monkeypatch.setitem(EXPERIMENTS, "table2", Experiment(short, ("ogbn-arxiv",)))
+    result = reproduce.reproduce("table2", work=tmp_path / "work", data_dir=tmp_path, device="cpu", seeds=2)
+    assert result["trained"] == 7 and result["without_data"] == []
+    *rows, stand_in = result["rows"]
+    assert [row[0] for row in rows[:2]] == ["GCN (ours)", "GraphSAGE (ours)"]
+    for row in rows:
+        assert 0 <= float(row[1].split(" ± ")[0]) <= 100 and row[3] == "ours, 2 seeds, cpu"
+    assert stand_in[1:3] == ["—", "not comparable"]
 
 
 def test_quick_runs_leave_the_real_ones_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,10 +424,10 @@ def test_finished_figures_are_collected(tmp_path: Path, monkeypatch: pytest.Monk
     _reproduce("random-splits", results=results, seeds=2, **ask | {"rows": None})
     reproduce.collect("random-splits", work=out, results=results)
     lines = (results / "random-splits" / "runs.csv").read_text().splitlines()
-    assert len(lines) == 1 + 3 * 10 * 2 and lines[2].startswith("cora,GAT,0,1,3,2,0.1,cpu,abc,")
+    assert len(lines) == 1 + 5 * 10 * 2 and lines[2].startswith("cora,GAT,0,1,3,2,0.1,cpu,abc,")
     content = tomllib.loads((results / "random-splits" / "cells.toml").read_text())
-    assert len(content["cells"]) == 3 and content["cells"][0]["splits"] == list(range(10))
-    assert content["recipes"].keys() == {"cora", "cora-gat", "cora-diff-gcn"}
+    assert len(content["cells"]) == 5 and content["cells"][0]["splits"] == list(range(10))
+    assert content["recipes"].keys() == {"cora", "cora-gat", "cora-diff-gcn", "cora-gat-ln-ff", "cora-diff-gcn-ln-ff"}
 
 
 @pytest.mark.usefixtures("trained")
@@ -382,7 +435,7 @@ def test_the_command_prints_the_table(program: Program, tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     arguments = ("reproduce", "ablations", "--quick", "--seeds", "3", "--dataset", "cora", "--device", "cpu")
     out, err = program(*arguments)
-    assert "85.4\u00a0±\u00a00.6" in out and "5 files of 3 seeds in runs/quick" in out
-    assert err.startswith("ablations: 5 figures of 3 seeds each, 0 of them done before")
+    assert "85.4\u00a0±\u00a00.6" in out and "2 files of 3 seeds in runs/quick" in out
+    assert err.startswith("ablations: 2 figures of 3 seeds each, 0 of them done before")
     result = json.loads(program(*arguments, "--json")[0])
     assert result["trained"] == 0 and result["rows"][0][:3] == ["Cora", "MAGNA", "80.1 ± 0.1"]

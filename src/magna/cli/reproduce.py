@@ -14,21 +14,21 @@ from magna.cli.options import DATA, MODEL, OUTPUT, PAPER, TRAINING, DataDir, OnD
 from magna.errors import ArgumentError
 
 _MOST_MISSING = 3
-_COMPARISONS = {"difference", "MAGNA is better by", "t-test, p", "Wilcoxon, p"}
+_COMPARISONS = {"difference", "MAGNA is better by", "t-test", "Wilcoxon"}
 
 
 def _show(result: Result) -> None:
     from rich.console import Console
 
+    from magna.paper.record_text import COST_HEADER
     from magna.paper.render import TextTable
-    from magna.paper.tables import COST_HEADER
 
     if "experiments" in result:
         _show_list(result)
         return
     header, rows = _quick_form(result) if result.get("quick") else (result["header"], result["rows"])
     if result.get("quick") and "work" in result:
-        typer.echo(f"{result['table']} after few seeds and epochs shows its form; figures marked quick are no results")
+        typer.echo(f"{result['table']} with few seeds and cells shows its form; figures marked quick are no results")
     console, table = Console(), TextTable(header, rows)
     if (width := table.width) > console.width and set(COST_HEADER) <= set(header):
         table = table.without([*COST_HEADER, "source"])
@@ -36,8 +36,6 @@ def _show(result: Result) -> None:
     table.show(console)
     if caption := result.get("caption"):
         typer.echo(caption)
-    if result.get("left_out"):
-        typer.echo(f"baselines of the paper's table that are left out: {', '.join(result['left_out'])}")
     for cell in result.get("missing", ()):
         typer.echo(f"missing: {cell['cell']}; try {cell['command']}{_forecast(cell)}")
     if result.get("files"):
@@ -113,12 +111,12 @@ def _quick_form(result: Result) -> tuple[list[str], list[list[str]]]:
     if "work" not in result:
         return result["header"], result["rows"]
     from magna.paper.published import CITATION_GRAPHS, KNOWLEDGE_GRAPHS
-    from magna.paper.tables import COST_HEADER, UNMEASURED
+    from magna.paper.record_text import COST_HEADER, UNMEASURED
 
     names = {name: name.capitalize() for name in CITATION_GRAPHS} | KNOWLEDGE_GRAPHS
     hidden = {title for name, title in names.items() if name not in result["datasets"]}
     hidden |= {*_COMPARISONS, *COST_HEADER}
-    columns = [at for at, title in enumerate(result["header"]) if title not in hidden]
+    columns = [at for at, title in enumerate(result["header"]) if title.split(", ")[0] not in hidden]
     rows = [
         [re.sub(r"\bours(?=\)$|, )", "ours, quick", row[at]) for at in columns]
         for row in result["rows"]
@@ -140,7 +138,7 @@ _Listed = Annotated[
 ]
 _Quick = Annotated[bool, option(TRAINING, "", "Few seeds: less than three minutes, and no result.", "--quick")]
 _Seeds = Annotated[
-    int | None, option(TRAINING, "N", "Seeds of each figure. Default: 20; table3 3; table7 and figures 10.", min=1)
+    int | None, option(TRAINING, "N", "Seeds of each figure. Default: 20; table3 3; table2, table7, figures 10.", min=1)
 ]
 _Dataset = Annotated[
     list[str] | None, option(DATA, "NAME", "A data set of the table; may be repeated. Default: those of the paper.")

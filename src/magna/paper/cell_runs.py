@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from magna.config.schema import REPORT_SEEDS, Config
-from magna.errors import Diverged, MissingExtra
+from magna.errors import DataError, Diverged, MissingExtra
+from magna.paper.cell import Cell
 from magna.paper.cells import PROGRESS_SECONDS, Job
-from magna.paper.experiments import Cell
 from magna.paper.link_search import test_scores, train_searched
 from magna.paper.trained import remove_other
 from magna.tasks.metrics import headline
@@ -41,6 +41,8 @@ def train_cells(cells: Sequence[Cell], job: Job, run_dir: Path) -> Failed:
         started = time.perf_counter()
         try:
             (_train_cell if cell.effort is None else train_searched)(cell, job, run_dir)
+        except DataError as error:
+            job.pass_over([cell], error)
         except (Diverged, MissingExtra) as error:
             (failed.diverged if isinstance(error, Diverged) else failed.unavailable).append(cell.path)
             job.say(f"{cell.dataset}, {cell.row}: {error}")

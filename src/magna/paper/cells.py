@@ -17,8 +17,8 @@ import torch
 from magna.config.atomic_files import write_whole
 from magna.config.schema import Config, load_recipe, recipe_names
 from magna.errors import DataError
+from magna.paper.cell import Cell, cell_path
 from magna.paper.claims import claimed
-from magna.paper.experiments import Cell, cell_path
 from magna.paper.node_search import SearchStore
 from magna.paper.records import PROTOCOL, Record, read_records, settings_of, write_records
 from magna.paper.searches import Search, read_search, read_searches, write_search, write_searches
@@ -168,9 +168,18 @@ class Job:
     """Options that all cells of one command share, with the machine, the commit and the date of its start."""
 
     def __init__(
-        self, store: CellStore, seeds: int, data_dir: str | Path | None, device: torch.device, say: Say
+        self,
+        store: CellStore,
+        seeds: int,
+        data_dir: str | Path | None,
+        device: torch.device,
+        say: Say,
+        needs_data: bool = True,
     ) -> None:
         self.store, self.seeds, self.data_dir, self.device, self.say = store, seeds, data_dir, device, say
+        self.needs_data = needs_data  # otherwise cells without data are passed over
+        self.without_data: list[str] = []
+        self._faults: set[str] = set()
         self.machine = environment(device)
         date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M")
         self.busy: list[str] = []  # paths of cells that other processes train
@@ -200,6 +209,15 @@ class Job:
         for cell in cells:
             with self.claim([cell]) as free:
                 yield from free
+
+    def pass_over(self, cells: Sequence[Cell], error: DataError) -> None:
+        """Leave out cells whose data cannot be read, with one line a fault; raise it where the data was asked for."""
+        if self.needs_data:
+            raise error
+        self.without_data += [cell.path for cell in cells]
+        if str(error) not in self._faults:
+            self._faults.add(str(error))
+            self.say(f"{cells[0].dataset}: {error}")
 
 
 def _read_file(path: Path) -> Record:

@@ -11,8 +11,8 @@ import torch
 
 from magna.config.schema import REPORT_SEEDS, Config
 from magna.errors import Diverged
+from magna.paper.cell import Cell
 from magna.paper.cells import PROGRESS_SECONDS, Job
-from magna.paper.experiments import Cell
 from magna.paper.searches import SEED, drawn_changes, tried
 from magna.tasks import make_task
 from magna.tasks.metrics import headline

@@ -17,7 +17,7 @@ import torch
 from magna.config.atomic_files import write_whole
 from magna.config.schema import Config
 from magna.errors import ArgumentError
-from magna.paper.experiments import Cell
+from magna.paper.cell import Cell
 from magna.paper.node_systems import SYSTEMS, Space, space_of
 from magna.paper.records import PROTOCOL
 from magna.paper.tuning import Search, read_search, search_key, search_settings

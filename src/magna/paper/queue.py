@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 from magna.config.atomic_files import write_whole
 from magna.config.schema import REPORT_SEEDS
 from magna.errors import DataError, MissingExtra
+from magna.paper.cell import Cell
 from magna.paper.cells import CellStore
-from magna.paper.experiments import EXPERIMENTS, Cell, cells
+from magna.paper.experiments import EXPERIMENTS, cells
 from magna.paper.published import KNOWLEDGE_GRAPHS
 from magna.paper.registry import REGISTRY
 from magna.training.plan import plan

@@ -12,15 +12,15 @@ import torch
 
 from magna.config.atomic_files import make_folder
 from magna.config.schema import REPORT_SEEDS
-from magna.errors import ArgumentError, Diverged
-from magna.paper import experiments
+from magna.errors import ArgumentError, DataError, Diverged
+from magna.paper.cell import Cell
 from magna.paper.cell_runs import Failed, train_cells
 from magna.paper.cells import PROGRESS_SECONDS, CellStore, Job, Records
-from magna.paper.experiments import EXPERIMENTS, Cell, cells
+from magna.paper.experiments import EXPERIMENTS, cells, quick_cells
 from magna.paper.node_search import Tasks
 from magna.paper.records import RUNS
 from magna.paper.render import TextTable
-from magna.paper.tables import left_out, make_table
+from magna.paper.tables import make_table
 from magna.tasks import NodeClassification, make_task
 from magna.tasks.metrics import import_stats
 from magna.training.loop import TrialResult
@@ -49,13 +49,14 @@ def reproduce(
 
     Cells are written to `work`, a file each. `results` is the folder of the committed cells; None: none are read. Link
     prediction trains in `run_dir`; None: runs/reproduce[-quick]. `seeds` counts the report seeds of each cell, from 0;
-    None: those of the table. With `rows`, several processes can share a table. `quick` shows the form of the table: 2
-    seeds, few epochs and small link predictors.
+    None: those of the table. With `rows`, several processes can share a table. `quick` trains two seeds of a few rows
+    on one data set, with a short patience. Without `datasets`, those whose files are missing are named and left out.
 
     Returns:
         The table, and in `cells` the files that hold them. `diverged` names the cells without a result, because the
-        loss of a seed was not finite, `unavailable` those whose package is not installed, and `busy` those that another
-        process trains. `outdated` names the cells whose recipe or protocol has changed since they were trained.
+        loss of a seed was not finite, `unavailable` those whose package is not installed, `without_data` those whose
+        data is missing, and `busy` those that another process trains. `outdated` names the cells whose recipe or
+        protocol has changed since they were trained.
     """
     if name == "random-splits":
         import_stats()  # refuses a missing package before hours of training
@@ -67,13 +68,13 @@ def reproduce(
     if not 1 <= count <= len(REPORT_SEEDS):
         raise ArgumentError("seeds", count, f"1 to {len(REPORT_SEEDS)}")
     store = CellStore(make_folder(work, "work"), None if results is None else Path(results))
-    job = Job(store, count, data_dir, torch.device(pick_device(device)), say)
+    job = Job(store, count, data_dir, torch.device(pick_device(device)), say, needs_data=datasets is not None)
     chosen = [store.settled(cell) for cell in chosen]
     missing = [cell for cell in chosen if len(store.runs(cell)) < job.seeds_of(cell)]
     figures = f"{len(chosen)} figure{'s' * (len(chosen) != 1)} of {count} seed{'s' * (count != 1)} each"
     say(f"{name}: {figures}, {len(chosen) - len(missing)} of them done before")
     failed = _train_missing(missing, job, Path(run_dir or f"runs/reproduce{'-quick' * quick}"))
-    without = {*failed.diverged, *failed.unavailable, *job.busy}
+    without = {*failed.diverged, *failed.unavailable, *job.without_data, *job.busy}
     # A quick table shows what was asked for, not what other quick runs have left.
     every = chosen if quick else [store.settled(cell) for cell in _cells(name, quick, experiment.every)]
     table = _table(name, store, every, [*failed.diverged, *failed.unavailable], alone=quick)
@@ -81,13 +82,13 @@ def reproduce(
         "table": name,
         "quick": quick,
         "datasets": list(dict.fromkeys(cell.dataset for cell in every)),
-        "left_out": left_out(name, table),
         "work": str(work),
         "seeds": count,
         "device": job.machine["device"],
         "trained": len(missing) - len(without),
         "busy": job.busy,
         **failed._asdict(),
+        "without_data": job.without_data,
         "outdated": [cell.path for cell in every if store.is_outdated(cell)],
         "cells": list(dict.fromkeys(_file(cell, store) for cell in chosen if cell.path not in without)),
         **table._asdict(),
@@ -128,11 +129,7 @@ def _file(cell: Cell, store: CellStore) -> str:
 
 def _cells(name: str, quick: bool, datasets: Sequence[str] | None, rows: Sequence[str] | None = None) -> Sequence[Cell]:
     """Cells of a table, in their quick form with `quick`."""
-    if quick:
-        rows = EXPERIMENTS[name].quick_rows if rows is None else rows
-        datasets = EXPERIMENTS[name].quick_datasets if datasets is None else datasets
-    chosen = cells(name, datasets, rows)
-    return [experiments.quick(name, cell) for cell in chosen] if quick else chosen
+    return quick_cells(name, datasets, rows) if quick else cells(name, datasets, rows)
 
 
 def _train_missing(missing: Sequence[Cell], job: Job, run_dir: Path) -> Failed:
@@ -149,9 +146,12 @@ def _train_searched(missing: Sequence[Cell], job: Job) -> list[str]:
     tasks, diverged = Tasks(job.data_dir, job.device), list[str]()
     for cell in job.one_by_one(missing):
         job.say(f"{missing.index(cell) + 1} of {len(missing)}: {cell.dataset}, {cell.row}")
-        if not cell.is_settled:
-            cell = job.store.node_searches.run(cell, tasks, job.origin, job.say)
-        diverged += _train([cell], tasks(cell.config), job)
+        try:
+            if not cell.is_settled:
+                cell = job.store.node_searches.run(cell, tasks, job.origin, job.say)
+            diverged += _train([cell], tasks(cell.config), job)
+        except DataError as error:
+            job.pass_over([cell], error)
     return diverged
 
 
@@ -166,10 +166,15 @@ def _train_groups(missing: Sequence[Cell], job: Job) -> list[str]:
     for members in groups.values():
         rows = list(dict.fromkeys(cell.row for cell in members))
         title = f"{rows[0]} and {len(rows) - 1} more" if len(rows) > 1 else rows[0]
-        job.say(f"{members[0].dataset}, {title}: training")
         last, data = data, members[0].config.data.with_defaults(["split_seed"])
         if task is None or data != last:  # data that differ only in the split are read once
-            task = cast(NodeClassification, make_task(members[0].config, job.data_dir, job.device))
+            try:
+                task = cast(NodeClassification, make_task(members[0].config, job.data_dir, job.device))
+            except DataError as error:
+                task = None
+                job.pass_over(members, error)
+                continue
+        job.say(f"{members[0].dataset}, {title}: training")
         started = time.perf_counter()
         with job.claim(members) as free:
             diverged += _train(free, task, job)

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import shlex
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from magna.config.atomic_files import make_folder
 from magna.errors import ArgumentError, DataError, MissingExtra
 from magna.paper import reproduce
+from magna.paper.cell import Cell
 from magna.paper.cells import CellStore
-from magna.paper.experiments import EXPERIMENTS, Cell, cells
+from magna.paper.experiments import EXPERIMENTS, cells, quick_cells
 from magna.paper.link_search import LIMIT_SECONDS
 from magna.paper.outputs import write_outputs
-from magna.paper.published import PAPER_BASELINES, PAPER_LINK_BASELINES
+from magna.paper.published import PAPER_LINK_BASELINES
 from magna.paper.queue import Forecasts, device_name, steps, time_left
-from magna.paper.records import read_records
+from magna.paper.records import Record, read_records
 from magna.paper.registry import ALL, ALSO_CALLED, REGISTRY, Entry, entry_of, function_of
 from magna.paper.render import TextTable
 from magna.paper.study import Missing, StudyJob
 from magna.paper.style import import_pyplot
 
-BASELINES = {"table1": PAPER_BASELINES, "table3": PAPER_LINK_BASELINES}
+BASELINES = {"table3": PAPER_LINK_BASELINES}
 QUICK_NOTE = "Quick form: few seeds and cells, no result. "
+TRAINING = "training"  # the committed runs of `magna train`
 
 
 def run_experiment(
@@ -61,6 +63,8 @@ def run_experiment(
             TextTable(result["header"], result["rows"]),
             f"{entry.measures[0].upper()}{entry.measures[1:]}.",
         )
+        if quick:
+            caption = f"{_quick_note(entry.cells, result['seeds'])} {caption}"
         lacking = _missing_cells(name, entry, result, quick, datasets, rows, CellStore(Path(work), _path(results)))
         if entry.conclude:
             outcome = function_of(entry.conclude)(table, caption, data_dir)
@@ -71,10 +75,9 @@ def run_experiment(
             raise ArgumentError("row", list(rows), f"with tables of trained cells alone, as {name} has none")
         folder = Path(run_dir or ("runs/reproduce-quick" if quick else "runs/reproduce"))
         outcome = function_of(entry.study)(StudyJob(folder, **options))
-        table, caption, lacking = outcome.table, outcome.caption, list(outcome.missing)
+        table, caption, lacking = outcome.table, QUICK_NOTE * quick + outcome.caption, list(outcome.missing)
         shown = outcome.shown._asdict()
         result = {"table": name, "quick": quick, "datasets": list(datasets or ()), "seeds": seeds} | shown
-    caption = QUICK_NOTE * quick + caption
     files = []
     if out is not None:
         draw = function_of(entry.draw) if entry.draw else None
@@ -82,6 +85,14 @@ def run_experiment(
     missing = [each._asdict() for each in lacking]
     place = {"out": None if out is None else str(out), "files": files, "missing": missing, "caption": caption}
     return {"name": name, "kind": entry.kind} | result | place
+
+
+def _quick_note(table: str, seeds: int) -> str:
+    """The cells of the quick form of a table, and the settings in which they are not those of the table."""
+    experiment = EXPERIMENTS[table]
+    rows, datasets = " and ".join(experiment.quick_rows), " and ".join(experiment.quick_datasets)
+    settings = ", ".join(experiment.quick)
+    return f"Quick form, no result: {rows} on {datasets}, {seeds} seeds, trained to patience with {settings}."
 
 
 def run_all(**options: Any) -> dict[str, Any]:
@@ -247,8 +258,8 @@ def _missing_cells(
 ) -> list[Missing]:
     """Cells of the table without a result; of a quick one, among those that were asked for."""
     if quick:
-        failed = (*result["diverged"], *result["unavailable"])
-        chosen = [cell for cell in cells(entry.cells, datasets, rows) if cell.path in failed]
+        failed = {*result["diverged"], *result["unavailable"], *result["without_data"]}
+        chosen = [cell for cell in quick_cells(entry.cells, datasets, rows) if cell.path in failed]
     else:
         asked = dict.fromkeys((*EXPERIMENTS[entry.cells].datasets, *(datasets or ())))
         every = map(store.settled, cells(entry.cells, list(asked)))
@@ -257,26 +268,33 @@ def _missing_cells(
 
 
 def _as_missing(name: str, chosen: Sequence[Cell], seeds: int, results: Path | None) -> list[Missing]:
-    """The command of each cell, and its seconds by the mean run of its recipe in the committed results.
+    """The command of each cell, and its seconds by the committed runs of its recipe.
 
-    Without such a run, the trials and seeds of a searched cell take their limit at most.
+    Without runs of the recipe, the trials and seeds of a searched link model take their limit at most; others are
+    forecast by the seconds of an epoch in the runs of other recipes on their data.
     """
-    known: dict[str, list[tuple[float, str]]] = defaultdict(list)
-    for table in EXPERIMENTS if results is not None and chosen else ():
-        assert results is not None
-        for record in read_records(results, table).values():
-            known[record.recipe] += [(run["seconds"], run["device"]) for run in record.runs]
+    tables = (*EXPERIMENTS, TRAINING) if results is not None and chosen else ()
+    records = [record for table in tables for record in read_records(Path(results or ""), table).values()]
     missing = []
     for cell in chosen:
         command = f"magna reproduce {name} --dataset {cell.dataset} --row {shlex.quote(cell.row)}"
-        runs = known[cell.config.recipe]
-        if not runs and cell.trials:
-            runs = [(LIMIT_SECONDS, "one CPU core, at most")]
-        mean = sum(seconds for seconds, _ in runs) / len(runs) if runs else None
-        forecast = None if mean is None else round((seeds + cell.trials) * mean, 1)
-        devices = ", ".join(dict.fromkeys(device for _, device in runs)) or None
+        seconds, devices = _seconds_of_run(cell, records)
+        forecast = None if seconds is None else round((seeds + cell.trials) * seconds, 1)
         missing.append(Missing(cell.path, command, forecast, devices))
     return missing
+
+
+def _seconds_of_run(cell: Cell, records: Sequence[Record]) -> tuple[float | None, str | None]:
+    """Seconds of one run of a cell, and the devices of the runs that they were learned from."""
+    runs = [run for record in records if record.recipe == cell.config.recipe for run in record.runs]
+    seconds = [run["seconds"] for run in runs]
+    if not runs and cell.trials and not cell.config.task.SHARES_BATCH:
+        return LIMIT_SECONDS, "one CPU core, at most"
+    if not runs:
+        data = f"data.name={cell.config.data.name}"
+        runs = [run for record in records if data in record.settings for run in record.runs]
+        seconds = [cell.config.train.epochs * run["seconds"] / run["epochs"] for run in runs]
+    return (fmean(seconds) if runs else None), ", ".join(dict.fromkeys(run["device"] for run in runs)) or None
 
 
 def _path(folder: str | Path | None) -> Path | None:

@@ -14,7 +14,7 @@ from magna.config.atomic_files import write_whole
 from magna.config.schema import SEARCH_SEEDS
 from magna.config.toml import Range, toml
 from magna.errors import DataError
-from magna.paper.experiments import Cell
+from magna.paper.cell import Cell
 from magna.paper.records import PROTOCOL, settings_of
 
 SEED = SEARCH_SEEDS[0]

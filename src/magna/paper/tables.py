@@ -2,48 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from statistics import fmean
 
 from magna.paper import published
 from magna.paper.cells import Records
-from magna.paper.experiments import (
-    ABLATED_PARTS,
-    CONTROLS,
-    SEARCHED_RECIPES,
+from magna.paper.link_tables import controls, table3
+from magna.paper.node_systems import WITH
+from magna.paper.node_tables import ablations, nodes
+from magna.paper.published import CITATION_GRAPHS, PublishedRow
+from magna.paper.record_text import COST_HEADER, Read, accuracy_of, cost_and_origin, metric_of, of_row, origin_of
+from magna.paper.render import EMPTY, TextTable, difference_text, signed, spread_text
+from magna.paper.rows import (
+    AUTHORS_RECIPES,
+    NODE_BASELINES,
     SPLIT_RECIPES,
     SWEPT_ALPHAS,
     SWEPT_HOPS,
     SWEPT_MODELS,
     SWITCHES,
     TABLE_1_RECIPES,
-    TABLE_3_RECIPES,
+    TABLE_2_RECIPES,
+    TUNED,
+    authors_row,
     sweep_row,
 )
-from magna.paper.node_systems import WITH, WITHOUT, rows_of
-from magna.paper.published import CITATION_GRAPHS, KNOWLEDGE_GRAPHS, LINK_METRICS
-from magna.paper.records import PROTOCOL, Record
-from magna.paper.render import (
-    EMPTY,
-    TextTable,
-    bytes_text,
-    count_text,
-    difference_text,
-    seconds_text,
-    short,
-    signed,
-    spread_text,
-)
-from magna.tasks.metrics import Spread, holm, paired_test, spread
+from magna.tasks.metrics import paired_test, spread
 
-TUNED = "MAGNA, tuned"
-SIGNIFICANT = 0.05
-UNMEASURED = "not yet measured"
-COST_HEADER = ("parameters", "an epoch", "memory")
-
-Read = Callable[[str], Records]  # a table → its records
+ARXIV = "ogbn-arxiv"
+# Ours and theirs agree if they are no further apart than this or the larger of their deviations.
+AGREEMENT = 0.5
 
 
 def make_table(name: str, read: Read) -> TextTable:
@@ -51,49 +41,91 @@ def make_table(name: str, read: Read) -> TextTable:
     return _TABLES[name](read)
 
 
-def left_out(name: str, table: TextTable) -> list[str]:
-    """Baselines of the paper's table that this one does not show."""
-    shown = {row[0].removesuffix(" (ours)") for row in table.rows}
-    return [model for model in published.PAPER_BASELINES if model not in shown] if name == "table1" else []
-
-
 def table1(read: Read) -> TextTable:
-    """Accuracy on the public split: our recipes, then the published models."""
-    ours = read("table1")
+    """Accuracy on the public split: our recipes, the baselines with their authors' settings, the published models."""
+    return _public_split(read("table1"), (*TABLE_1_RECIPES, *AUTHORS_RECIPES))
+
+
+def table1_models(read: Read) -> TextTable:
+    """Table 1 without the baselines with their authors' settings, which `table1_baselines` has."""
+    return _public_split(read("table1"), tuple(TABLE_1_RECIPES))
+
+
+def _public_split(ours: Records, measured: Sequence[str]) -> TextTable:
     rows = []
-    for row in TABLE_1_RECIPES:
-        records = [record for dataset in CITATION_GRAPHS for record in ours.get((row, dataset), [])]
-        figures = [spread_text(_accuracy(ours, row, dataset)) for dataset in CITATION_GRAPHS]
-        rows.append([f"{row} (ours)", *figures, _origin(records)])
+    for row in measured:
+        figures = [spread_text(accuracy_of(ours, row, dataset)) for dataset in CITATION_GRAPHS]
+        rows.append([f"{row} (ours)", *figures, origin_of(of_row(ours, row))])
     for theirs in published.PAPER_TABLE_1:
         rows.append([theirs.model, *theirs.figures.values(), theirs.source])
     return TextTable(["accuracy, %", *map(str.capitalize, CITATION_GRAPHS), "source"], rows)
 
 
-def ablations(read: Read) -> TextTable:
-    """The tuned model without its parts, and the difference to the whole: ours, then the paper's."""
-    ours, base = read("ablations"), read("table1")
-    rows = []
+def table1_baselines(read: Read) -> TextTable:
+    """Baselines with their authors' settings beside the printed figures, and the data sets where they are apart."""
+    ours, rows = read("table1"), []
+    for model in NODE_BASELINES:
+        row, theirs = authors_row(model), published.PRINTED.get(model)
+        compared = theirs is not None and theirs.source != published.QUOTED
+        agreement = _agreement(ours, row, theirs) if theirs is not None and compared else EMPTY
+        source = EMPTY if theirs is None else theirs.source
+        rows.append([model, *_beside(ours, row, theirs), source, agreement, origin_of(of_row(ours, row))])
+    return TextTable(["model", *_titles("printed"), "printed by", "agrees", "source"], rows)
+
+
+def _agreement(ours: Records, row: str, theirs: PublishedRow) -> str:
+    """The differences to the printed figures that are too large; "yes" if there are none, a dash without figures."""
+    compared, apart = False, []
     for dataset in CITATION_GRAPHS:
-        whole, theirs = _accuracy(base, TUNED, dataset), published.MAGNA_PAPER
-        paper, records = [theirs.figures[dataset], ""], base.get((TUNED, dataset), [])
-        rows.append([dataset.capitalize(), "MAGNA", spread_text(whole), "", *paper, *_cost_and_origin(records)])
-        for row in ABLATED_PARTS:
-            part, their_part = _accuracy(ours, row, dataset), published.PAPER_ABLATIONS[row]
-            paper = [their_part.figures[dataset], signed(their_part.mean(dataset) - theirs.mean(dataset))]
-            figures = [spread_text(part), difference_text(part, whole), *paper]
-            rows.append([dataset.capitalize(), row, *figures, *_cost_and_origin(ours.get((row, dataset), []))])
-    header = ["data", "model", "accuracy, %", "difference", "paper", "difference", *COST_HEADER, "source"]
-    return TextTable(header, rows)
+        if (accuracy := accuracy_of(ours, row, dataset)) is not None:
+            by, compared = accuracy.mean - theirs.mean(dataset), True
+            if round(abs(by), 9) > max(accuracy.std, theirs.deviation(dataset), AGREEMENT):
+                apart.append(f"{dataset.capitalize()} {signed(by)}")
+    return f"no: {', '.join(apart)}" if apart else "yes" if compared else EMPTY
+
+
+def table2(read: Read) -> TextTable:
+    """Accuracy on ogbn-arxiv with OGB's files and, apart from it, of the recipe with stand-in features."""
+    ours, rows = read("table2"), []
+    for row in TABLE_2_RECIPES:
+        records = ours.get((row, ARXIV), [])
+        figure = spread_text(accuracy_of(ours, row, ARXIV), 2) if records else "not measured"
+        origin = origin_of(records) if records else f"`magna reproduce table2 --row {shlex.quote(row)}`"
+        rows.append([f"{row} (ours)", figure, published.PAPER_TABLE_2[row.partition(",")[0]], origin])
+    stand_in, place = read("training"), ("arxiv", f"{ARXIV} (stand-in features)")
+    figure, origin = spread_text(accuracy_of(stand_in, *place), 2), origin_of(stand_in.get(place, []))
+    rows.append(["MAGNA on stand-in features (ours)", figure, "not comparable", origin])
+    return TextTable(["accuracy, %", ARXIV, "paper", "source"], rows)
+
+
+def table6(read: Read) -> TextTable:
+    """Diff-GCN with layer norm and feed-forward, and wide baselines, beside the plain models."""
+    ours = {**read("table1"), **read("table6")}
+    rows = [
+        [row, *_beside(ours, row, published.PAPER_TABLE_6.get(row)), origin_of(of_row(ours, row))]
+        for row in ("Diff-GCN", "Diff-GCN + LN + FF", "Diff-GCN, 512 wide", "GAT", "GAT, 512 wide", TUNED)
+    ]
+    return TextTable(["accuracy, %", *_titles("paper"), "source"], rows)
+
+
+def _titles(other: str) -> list[str]:
+    """Titles of our figures of each citation graph and of theirs."""
+    return [title for name in map(str.capitalize, CITATION_GRAPHS) for title in (name, f"{name}, {other}")]
+
+
+def _beside(ours: Records, row: str, theirs: PublishedRow | None) -> list[str]:
+    """Our figure of each citation graph and theirs."""
+    figures = dict.fromkeys(CITATION_GRAPHS, EMPTY) if theirs is None else theirs.figures
+    return [text for name in CITATION_GRAPHS for text in (spread_text(accuracy_of(ours, row, name)), figures[name])]
 
 
 def switches(read: Read) -> TextTable:
     """The tuned recipe with one setting changed: accuracy, and the difference with its standard error."""
     ours, base = read("switches"), read("table1")
-    tuned = {dataset: _accuracy(base, TUNED, dataset) for dataset in CITATION_GRAPHS}
+    tuned = {dataset: accuracy_of(base, TUNED, dataset) for dataset in CITATION_GRAPHS}
 
     def figure(text: str, dataset: str) -> str:
-        part = _accuracy(ours, text, dataset)
+        part = accuracy_of(ours, text, dataset)
         return EMPTY if part is None else f"{part.mean:.1f} ({difference_text(part, tuned[dataset])})"
 
     rows = [
@@ -106,40 +138,6 @@ def switches(read: Read) -> TextTable:
     return TextTable(["point", "change", *map(str.capitalize, CITATION_GRAPHS)], rows)
 
 
-def nodes(read: Read, table: str = WITHOUT) -> TextTable:
-    """Accuracy of every node model under the common search, and its difference to MAGNA on each data set."""
-    ours = read(table)
-    tests = _against_first(ours, list(rows_of(table)))
-    rows = []
-    for row in rows_of(table):
-        figures = [spread_text(_accuracy(ours, row, dataset)) for dataset in CITATION_GRAPHS]
-        verdicts = [tests.get((row, dataset), "") for dataset in CITATION_GRAPHS]
-        records = next((ours[row, dataset] for dataset in CITATION_GRAPHS if (row, dataset) in ours), [])
-        rows.append([row, *figures, *verdicts, *_cost_and_origin(records)])
-    names = [dataset.capitalize() for dataset in CITATION_GRAPHS]
-    return TextTable(["accuracy, %", *names, *(f"− MAGNA, {name}" for name in names), *COST_HEADER, "source"], rows)
-
-
-def _against_first(ours: Records, rows: Sequence[str]) -> dict[tuple[str, str], str]:
-    """Difference of each row to the first on the same seeds; "level" unless Holm's corrected p is below 0.05."""
-    tests = {}
-    for dataset, row in product(CITATION_GRAPHS, rows[1:]):
-        first, other = (_by_seed(ours.get((each, dataset), [])) for each in (rows[0], row))
-        both = sorted(first.keys() & other.keys())
-        if len(both) > 1:
-            tests[row, dataset] = paired_test(*([100 * each[seed] for seed in both] for each in (other, first)))
-    corrected = holm([test.t_test for test in tests.values()])
-    texts = {}
-    for (place, test), p in zip(tests.items(), corrected, strict=True):
-        by = f"{signed(test.difference.mean)} ± {test.difference.standard_error:.1f}"
-        texts[place] = f"**{by}**" if p < SIGNIFICANT else f"level ({by})"
-    return texts
-
-
-def _by_seed(records: Sequence[Record]) -> dict[int, float]:
-    return {run["seed"]: run["test"]["accuracy"] for record in records for run in record.runs}
-
-
 def random_splits(read: Read) -> TextTable:
     """Accuracy over random splits, and paired tests of MAGNA against the others over the same splits."""
     ours = read("random-splits")
@@ -150,60 +148,25 @@ def random_splits(read: Read) -> TextTable:
             means, theirs = _by_split(ours, row, dataset), published.PAPER_SPLITS[row].figures[dataset]
             figure = spread_text(spread(list(means.values())) if means else None)
             tests = ["", "", ""] if row == first else _paired(_by_split(ours, first, dataset), means)
-            cost = _cost_and_origin(ours.get((row, dataset), []))
+            cost = cost_and_origin(ours.get((row, dataset), []))
             rows.append([dataset.capitalize(), row, figure, *tests, theirs, *cost])
     header = ["data", "model", "accuracy, %", "MAGNA is better by", "t-test, p", "Wilcoxon, p", "paper"]
     return TextTable([*header, *COST_HEADER, "source"], rows)
 
 
-def table3(read: Read) -> TextTable:
-    """Filtered ranks and costs on each recorded knowledge graph: our recipes, controls and searched systems, then the
-    published models.
-    """
-    ours = read("table3")
-    rows = []
-    for dataset in _recorded_graphs(ours):
-        name = KNOWLEDGE_GRAPHS.get(dataset, dataset)
-        for row in dict.fromkeys((*TABLE_3_RECIPES, *CONTROLS, *SEARCHED_RECIPES)):
-            records = ours.get((row, dataset), [])
-            if not records and (dataset not in KNOWLEDGE_GRAPHS or row not in (*TABLE_3_RECIPES, *CONTROLS)):
-                continue
-            for title, part in _parts(row, records):
-                figures = [_rank(records, metric, part, dispersed=metric in ("mr", "mrr")) for metric in LINK_METRICS]
-                rows.append(
-                    [
-                        name,
-                        f"{title} (ours)",
-                        *figures,
-                        *(cost_texts(records) if part == "test" else [EMPTY] * 3),
-                        _origin(records),
-                    ]
-                )
-        for theirs in (*published.PAPER_TABLE_3, *published.LINKS_ELSEWHERE):
-            figures = [theirs.figures.get((dataset, metric), EMPTY) for metric in LINK_METRICS]
-            if set(figures) != {EMPTY}:
-                rows.append([name, theirs.model, *figures, *[EMPTY] * len(COST_HEADER), theirs.source])
-    return TextTable(["data", "model", *LINK_METRICS.values(), *COST_HEADER, "source"], rows)
+def _by_split(records: Records, row: str, dataset: str) -> dict[int, float]:
+    """Mean accuracy over the seeds of each split."""
+    means = {record.split: metric_of([record], "accuracy", scale=100) for record in records.get((row, dataset), [])}
+    return {split: mean.mean for split, mean in means.items() if split is not None and mean is not None}
 
 
-def _part_cost(records: Sequence[Record], part: str) -> list[str]:
-    return cost_texts(records) if part == "test" else [EMPTY] * len(COST_HEADER)
-
-
-def controls(read: Read) -> TextTable:
-    """MRR of the tuned model, of its encoder alone, of both under each control, and of a model without an encoder."""
-    ours = read("table3")
-    rows = []
-    for dataset in _recorded_graphs(ours):
-        whole = _metric(ours.get((TUNED, dataset), []), "mrr")
-        for row in (TUNED, *CONTROLS, "DistMult"):
-            if not (records := ours.get((row, dataset))):
-                continue
-            by = "" if row == TUNED else short(difference_text(_metric(records, "mrr"), whole, digits=3))
-            change = " ".join(f"`{change}`" for change in records[0].changes) or f"recipe `{records[0].recipe}`"
-            figures = [_rank(records, "mrr"), by, _rank(records, "mrr", "test_encoder")]
-            rows.append([KNOWLEDGE_GRAPHS.get(dataset, dataset), row, change, *figures, _commits(records)])
-    return TextTable(["data", "model", "setting", "MRR", "difference", "encoder's scores alone", "commit"], rows)
+def _paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[str]:
+    """Ours minus theirs with its standard error, and two p values."""
+    both = sorted(ours.keys() & theirs.keys())
+    if len(both) < 2:
+        return [EMPTY] * 3
+    by, t_test, wilcoxon = paired_test([ours[split] for split in both], [theirs[split] for split in both])
+    return [f"{signed(by.mean)} ± {by.standard_error:.1f}", f"{t_test:.2g}", f"{wilcoxon:.2g}"]
 
 
 def fig4c(read: Read) -> TextTable:
@@ -221,96 +184,21 @@ def _sweep(records: Records, key: str, values: Sequence[float]) -> TextTable:
     rows = []
     for dataset, model, value in product(CITATION_GRAPHS, SWEPT_MODELS, values):
         row = sweep_row(model, key, value)
-        if (accuracy := _accuracy(records, row, dataset)) is not None:
+        if (accuracy := accuracy_of(records, row, dataset)) is not None:
             numbers = [str(value), f"{accuracy.mean:.2f}", f"{accuracy.std:.2f}", str(accuracy.size)]
-            rows.append([dataset.capitalize(), model, *numbers, _origin(records[row, dataset])])
+            rows.append([dataset.capitalize(), model, *numbers, origin_of(records[row, dataset])])
     return TextTable(["data", "model", key.partition(".")[2], "accuracy, %", "SD", "seeds", "source"], rows)
 
 
+# fmt: off
 _TABLES: dict[str, Callable[[Read], TextTable]] = {
     WITH: partial(nodes, table=WITH),
     **{
-        table.__name__.replace("_", "-"): table
-        for table in (table1, nodes, ablations, switches, random_splits, table3, controls, fig4c, fig4d)
+        make.__name__.replace("_", "-"): make
+        for make in (
+            table1, table1_models, table1_baselines, nodes, ablations, switches, table2, table3, controls, table6,
+            random_splits, fig4c, fig4d,
+        )
     },
 }
-
-
-def _metric(records: Sequence[Record], metric: str, part: str = "test", scale: float = 1) -> Spread | None:
-    """Metric of the first record over its seeds, or None if its runs lack that part of the scores."""
-    runs = records[0].runs if records else []
-    return spread([scale * run[part][metric] for run in runs]) if runs and part in runs[0] else None
-
-
-def _accuracy(records: Records, row: str, dataset: str) -> Spread | None:
-    return _metric(records.get((row, dataset), []), "accuracy", scale=100)
-
-
-def _by_split(records: Records, row: str, dataset: str) -> dict[int, float]:
-    """Mean accuracy over the seeds of each split."""
-    means = {record.split: _metric([record], "accuracy", scale=100) for record in records.get((row, dataset), [])}
-    return {split: mean.mean for split, mean in means.items() if split is not None and mean is not None}
-
-
-def _parts(row: str, records: Sequence[Record]) -> Iterator[tuple[str, str]]:
-    """Titles and parts of the scores: the whole, and for the tuned model each half."""
-    yield row, "test"
-    if row == TUNED and any("test_skip" in record.runs[0] for record in records):
-        yield f"{row}: encoder alone", "test_encoder"
-        yield f"{row}: shallow embeddings alone", "test_skip"
-
-
-def _rank(records: Sequence[Record], metric: str, part: str = "test", *, dispersed: bool = True) -> str:
-    return short(spread_text(_metric(records, metric, part), 0 if metric == "mr" else 3, dispersed=dispersed))
-
-
-def _recorded_graphs(records: Records) -> list[str]:
-    """Knowledge graphs with a record, those of the paper first."""
-    recorded = {dataset for _, dataset in records}
-    return [dataset for dataset in KNOWLEDGE_GRAPHS if dataset in recorded] + sorted(recorded - KNOWLEDGE_GRAPHS.keys())
-
-
-def _paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[str]:
-    """Ours minus theirs with its standard error, and two p values."""
-    both = sorted(ours.keys() & theirs.keys())
-    if len(both) < 2:
-        return [EMPTY] * 3
-    by, t_test, wilcoxon = paired_test([ours[split] for split in both], [theirs[split] for split in both])
-    return [f"{signed(by.mean)} ± {by.standard_error:.1f}", f"{t_test:.2g}", f"{wilcoxon:.2g}"]
-
-
-def cost_texts(records: Sequence[Record]) -> list[str]:
-    """Parameters, time of an epoch and memory of a cell, below `COST_HEADER`; a dash for what no run has recorded.
-
-    Runs of other devices than the last one are left out.
-    """
-    every = [run for record in records for run in record.runs]
-    runs = [run for run in every if run["device"] == every[-1]["device"]]
-    epochs = [run["seconds"] / run["epochs"] for run in runs if run.get("seconds") and run.get("epochs")]
-
-    def mean(values: Sequence[float], text: Callable[[float], str]) -> str:
-        return text(fmean(values)) if values else EMPTY
-
-    parameters, peaks = ([run[key] for run in runs if run.get(key)] for key in ("parameters", "peak_bytes"))
-    return [mean(parameters, count_text), mean(epochs, seconds_text), mean(peaks, bytes_text)]
-
-
-def _cost_and_origin(records: Sequence[Record]) -> list[str]:
-    return [*cost_texts(records), _origin(records)]
-
-
-def _origin(records: Sequence[Record]) -> str:
-    """Seeds and devices of our figures, and a mark where the protocol has changed since."""
-    if not records:
-        return UNMEASURED
-    seeds = dict.fromkeys(len(record.runs) for record in records)
-    devices = dict.fromkeys(run["device"] for record in records for run in record.runs)
-    outdated = ", outdated" if any(record.protocol != PROTOCOL for record in records) else ""
-    words = f"{' or '.join(map(str, seeds))} {'seed' if max(seeds) == 1 else 'seeds'}"
-    return f"ours, {words}, {' or '.join(devices)}{outdated}"
-
-
-def _commits(records: Sequence[Record]) -> str:
-    """Commits that trained the runs, each once; a dash for a package without its history."""
-    commits = (run["commit"] for record in records for run in record.runs)
-    return ", ".join(dict.fromkeys(commit or EMPTY for commit in commits))
+# fmt: on

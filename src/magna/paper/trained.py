@@ -16,7 +16,7 @@ from magna.errors import ArgumentError
 from magna.graph import Graph
 from magna.nn.conv import MAGNAConv
 from magna.ops import edge_softmax
-from magna.paper.experiments import NARROW_BLOCKS
+from magna.paper.rows import NARROW_BLOCKS
 from magna.paper.study import StudyJob
 from magna.training.loop import Epoch
 from magna.training.progress import seldom

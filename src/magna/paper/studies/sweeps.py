@@ -11,8 +11,8 @@ import torch
 from magna.data import DATASETS, load_node_data
 from magna.data.audit import reach
 from magna.errors import ArgumentError
-from magna.paper.experiments import SWEPT_MODELS
 from magna.paper.render import EMPTY, TextTable
+from magna.paper.rows import SWEPT_MODELS
 from magna.paper.study import Outcome, Rows, as_rows, column
 from magna.paper.style import BLUE, GREY, ORANGE, new_figure
 
