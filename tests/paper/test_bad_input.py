@@ -95,12 +95,6 @@ def test_a_cell_that_another_process_has_just_trained_is_not_trained_again(
     trained: list[Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {"work": tmp_path, "datasets": ["cora"], "device": "cpu"}
-
-    def meanwhile(config: Config, data_dir: object, device: object) -> object:
-        monkeypatch.undo()
-        return SimpleNamespace(data=config.data)
-
-    train_trials = vars(reproduce)["train_trials"]
     reproduce.reproduce("table1", rows=["GAT"], **options)
     first = (tmp_path / CELL).read_bytes()
     (tmp_path / CELL).unlink()
@@ -111,7 +105,6 @@ def test_a_cell_that_another_process_has_just_trained_is_not_trained_again(
 
     trained.clear()
     monkeypatch.setattr(reproduce, "make_task", make_task)
-    monkeypatch.setattr(reproduce, "train_trials", train_trials)
     reproduce.reproduce("table1", rows=["GAT"], **options)
     assert trained == [] and (tmp_path / CELL).read_bytes() == first
 

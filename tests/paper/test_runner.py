@@ -61,7 +61,10 @@ def test_the_list_is_the_registry() -> None:
 def test_the_command_lists(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shown, _ = program("reproduce", "--list")
-    assert all(f"\n{name}" in f"\n{shown}" for name in REGISTRY) and "not built yet" in shown
+    assert all(f"\n  {name} " in shown for name in REGISTRY) and "not built yet" in shown
+    assert all(len(line) <= 80 for line in shown.splitlines()), "it fits on any terminal"
+    assert shown.startswith("Tables\n  table1 ") and "\nFigures\n  fig4a " in shown
+    assert "missing: cora/tuned-k-1, cora/tuned-k-2, cora/tuned-k-3 and" in shown
     assert [line["name"] for line in json.loads(program("reproduce", "--list", "--json")[0])["experiments"]] == [
         *REGISTRY
     ]

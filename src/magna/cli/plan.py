@@ -58,9 +58,8 @@ def _show_queue(result: Result) -> None:
         devices = ", ".join(dict.fromkeys(cell["device"] for cell in cells if cell["device"]))
         size = f"{len(cells)} to {seeds} seeds" if seeds else ""
         when = duration(sum(known)) if known else "not known"
-        typer.echo(
-            f"{experiment:<18}{dataset or '':<13}{size:<16}{when:>11}  {devices}{' *' if for_gpu else ''}".rstrip()
-        )
+        where = f"{devices} *" if for_gpu else devices
+        typer.echo(f"{experiment:<18}{dataset or '':<13}{size:<16}{when:>11}  {where}".rstrip())
     if any(cell["for_gpu"] for cell in result["queue"]):
         typer.echo("* left out on the CPU; magna reproduce EXPERIMENT --dataset NAME trains it")
     for device, seconds in result["seconds"].items():

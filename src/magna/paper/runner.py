@@ -187,10 +187,10 @@ def list_experiments(results: str | Path, work: str | Path) -> dict[str, Any]:
 
 
 def _progress(name: str, entry: Entry, results: Path, store: CellStore) -> dict[str, Any]:
-    """Cells of a table, the done ones, the missing ones, and the committed seconds of training."""
+    """Cells of a table, the done ones, those that lack seeds, and the committed seconds of training."""
     chosen = cells(entry.cells)
     records = read_records(results, entry.cells).values()
-    missing = [cell for cell in chosen if not store.runs(cell)]
+    missing = [cell for cell in chosen if len(store.runs(cell)) < EXPERIMENTS[entry.cells].seeds]
     runs = [run for record in records for run in record.runs]
     return {
         "cells": len(chosen),
