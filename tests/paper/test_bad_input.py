@@ -15,8 +15,9 @@ from magna.config.schema import Config, load_recipe
 from magna.errors import DataError, MissingExtra
 from magna.paper import queue as queueing
 from magna.paper import reproduce, runner
+from magna.paper.cell import Cell
 from magna.paper.claims import claimed
-from magna.paper.experiments import EXPERIMENTS, Cell, Experiment, cells
+from magna.paper.experiments import EXPERIMENTS, Experiment, cells
 from magna.paper.registry import REGISTRY
 from magna.training.loop import TrialResult
 
@@ -95,12 +96,6 @@ def test_a_cell_that_another_process_has_just_trained_is_not_trained_again(
     trained: list[Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {"work": tmp_path, "datasets": ["cora"], "device": "cpu"}
-
-    def meanwhile(config: Config, data_dir: object, device: object) -> object:
-        monkeypatch.undo()
-        return SimpleNamespace(data=config.data)
-
-    train_trials = vars(reproduce)["train_trials"]
     reproduce.reproduce("table1", rows=["GAT"], **options)
     first = (tmp_path / CELL).read_bytes()
     (tmp_path / CELL).unlink()
@@ -111,7 +106,6 @@ def test_a_cell_that_another_process_has_just_trained_is_not_trained_again(
 
     trained.clear()
     monkeypatch.setattr(reproduce, "make_task", make_task)
-    monkeypatch.setattr(reproduce, "train_trials", train_trials)
     reproduce.reproduce("table1", rows=["GAT"], **options)
     assert trained == [] and (tmp_path / CELL).read_bytes() == first
 

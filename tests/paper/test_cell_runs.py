@@ -13,8 +13,9 @@ import pytest
 from magna.config.schema import Config, load_recipe
 from magna.errors import Diverged
 from magna.paper import cell_runs
+from magna.paper.cell import Cell
 from magna.paper.cells import CellStore
-from magna.paper.experiments import EXPERIMENTS, Cell, Experiment
+from magna.paper.experiments import EXPERIMENTS, Experiment
 from magna.paper.reproduce import reproduce
 from magna.training import loop, train
 from magna.training.run_folder import RunFolder

@@ -12,8 +12,9 @@ import pytest
 
 from magna.config.schema import Config
 from magna.paper import cells as cell_files
+from magna.paper.cell import Cell
 from magna.paper.cells import CellStore
-from magna.paper.experiments import Cell, cells
+from magna.paper.experiments import cells
 
 MACHINE: dict[str, Any] = {"device": "cpu"}
 

@@ -18,11 +18,14 @@ from magna.config.toml import Range
 from magna.errors import DataError, Diverged, MissingExtra
 from magna.nn.ensemble import make_model
 from magna.paper import link_search, searches
+from magna.paper.cell import Cell
 from magna.paper.cell_runs import train_cells
 from magna.paper.cells import CellStore, Job
 from magna.paper.experiments import EXPERIMENTS, LINK_EFFORT, Experiment, cells
+from magna.paper.node_systems import Effort
 from magna.paper.published import PAPER_LINK_BASELINES
 from magna.paper.reproduce import reproduce
+from magna.paper.rows import SEARCHED_GRAPHS
 from magna.paper.searches import Search, drawn_changes, read_searches, tried
 from magna.training.run_folder import RunFolder
 
@@ -43,7 +46,9 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
     for split, part in (("train", rows[40:]), ("valid", rows[:20]), ("test", rows[20:40])):
         (graph / f"{split}.tsv").write_text("".join(f"e{h}\tr{r}\te{t}\n" for h, r, t in part))
     recipe = load_recipe("families-transe").with_values([f"data.name={graph}", *SETTINGS])
-    chosen = [Cell("table3", "families", row, recipe, trials=3) for row in ("TransE", "OTE")]
+    chosen = [
+        Cell("table3", "families", row, recipe, effort=Effort(3, 20), is_settled=False) for row in ("TransE", "OTE")
+    ]
 
     def of(dataset: str) -> Iterator[Cell]:
         yield from chosen
@@ -229,7 +234,7 @@ def test_every_trial_of_the_small_graphs_has_a_model(dataset: str, monkeypatch: 
     assert {cell.row for cell in chosen} == {"MAGNA + DistMult", "MAGNA + ComplEx", *PAPER_LINK_BASELINES}
     drawn = set()
     for cell in chosen:
-        assert cell.trials == LINK_TRIALS and tried(cell, ()).config == cell.config
+        assert cell.trials == LINK_EFFORT.trials and tried(cell, ()).config == cell.config
         for number in range(1, cell.trials):
             trial = tried(cell, drawn_changes(cell, number))
             drawn.add((cell.row, trial.changes))
@@ -239,11 +244,11 @@ def test_every_trial_of_the_small_graphs_has_a_model(dataset: str, monkeypatch: 
                 assert not isinstance(space, Range) or space.low <= float(text) <= space.high
             with torch.device("meta"):
                 make_model(trial.config.model, num_entities=100, num_relations=10)
-    assert len(drawn) == len(chosen) * (LINK_TRIALS - 1), "no trial is drawn twice"
+    assert len(drawn) == len(chosen) * (LINK_EFFORT.trials - 1), "no trial is drawn twice"
 
 
 def test_draws_depend_on_the_cell_and_the_number_alone() -> None:
-    cell = Cell("table3", "families", "TransE", load_recipe("families-transe"), trials=6)
+    cell = Cell("table3", "families", "TransE", load_recipe("families-transe"))
     assert drawn_changes(cell, 1) == drawn_changes(cell, 1) != drawn_changes(cell, 2)
     assert drawn_changes(replace(cell, row="OTE"), 1) != drawn_changes(cell, 1)
     assert drawn_changes(replace(cell, dataset="wn18rr-v1"), 1) != drawn_changes(cell, 1)

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from tests.support.running import Program
 
+from magna.cli.plan import _show_queue
 from magna.config.schema import load_recipe
 from magna.errors import DataError
 from magna.paper import queue as queueing
+from magna.paper.cell import Cell
 from magna.paper.cells import CellStore
-from magna.paper.experiments import EXPERIMENTS, Cell, Experiment, cells
+from magna.paper.experiments import EXPERIMENTS, Experiment, cells
 from magna.paper.queue import FOR_GPU, Forecasts, queue, steps
 from magna.paper.registry import REGISTRY
 
@@ -91,6 +93,18 @@ def test_without_a_run_the_pace_of_this_machine_is_measured_once(
     CellStore(tmp_path).write(small[0], [_run(0, 1.0, epochs, "NVIDIA H200")], {})
     last = queue(work=tmp_path, results=None, device="cpu")["queue"][-1]
     assert (last["forecast_s"], last["device"]) == (10.0, "cpu"), "it ends after half of the epochs"
+
+
+@pytest.mark.usefixtures("small")
+def test_the_queue_says_where_the_hours_of_the_cpu_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(queueing, "plan", lambda config, *, seeds, **_: {"time": {"seconds": 3.5 * 3600 * seeds}})
+    result = queue(work=tmp_path, results=None, device="cpu")
+    assert [line["beyond_cap"] for line in result["queue"]] == [False, False, True, True]
+    _show_queue(result)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "-- 36 hours of the CPU end in the next line --" and "2 to 7 seeds" in lines[2]
 
 
 @pytest.mark.usefixtures("small")

@@ -21,10 +21,12 @@ from magna.config.schema import SEARCH_SEEDS, Config, load_recipe
 from magna.errors import DataError
 from magna.nn.ensemble import make_model
 from magna.paper import experiments, reproduce
+from magna.paper.cell import Cell, cell_path
 from magna.paper.cell_runs import Failed
 from magna.paper.cells import CellStore
-from magna.paper.experiments import EXPERIMENTS, Cell, Experiment, cells, quick_cells
+from magna.paper.experiments import EXPERIMENTS, Experiment, cells, quick_cells
 from magna.paper.published import KNOWLEDGE_GRAPHS
+from magna.paper.rows import ABLATED_PARTS, CONTROLS, SEARCHED_RECIPES, TABLE_3_RECIPES
 from magna.training.loop import TrialResult
 from magna.training.trials import structure
 
@@ -66,8 +68,8 @@ def test_ablations_are_those_of_the_paper() -> None:
     chosen = {cell.row: cell.config.model for cell in cells("ablations", ["cora"])}
     whole = load_recipe("cora").model
     assert chosen["MAGNA, tuned"] == whole
-    assert set(chosen) <= {"MAGNA, tuned", *experiments.ABLATED_PARTS} and len(chosen) > 1
-    assert all(model != whole for row, model in chosen.items() if row in experiments.ABLATED_PARTS)
+    assert set(chosen) <= {"MAGNA, tuned", *ABLATED_PARTS} and len(chosen) > 1
+    assert all(model != whole for row, model in chosen.items() if row in ABLATED_PARTS)
     assert chosen["No Diffusion"].diffusion is False
 
 
@@ -96,16 +98,16 @@ def test_every_cell_has_a_model_and_a_file_of_its_own(name: str, dataset: str) -
 @pytest.mark.parametrize("dataset", KNOWLEDGE_GRAPHS)
 def test_table_3_has_the_recipes_and_every_control(dataset: str) -> None:
     chosen = {cell.row: cell for cell in cells("table3", [dataset])}
-    assert list(chosen) == [*experiments.TABLE_3_RECIPES, *experiments.CONTROLS]
+    assert list(chosen) == [*TABLE_3_RECIPES, *CONTROLS]
     tuned = chosen["MAGNA, tuned"].config
     assert chosen["DistMult"].config.model.num_layers == 0
     theirs, ours = chosen["DistMult"].config.train, tuned.train
     assert (theirs.eval_every, theirs.precision) == (ours.eval_every, ours.precision)
     assert theirs.epochs >= ours.epochs and theirs.patience >= ours.patience, "its budget is no smaller"
-    for row in experiments.CONTROLS:
+    for row in CONTROLS:
         assert chosen[row].config == tuned.with_values(chosen[row].changes) != tuned
     assert chosen["No propagation"].config.model.K == 0 and not chosen["One hop of attention"].config.model.diffusion
-    assert {chosen[row].config.to_dict()["data"]["control"] for row in experiments.CONTROLS} == {
+    assert {chosen[row].config.to_dict()["data"]["control"] for row in CONTROLS} == {
         "none",
         "random-graph",
         "no-types",
@@ -113,7 +115,7 @@ def test_table_3_has_the_recipes_and_every_control(dataset: str) -> None:
 
 
 def test_embedded_families_are_trained_only_where_asked_for() -> None:
-    rows = ["MAGNA, tuned", *experiments.CONTROLS, *experiments.SEARCHED_RECIPES]
+    rows = ["MAGNA, tuned", *CONTROLS, *SEARCHED_RECIPES]
     assert [cell.row for cell in cells("table3", ["families"])] == rows
     assert {cell.dataset for cell in cells("table3")} == set(KNOWLEDGE_GRAPHS)
 
@@ -381,7 +383,7 @@ def test_committed_results_are_those_of_the_recipes() -> None:
     expected = {path: cell.config for path, cell in known.items()}
     committed, current = (
         [
-            experiments.cell_path(name, record.dataset, record.row, record.split)
+            cell_path(name, record.dataset, record.row, record.split)
             for name in EXPERIMENTS
             for records in store.read(name, configs).values()
             for record in records

@@ -15,9 +15,11 @@ from magna.config.schema import Config
 from magna.errors import DataError
 from magna.paper import queue as queueing
 from magna.paper import reproduce, runner
-from magna.paper.experiments import EXPERIMENTS, SWEPT_ALPHAS, SWEPT_HOPS, cells
+from magna.paper.experiments import EXPERIMENTS, cells
+from magna.paper.listing import list_experiments
 from magna.paper.registry import REGISTRY
-from magna.paper.runner import collect_cells, list_experiments, run_all, run_experiment
+from magna.paper.rows import SWEPT_ALPHAS, SWEPT_HOPS
+from magna.paper.runner import collect_cells, run_all, run_experiment
 from magna.training.loop import TrialResult
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +63,10 @@ def test_the_list_is_the_registry() -> None:
 def test_the_command_lists(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shown, _ = program("reproduce", "--list")
-    assert all(f"\n{name}" in f"\n{shown}" for name in REGISTRY) and "not built yet" in shown
+    assert all(f"\n  {name} " in shown for name in REGISTRY) and "not built yet" in shown
+    assert all(len(line) <= 80 for line in shown.splitlines()), "it fits on any terminal"
+    assert shown.startswith("Tables\n  table1 ") and "\nFigures\n  fig4a " in shown
+    assert "missing: cora/tuned-k-1, cora/tuned-k-2, cora/tuned-k-3 and" in shown
     assert [line["name"] for line in json.loads(program("reproduce", "--list", "--json")[0])["experiments"]] == [
         *REGISTRY
     ]

@@ -14,10 +14,12 @@ from tools.report import PAGES, with_tables
 
 from magna.config.schema import load_recipe
 from magna.paper import experiments, published, tables
+from magna.paper.cell import cell_path
 from magna.paper.cells import CellStore
+from magna.paper.record_text import cost_texts
 from magna.paper.records import PROTOCOL, Record
 from magna.paper.render import TextTable
-from magna.paper.rows import NODE_BASELINES, SPLIT_RECIPES, authors_row
+from magna.paper.rows import ABLATED_PARTS, CONTROLS, NODE_BASELINES, SPLIT_RECIPES, TABLE_3_RECIPES, authors_row
 from magna.tasks.metrics import spread
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +41,7 @@ def put_links(
         halves = {"test_encoder": test | {"mrr": mrr - 0.1}, "test_skip": test | {"mrr": mrr - 0.2}} if parts else {}
         costs = {"epochs": 40, "seconds": 18.0 + 4 * i, "parameters": 1234, "peak_bytes": 12_500_000 + 1_000_000 * i}
         runs.append({"seed": i, "test": test, "device": device, "commit": commits[i], **costs, **halves})
-    changes = () if row in experiments.TABLE_3_RECIPES else ("model.K=0",)
+    changes = () if row in TABLE_3_RECIPES else ("model.K=0",)
     write(out, Record(dataset, row, dataset, changes, (), PROTOCOL, {"device": device}, runs), "table3")
 
 
@@ -56,7 +58,7 @@ def put(out: Path, table: str, row: str, accuracies: list[float], split: int | N
 
 
 def write(out: Path, record: Record, table: str) -> None:
-    file = out / experiments.cell_path(table, record.dataset, record.row, record.split)
+    file = out / cell_path(table, record.dataset, record.row, record.split)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(asdict(record)))
 
@@ -76,11 +78,11 @@ def test_a_cell_says_what_it_costs() -> None:
     older, *newer = (_record("GAT", [0.8, 0.8]) for _ in range(2))
     older.runs[0].update(device="NVIDIA H200", seconds=500.0, epochs=1)
     older.runs[1].update(seconds=0.5, epochs=100)
-    assert tables.cost_texts([older]) == ["—", "5 ms", "—"], "the runs of another device are left out"
+    assert cost_texts([older]) == ["—", "5 ms", "—"], "the runs of another device are left out"
     for number, run in enumerate(newer[0].runs):
         run.update(parameters=142_087, peak_bytes=40 << 20, seconds=1 + 2 * number, epochs=1000)
-    assert tables.cost_texts(newer) == ["142 k", "2 ms", "40 MiB"]
-    assert tables.cost_texts([]) == ["—", "—", "—"]
+    assert cost_texts(newer) == ["142 k", "2 ms", "40 MiB"]
+    assert cost_texts([]) == ["—", "—", "—"]
 
 
 def test_table_1_has_ours_and_theirs(tmp_path: Path) -> None:
@@ -132,7 +134,7 @@ def test_printed_figures_are_those_that_the_recipes_name() -> None:
 
 @pytest.mark.parametrize("width", range(70, 111, 3))
 def test_a_terminal_of_any_width_shows_every_letter(width: int, tmp_path: Path) -> None:
-    for row in ("MAGNA, tuned", *experiments.CONTROLS):
+    for row in ("MAGNA, tuned", *CONTROLS):
         put_links(tmp_path, row, [0.45, 0.47], "families")
     for name in ("table3", "random-splits", "controls"):
         table, shown = make_table(name, tmp_path), io.StringIO()
@@ -239,7 +241,7 @@ def test_published_ranks_are_numbers() -> None:
 
 
 def test_every_row_of_ours_has_theirs() -> None:
-    assert set(experiments.ABLATED_PARTS) == set(published.PAPER_ABLATIONS)
+    assert set(ABLATED_PARTS) == set(published.PAPER_ABLATIONS)
     assert set(SPLIT_RECIPES) == set(published.PAPER_SPLITS)
 
 

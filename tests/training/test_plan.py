@@ -22,6 +22,7 @@ from magna.ops.cpu.memory_pool import POOL
 from magna.tasks import LinkPrediction, NodeClassification, make_task
 from magna.tasks.link_objective import LinkObjective
 from magna.training import plan as planning
+from magna.training import step_memory
 from magna.training import train as training
 from magna.training.plan import plan
 from magna.training.step_memory import HELD, StepMemory, forecast
@@ -191,7 +192,7 @@ def test_a_slow_step_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_that_does_not_fit_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
     narrow = Config().with_values(["model.hidden_channels=32"])
     memory = forecast(make_task(narrow, None, CPU), narrow, CPU).peak * 5 // 4
-    monkeypatch.setattr(planning, "machine_memory", lambda: memory)
+    monkeypatch.setattr(step_memory, "machine_memory", lambda: memory)
     monkeypatch.setattr(planning, "Training", lambda *_: pytest.fail("it was started"))
     said = plan(Config(), device="cpu")
     assert not said["memory"]["fits"] and said["time"]["seconds"] is None
@@ -213,7 +214,7 @@ def test_a_run_that_does_not_fit_is_not_started(monkeypatch: pytest.MonkeyPatch)
 def test_advice_is_nothing_that_the_model_refuses(
     assignments: list[str], advice: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "machine_memory", lambda: 1_000_000)
+    monkeypatch.setattr(step_memory, "machine_memory", lambda: 1_000_000)
     said = plan(Config().with_values(assignments), device="cpu")
     assert [line.split(":")[0] for line in said["advice"]] == advice
 

@@ -53,14 +53,17 @@ def _show_queue(result: Result) -> None:
     steps: dict[tuple[object, ...], list[Result]] = {}
     for cell in result["queue"]:
         steps.setdefault(tuple(cell[key] for key in ("experiment", "dataset", "up_to", "for_gpu")), []).append(cell)
+    within = True
     for (experiment, dataset, seeds, for_gpu), cells in steps.items():
+        if within and not for_gpu and cells[-1]["beyond_cap"]:
+            within = False
+            typer.echo(f"-- {result['cpu_hours']} hours of the CPU end in the next line --")
         known = [cell["forecast_s"] for cell in cells if cell["forecast_s"] is not None]
         devices = ", ".join(dict.fromkeys(cell["device"] for cell in cells if cell["device"]))
         size = f"{len(cells)} to {seeds} seeds" if seeds else ""
         when = duration(sum(known)) if known else "not known"
-        typer.echo(
-            f"{experiment:<18}{dataset or '':<13}{size:<16}{when:>11}  {devices}{' *' if for_gpu else ''}".rstrip()
-        )
+        where = f"{devices} *" if for_gpu else devices
+        typer.echo(f"{experiment:<18}{dataset or '':<13}{size:<16}{when:>11}  {where}".rstrip())
     if any(cell["for_gpu"] for cell in result["queue"]):
         typer.echo("* left out on the CPU; magna reproduce EXPERIMENT --dataset NAME trains it")
     for device, seconds in result["seconds"].items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,8 @@ from magna.cli.options import DATA, MODEL, OUTPUT, PAPER, TRAINING, DataDir, OnD
 from magna.errors import ArgumentError
 
 _MOST_MISSING = 3
+_LIST_WIDTH, _NAME_WIDTH = 80, 20
+_NO_BREAK = "\u00a0"  # a space inside a number with its unit
 _COMPARISONS = {"difference", "MAGNA is better by", "t-test", "Wilcoxon"}
 
 
@@ -64,20 +67,43 @@ def _show_cells(result: Result) -> None:
 
 
 def _show_list(result: Result) -> None:
-    """Print one block for each experiment."""
-    for line in result["experiments"]:
-        also = f" (also {line['also_called']})" if line["also_called"] else ""
-        typer.echo(f"{line['name']}{also}, {line['kind']}: {line['measures']}")
-        typer.echo(f"    {line['state']}{_cost(line)}")
-        if line["quoted"]:
-            typer.echo(f"    only quoted, no run of ours yet: {', '.join(line['quoted'])}")
-        missing = line["missing"]
-        for cell in missing[:_MOST_MISSING]:
-            typer.echo(f"    missing: {cell['cell']}{_forecast(cell)}")
-        if len(missing) > _MOST_MISSING:
-            typer.echo(f"    and {len(missing) - _MOST_MISSING} more; --json lists all")
-        if line["on_request"]:
-            typer.echo(f"    {_on_request(line['on_request'])}")
+    """Print tables, then figures: what each measures, its state and cost, and what is missing."""
+    for kind in ("table", "figure"):
+        typer.echo(f"{kind.capitalize()}s")
+        for line in result["experiments"]:
+            if line["kind"] == kind:
+                _show_experiment(line)
+    typer.echo("--json names every missing cell; magna plan --queue has the time of all of them")
+
+
+def _show_experiment(line: Result) -> None:
+    measures = line["measures"] + (f" (also {line['also_called']})" if line["also_called"] else "")
+    facts = [measures, f"{line['state']}{_cost(line)}"]
+    if missing := line["missing"]:
+        first = [cell["cell"].removesuffix(".json").partition("/")[2] for cell in missing[:_MOST_MISSING]]
+        others = f" and {len(missing) - len(first)} more" if len(missing) > len(first) else ""
+        facts.append(f"missing: {', '.join(first)}{others}{_forecast_of_all(missing)}")
+    if line["quoted"]:
+        facts.append(f"only quoted from the paper: {', '.join(line['quoted'])}")
+    if line["on_request"]:
+        facts.append(_on_request(line["on_request"]))
+    indent = " " * _NAME_WIDTH
+    for place, fact in enumerate(facts):
+        begin = indent if place else f"  {line['name']}".ljust(_NAME_WIDTH)
+        lines = textwrap.fill(fact, _LIST_WIDTH, initial_indent=begin, subsequent_indent=indent)
+        typer.echo(lines.replace(_NO_BREAK, " "))
+
+
+def _forecast_of_all(missing: list[Result]) -> str:
+    """Time of the missing cells in words, by the devices of the forecasts."""
+    seconds: dict[str, float] = {}
+    for cell in missing:
+        if cell["forecast_s"] is not None:
+            seconds[cell["device"]] = seconds.get(cell["device"], 0.0) + cell["forecast_s"]
+    words = [f"{_about(total)} on {device}" for device, total in seconds.items()]
+    without = sum(cell["forecast_s"] is None for cell in missing)
+    words += [f"{without} without a forecast"] if without else []
+    return f"; about {', '.join(words)}" if seconds else "; no forecast yet"
 
 
 def _on_request(counts: Result) -> str:
@@ -94,9 +120,16 @@ def _cost(line: Result) -> str:
     if line["seconds"] is None:
         return ""
     if line["cells"]:
-        return f"; {line['seconds']:,} s of training in the committed runs, on {line['device']}"
-    quick = f", with --quick {line['quick_seconds']:,.0f} s" if line["quick_seconds"] is not None else ""
-    return f"; about {line['seconds']:,.0f} s on one CPU core{quick}"
+        return f"; trained in {_about(line['seconds'])} on {line['device']}"
+    quick = f", with --quick {_about(line['quick_seconds'])}" if line["quick_seconds"] is not None else ""
+    return f"; about {_about(line['seconds'])} on one CPU core{quick}"
+
+
+def _about(seconds: float) -> str:
+    """A time in two digits or so, on one line."""
+    if seconds < 90:
+        return f"{seconds:.0f}{_NO_BREAK}s"
+    return f"{seconds / 60:.0f}{_NO_BREAK}min" if seconds < 5400 else f"{seconds / 3600:.1f}{_NO_BREAK}h"
 
 
 def _forecast(cell: Result) -> str:
@@ -187,7 +220,7 @@ def reproduce(
     """
     folder = work or Path("runs/quick" if quick else "runs/cells")
     if listed:
-        from magna.paper.runner import list_experiments
+        from magna.paper.listing import list_experiments
 
         return list_experiments(results, folder)
     if name is None:

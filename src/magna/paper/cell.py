@@ -28,6 +28,10 @@ class Cell:
         """Trials of a search that has not ended."""
         return 0 if self.is_settled or self.effort is None else self.effort.trials
 
+    def seeds_of(self, asked: int) -> int:
+        """Number of report seeds where so many are asked for: a searched cell has those of its effort at most."""
+        return asked if self.effort is None else min(asked, self.effort.seeds)
+
     @property
     def path(self) -> str:
         """File of the cell below the folder of its table."""

@@ -187,7 +187,7 @@ class Job:
 
     def seeds_of(self, cell: Cell) -> int:
         """Number of report seeds of a cell."""
-        return self.seeds if cell.effort is None else min(self.seeds, cell.effort.seeds)
+        return cell.seeds_of(self.seeds)
 
     @contextmanager
     def claim(self, cells: Iterable[Cell]) -> Iterator[list[Cell]]:

@@ -72,8 +72,9 @@ def steps(store: CellStore, seeds: int | None = None) -> list[Step]:
         if not step.dataset:
             left.append(step)
             continue
-        asked, missing = set(REPORT_SEEDS[: step.seeds]), []
+        missing = []
         for cell in cells(REGISTRY[step.experiment].cells, [step.dataset]):
+            asked = set(REPORT_SEEDS[: cell.seeds_of(step.seeds)])
             if cell.path not in seeds_of:
                 seeds_of[cell.path] = {run["seed"] for run in store.runs(cell)}
             if lacking := asked - seeds_of[cell.path]:
@@ -198,13 +199,14 @@ def queue(
     if measure:
         forecasts.measure(todo, data_dir, device, say)
     totals, without = hours_left(todo, forecasts)
-    listed = []
+    listed, on_cpu = [], 0.0
     for step in todo:
         for (path, count), each in zip(_names(step), forecasts.of_step(step), strict=True):
             seconds = None if each.seconds is None else round(each.seconds, 1)
             line: dict[str, Any] = {"experiment": step.experiment, "dataset": step.dataset or None, "cell": path}
             line |= {"seeds": count, "up_to": step.seeds, "forecast_s": seconds, "device": each.device}
-            listed.append(line | {"for_gpu": step.for_gpu(name)})
+            on_cpu += seconds or 0.0 if each.device == "cpu" else 0.0
+            listed.append(line | {"for_gpu": step.for_gpu(name), "beyond_cap": on_cpu > 3600 * CPU_HOURS})
     return {
         "device": name,
         "queue": listed,
