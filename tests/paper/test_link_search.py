@@ -22,6 +22,7 @@ from magna.paper.cell import Cell
 from magna.paper.cell_runs import train_cells
 from magna.paper.cells import CellStore, Job
 from magna.paper.experiments import EXPERIMENTS, LINK_EFFORT, Experiment, cells
+from magna.paper.listing import list_experiments
 from magna.paper.node_systems import Effort
 from magna.paper.published import PAPER_LINK_BASELINES
 from magna.paper.reproduce import reproduce
@@ -219,6 +220,17 @@ def test_collected_searches_stand_beside_their_runs(
     assert len((tmp_path / "results/table3/searches.jsonl").read_text().splitlines()) == 1
     again = _reproduce(tmp_path / "other", results=tmp_path / "results")
     assert again["trained"] == 0, "what is committed is not searched again"
+
+
+def test_the_list_bounds_the_hours_of_searched_cells(tmp_path: Path) -> None:
+    def on_request() -> Any:
+        listed = list_experiments(tmp_path / "results", tmp_path / "work")["experiments"]
+        return next(line for line in listed if line["name"] == "table3")["on_request"]
+
+    counts = {"datasets": ["families"], "cells": 2, "done": 0, "without_forecast": 0}
+    assert on_request() == counts | {"forecast_s": 2 * (3 + 2) * link_search.LIMIT_SECONDS}
+    _reproduce(tmp_path)
+    assert on_request() == counts | {"done": 1, "forecast_s": (3 + 2) * link_search.LIMIT_SECONDS}
 
 
 def test_a_damaged_search_is_made_again(tmp_path: Path, table: list[Cell]) -> None:

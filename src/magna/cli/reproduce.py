@@ -110,7 +110,7 @@ def _on_request(counts: Result) -> str:
     """Cells on further data sets in words, with the hours of those that are missing."""
     text = f"with --dataset {' or '.join(counts['datasets'])}: {counts['done']} of {counts['cells']} cells"
     if counts["forecast_s"]:
-        text += f"; about {counts['forecast_s'] / 3600:,.1f} hours for the others"
+        text += f"; at most {counts['forecast_s'] / 3600:,.1f} hours of training for the others"
         text += f", {counts['without_forecast']} without a forecast" if counts["without_forecast"] else ""
     return text
 
