@@ -50,15 +50,15 @@ REGISTRY = {
         "Laplacian eigenvalues of a trained model's attention, before and after diffusion, against the formula",
         study="spectrum.measure_spectrum",
         draw="spectrum.draw_spectrum",
-        seconds=600,
-        quick_seconds=120,
+        seconds=7_500,
+        quick_seconds=170,
     ),
     "fig4b": Entry(
         "figure",
         "accuracy against depth: MAGNA, GAT with residuals, GCN and Diff-GCN, 3 to 24 layers",
         study="depth.measure_depth",
         draw="depth.draw_depth",
-        seconds=100_000,
+        seconds=60_000,
         quick_seconds=150,
     ),
     "fig4c": Entry(
@@ -74,8 +74,8 @@ REGISTRY = {
         "discrepancy of first-layer, first-head attention from uniform weights, MAGNA against GAT",
         study="discrepancy.measure_discrepancy",
         draw="discrepancy.draw_discrepancy",
-        seconds=600,
-        quick_seconds=100,
+        seconds=7_000,
+        quick_seconds=140,
     ),
     "statistics": Entry(
         "table",
@@ -111,7 +111,7 @@ REGISTRY = {
         "accuracy against the distance of the answer on generated graphs, for every node model",
         study="hops.measure_hops",
         draw="hops.draw_hops",
-        seconds=30_000,
+        seconds=20_000,
         quick_seconds=150,
     ),
 }

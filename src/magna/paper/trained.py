@@ -25,7 +25,7 @@ from magna.training.train import train
 from magna.use.nodes import open_nodes
 
 _PROGRESS_SECONDS = 10.0
-_QUICK_BLOCKS = ("train.epochs=60", "train.patience=15")
+_QUICK_BLOCKS = ("model.num_layers=2", "train.epochs=100", "train.patience=25")
 
 
 class FirstLayer(NamedTuple):
@@ -47,7 +47,7 @@ def system_recipe(dataset: str, system: str = "") -> Config:
 
 
 def narrow_blocks(recipe: Config, *, quick: bool) -> Config:
-    """The paper's recipe in the width of the tuned ones; its quick form waits less long for a better epoch."""
+    """The paper's recipe in the width of the tuned ones; its quick form has two layers and a short patience."""
     return recipe.with_values([*NARROW_BLOCKS, *(_QUICK_BLOCKS if quick else ())])
 
 

@@ -20,7 +20,7 @@ def test_models_differ_in_their_recipe_alone(model: str) -> None:
     for number, rate in enumerate(depth.RATES):
         chosen = point.chosen(number)
         assert (chosen.model.num_layers, chosen.model.hidden_channels, chosen.train.lr) == (12, 64, rate)
-        assert (chosen.train.epochs, chosen.train.patience, chosen.train.precision) == (800, 200, "float32")
+        assert (chosen.train.epochs, chosen.train.patience, chosen.train.precision) == (400, 100, "float32")
         assert chosen.data == depth.depth_config("cora", "MAGNA").data
         assert getattr(chosen.task, "consistency", None) == 0
         is_constant = model != "MAGNA"  # the paper's recipe has a schedule

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DISTANCES, QUICK_DISTANCES = tuple(range(1, 11)), (1, 3)
 RATES, QUICK_RATES = (0.003, 0.01), (0.01,)
 SEEDS, QUICK_SEEDS = 5, 2
-SEARCH_SEEDS, QUICK_SEARCH_SEEDS = 2, 1
+SEARCH_SEEDS = 1
 _HEADER = ["model", "distance", "reach", "rate", "valid, %", "accuracy, %", "SD", "seeds", "device"]
 
 
@@ -93,8 +93,7 @@ def measure_hops(job: StudyJob) -> Outcome:
     if job.datasets is not None:
         raise ArgumentError("data set of hops", list(job.datasets), "none, as its graphs are generated")
     distances, rates = (QUICK_DISTANCES, QUICK_RATES) if job.quick else (DISTANCES, RATES)
-    search_seeds, seeds = QUICK_SEARCH_SEEDS if job.quick else SEARCH_SEEDS, report_count(job, SEEDS, QUICK_SEEDS)
-    systems = SYSTEMS | CONTROLS
+    seeds, systems = report_count(job, SEEDS, QUICK_SEEDS), SYSTEMS | CONTROLS
 
     def measured(name: str, distance: int) -> Measured:
         point = hops_point(systems[name], distance, rates, quick=job.quick)
@@ -103,7 +102,7 @@ def measure_hops(job: StudyJob) -> Outcome:
         def task() -> NodeClassification:
             return NodeClassification(far_answers(distance), point.config, pick_device(job.device))
 
-        return measure_point(point, task, job, search_seeds=search_seeds, seeds=seeds)
+        return measure_point(point, task, job, search_seeds=SEARCH_SEEDS, seeds=seeds)
 
     results = {(name, distance): measured(name, distance) for distance in distances for name in systems}
     missing = [
@@ -156,7 +155,7 @@ def _summary(results: Results, distances: Sequence[int]) -> TextTable:
 
 def draw_hops(rows: Rows, caption: str) -> Figure:
     """Accuracy against distance, the models in panels of a kind; MAGNA and the control are in each."""
-    figure, panels = new_figure(len(_PANELS), 2.6, caption)
+    figure, panels = new_figure(len(_PANELS), 3.2, caption)
     looks = [*zip((ORANGE, GREEN, PINK, RED), "s^Dv", strict=True)]
     for panel, title in zip(panels, _PANELS, strict=True):
         names = [name for name, system in SYSTEMS.items() if system.panel == title]
@@ -169,7 +168,8 @@ def draw_hops(rows: Rows, caption: str) -> Figure:
                     distances, means, deviations, color=colour, marker=marker, capsize=1.5, elinewidth=0.8, label=label
                 )
         panel.axhline(100 / CLASSES, color=GREY, linewidth=1, linestyle=":")
-        panel.set(title=title, xlabel="distance of the answer, hops", ylim=(0, 105))
-        panel.legend(fontsize=6.5)
+        panel.set(title=title, xlabel="distance, hops", ylim=(0, 105), xticks=sorted({*column(rows, "distance")}))
+        panel.tick_params(axis="x", labelsize=7)
+        panel.legend(fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.24))
     panels[0].set_ylabel("test accuracy, %")
     return figure
