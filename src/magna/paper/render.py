@@ -71,6 +71,14 @@ def difference_text(part: Spread | None, whole: Spread | None, digits: int = 1) 
     return f"**{text}**" if abs(by) > CLEAR * error else text
 
 
+def paired_text(by: Spread | None) -> str:
+    """Mean of paired differences ± standard error; bold above `CLEAR` standard errors, a dash for none."""
+    if by is None:
+        return EMPTY
+    text = f"{signed(by.mean)} ± {by.standard_error:.1f}" if by.size > 1 else signed(by.mean)
+    return f"**{text}**" if by.size > 1 and abs(by.mean) > CLEAR * by.standard_error else text
+
+
 def signed(number: float, digits: int = 1) -> str:
     """A number with its sign.
 
