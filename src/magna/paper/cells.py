@@ -116,10 +116,9 @@ class CellStore:
 
     def collect(self, table: str, cells: Iterable[Cell]) -> list[str]:
         """Add the files of the cells of a table to its committed results; return the paths of the files."""
-        cells = list(cells)
-        self.node_searches.collect(table, [cell for cell in cells if cell.config.task.SHARES_BATCH])
         if self.out is None or self.results is None:
             raise ValueError("cells are collected from one folder into another; one of them is missing")
+        cells = list(cells)
         records, collected = dict(self._read_committed(table)), list[str]()
         searches = read_searches(self.results, table)
         for cell in cells:
@@ -140,6 +139,7 @@ class CellStore:
                 searches[cell.dataset, cell.row] = self.search(cell)
         if searches:
             write_searches(self.results, table, searches.values())
+        self.node_searches.collect(table, [cell for cell in cells if cell.config.task.SHARES_BATCH])
         if collected:
             write_records(self.results, table, records.values())
             self._committed.pop(table)

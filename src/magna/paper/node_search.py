@@ -6,7 +6,8 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -20,11 +21,12 @@ from magna.errors import ArgumentError
 from magna.paper.cell import Cell
 from magna.paper.node_systems import SYSTEMS, Space, space_of
 from magna.paper.records import PROTOCOL
-from magna.paper.tuning import Search, read_search, search_key, search_settings
+from magna.paper.tuning import NodeSearch, read_node_search, search_key, search_settings
 from magna.tasks import NodeClassification, make_task
 
 FILE, TRIALS = "search.csv", "trials.csv.gz"
 _COLUMNS = ("dataset", "row", "key", "trials", "valid", "widened", "seconds", "device", "commit", "date", "settings")
+_TRIAL_COLUMNS = ("dataset", "row", "number", "valid", "epochs", "stopped", "refused", "seconds", "draw")
 
 
 @dataclass(frozen=True)
@@ -58,29 +60,31 @@ class SearchStore:
     def collect(self, table: str, cells: Iterable[Cell]) -> None:
         """Add the finished searches of a table to its committed results."""
         assert self.results is not None
-        committed = dict(self._lines(table))
+        committed, collected = dict(self._lines(table)), False
         trials = list(_read_trials(self.results / table / TRIALS))
         for cell in cells:
-            search = read_search(self._path(cell)) if not cell.is_settled else None
+            search = read_node_search(self._path(cell)) if not cell.is_settled else None
             if search is None or search.key != _key(cell) or not search.chosen:
                 continue
+            collected = True
             committed[cell.dataset, cell.row] = _line(cell, search)
             trials = [line for line in trials if (line["dataset"], line["row"]) != (cell.dataset, cell.row)]
             trials += _trial_lines(cell, search)
-        if committed:
+        if collected:
             folder = self.results / table
             folder.mkdir(parents=True, exist_ok=True)
-            write_whole(folder / FILE, _csv(committed.values()).encode(), again="the same command")
-            packed = gzip.compress(_csv(trials).encode(), mtime=0)
+            write_whole(folder / FILE, _csv(_COLUMNS, committed.values()).encode(), again="the same command")
+            packed = gzip.compress(_csv(_TRIAL_COLUMNS, trials).encode(), mtime=0)
             write_whole(folder / TRIALS, packed, again="the same command")
             self._committed.pop(table, None)
 
     def _chosen(self, cell: Cell) -> tuple[str, ...]:
         key = _key(cell)
-        if self.out is not None and (search := read_search(self._path(cell))) is not None and search.key == key:
+        search = None if self.out is None else read_node_search(self._path(cell))
+        if search is not None and search.key == key and search.chosen:
             return tuple(search.chosen)
         line = self._lines(cell.table).get((cell.dataset, cell.row), {})
-        return tuple(line["settings"].split()) if line.get("key") == key else ()
+        return tuple(shlex.split(line["settings"])) if line.get("key") == key else ()
 
     def _path(self, cell: Cell) -> Path:
         if self.out is None:
@@ -111,6 +115,7 @@ class Tasks:
 
 
 def _key(cell: Cell) -> str:
+    """Fingerprint of the search of a cell that has no settings yet."""
     assert cell.effort is not None
     return search_key(cell.config, _space(cell), cell.effort, PROTOCOL)
 
@@ -119,27 +124,20 @@ def _space(cell: Cell) -> Space:
     return space_of(cell.config, cell.table, SYSTEMS[cell.row].fixed)
 
 
-def _line(cell: Cell, search: Search) -> dict[str, Any]:
+def _line(cell: Cell, search: NodeSearch) -> dict[str, Any]:
     best = search.best
     values = cell.dataset, cell.row, search.key, len(search.trials), f"{fmean(best.valid):.4f}"
     origin = (search.origin.get(name) for name in ("device", "commit", "date"))
-    rest = " ".join(search.widened).replace(", ", ","), round(search.seconds, 1), *origin, " ".join(search.chosen)
+    rest = " ".join(search.widened).replace(", ", ","), round(search.seconds, 1), *origin, shlex.join(search.chosen)
     return dict(zip(_COLUMNS, (*values, *rest), strict=True))
 
 
-def _trial_lines(cell: Cell, search: Search) -> Iterator[dict[str, Any]]:
+def _trial_lines(cell: Cell, search: NodeSearch) -> Iterator[dict[str, Any]]:
     for number, trial in enumerate(search.trials):
-        yield {
-            "dataset": cell.dataset,
-            "row": cell.row,
-            "number": number,
-            "valid": " ".join(f"{value:.4f}" for value in trial.valid),
-            "epochs": trial.epochs,
-            "stopped": int(trial.stopped),
-            "refused": trial.refused,
-            "seconds": trial.seconds,
-            "draw": json.dumps(trial.draw, ensure_ascii=False),
-        }
+        valid = " ".join(f"{value:.4f}" for value in trial.valid)
+        draw = json.dumps(trial.draw, ensure_ascii=False)
+        values = cell.dataset, cell.row, number, valid, trial.epochs, int(trial.stopped), trial.refused, trial.seconds
+        yield dict(zip(_TRIAL_COLUMNS, (*values, draw), strict=True))
 
 
 def _read_trials(file: Path) -> Iterator[dict[str, str]]:
@@ -150,9 +148,9 @@ def _rows(text: str) -> Iterator[dict[str, str]]:
     return csv.DictReader(io.StringIO(text, newline=""))
 
 
-def _csv(lines: Iterable[Mapping[str, Any]]) -> str:
-    text, lines = io.StringIO(newline=""), list(lines)
-    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
+def _csv(columns: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
     return text.getvalue()

@@ -12,6 +12,7 @@ from magna.config.registry import model_settings
 from magna.config.schema import Config, load_recipe, recipe_names
 from magna.config.spaces import split_key
 from magna.config.toml import Range, parse, toml
+from magna.errors import ArgumentError
 
 WITHOUT, WITH = "nodes", "nodes-consistency"
 Knobs = dict[str, Range | tuple[Any, ...]]
@@ -101,6 +102,7 @@ OWN: dict[str, Knobs] = {
     },
 }
 _WIDEN_WITHIN = 0.05  # share of a range at its ends
+_DOUBLES = 1.9  # least factor between neighbours of a list that grows by factors
 _NEVER_WIDENED = ("train.clip", "task.ramp", "task.temperature", "model.norm")
 
 
@@ -128,10 +130,13 @@ class Space:
                 draws.append({**structure, **_drawn(self.numbers, random.Random(f"{seed}/{start}/{number}"))})
         return draws
 
-    def widened(self, best: Draw) -> tuple[Space, list[str]]:
-        """The space with the ranges widened at whose ends the best draw lies, and their keys."""
+    def widened(self, best: Draw, config: Config) -> tuple[Space, list[str]]:
+        """The space with the knobs widened at whose ends the best draw lies, and their keys.
+
+        A knob stays as it is where the settings would refuse its wider end.
+        """
         wider = {key: _widened(key, knob, best[key]) for key, knob in self.knobs.items() if key in best}
-        changed = {key: knob for key, knob in wider.items() if knob is not None}
+        changed = {key: knob for key, knob in wider.items() if knob is not None and _is_allowed(config, key, knob)}
         parts = ({key: changed.get(key, knob) for key, knob in part.items()} for part in (self.structure, self.numbers))
         return Space(*parts), list(changed)
 
@@ -237,34 +242,47 @@ def _widened(key: str, knob: Range | tuple[Any, ...], value: Any) -> Range | tup
     """A knob with a further step at the end where a value lies; None if it lies inside or the end is a limit."""
     if key in _NEVER_WIDENED or "norm" in key:
         return None
-    if isinstance(knob, Range):
-        return _widened_range(knob, value)
-    ordered = [each for each in knob if isinstance(each, int | float) and not isinstance(each, bool)]
-    if len(ordered) < 3 or len(ordered) < len(knob):
+    return _widened_range(knob, value) if isinstance(knob, Range) else _widened_choices(knob, value)
+
+
+def _widened_choices(choices: tuple[Any, ...], value: Any) -> tuple[Any, ...] | None:
+    """Three or more numbers with a further one, by the last factor where they double, else by the last difference."""
+    numbers = sorted(each for each in choices if isinstance(each, int | float) and not isinstance(each, bool))
+    if len(numbers) < max(3, len(choices)) or value not in (numbers[0], numbers[-1]):
         return None
-    ordered.sort()
-    if value == ordered[-1]:
-        step = ordered[-1] / ordered[-2] if ordered[-2] > 0 else 2
-        return (
-            *knob,
-            type(ordered[-1])(ordered[-1] * step) if step >= 1.9 else ordered[-1] + ordered[-1] - ordered[-2],
-        )
-    return None
+    end, neighbour = (numbers[0], numbers[1]) if value == numbers[0] else (numbers[-1], numbers[-2])
+    doubles = min(end, neighbour) > 0 and max(end, neighbour) / min(end, neighbour) >= _DOUBLES
+    further = end * end / neighbour if doubles else 2 * end - neighbour
+    further = int(further) if isinstance(end, int) else _rounded(further)
+    return (*choices, further) if further > 0 else None
+
+
+def _is_allowed(config: Config, key: str, knob: Range | tuple[Any, ...]) -> bool:
+    """True if the settings take both ends of a knob."""
+    try:
+        for end in (knob.low, knob.high) if isinstance(knob, Range) else knob:
+            config.with_settings({key: end}, drop_idle=True)
+    except ArgumentError:
+        return False
+    return True
 
 
 def _widened_range(knob: Range, value: float) -> Range | None:
+    """A range that reaches further at the end where a value lies; None if it lies inside or the end is a limit."""
+    if knob.low == knob.high:
+        return None
     low, high = (math.log(end) if knob.log else end for end in (knob.low, knob.high))
     place = ((math.log(value) if knob.log else value) - low) / (high - low)
     if knob == DROPOUT:
         return Range(0.0, 0.97) if place > 1 - _WIDEN_WITHIN else None
     wider = {}
     if place < _WIDEN_WITHIN and knob.low > 0:
-        wider["low"] = knob.low / 5 if knob.log else type(knob.low)(knob.low / 2)
+        wider["low"] = type(knob.low)(knob.low / (5 if knob.log else 2))
     if place > 1 - _WIDEN_WITHIN:
         wider["high"] = knob.high * 5 if knob.log else knob.high + (knob.high - knob.low) / 2
         if isinstance(knob.low, int):
             wider["high"] = int(wider["high"])
-    return Range(**(vars(knob) | wider)) if wider else None
+    return Range(**(vars(knob) | wider)) if wider.get("low", 1) > 0 and wider else None
 
 
 def rows_of(table: str) -> Iterator[str]:

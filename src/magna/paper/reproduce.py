@@ -152,6 +152,9 @@ def _train_searched(missing: Sequence[Cell], job: Job) -> list[str]:
             diverged += _train([cell], tasks(cell.config), job)
         except DataError as error:
             job.pass_over([cell], error)
+        except Diverged as error:
+            diverged.append(cell.path)
+            job.say(f"{cell.dataset}, {cell.row}: {error}")
     return diverged
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from magna.config.atomic_files import write_whole
 from magna.config.schema import SEARCH_SEEDS, Config
-from magna.errors import Diverged
+from magna.errors import ArgumentError, Diverged
 from magna.paper.node_systems import Draw, Effort, Space, assignments, settings_of_draw
 from magna.search.runs import REPORTS, RUNGS, continues, fault_of
 from magna.tasks import NodeClassification
@@ -45,7 +45,7 @@ class Trial:
 
 
 @dataclass
-class Search:
+class NodeSearch:
     """Trials of one row, in the order of their draws; what a file keeps of them."""
 
     key: str  # names the space, so that trials of another one are not joined
@@ -57,24 +57,33 @@ class Search:
     @property
     def best(self) -> Trial:
         """The best of the trials with all seeds, or of all trials before any has them."""
-        most = max(len(trial.valid) for trial in self.trials)
-        return max((trial for trial in self.trials if len(trial.valid) == most), key=lambda trial: trial.mean)
+        return best_of(self.trials)
 
     @property
     def seconds(self) -> float:
         return sum(trial.seconds for trial in self.trials)
 
 
-def read_search(path: Path) -> Search | None:
+def best_of(trials: Sequence[Trial]) -> Trial:
+    """The best of the trials with the most seeds, the first one if several are level.
+
+    A mean over three seeds is no match for the best of many single seeds, which is often luck.
+    """
+    most = max(len(trial.valid) for trial in trials)
+    return max((trial for trial in trials if len(trial.valid) == most), key=lambda trial: trial.mean)
+
+
+def read_node_search(path: Path) -> NodeSearch | None:
     """The search of a file; None if there is none, or a damaged one."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return Search(**content | {"trials": [Trial(**trial) for trial in content["trials"]]})
+        return NodeSearch(**content | {"trials": [Trial(**trial) for trial in content["trials"]]})
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def write_search(path: Path, search: Search) -> None:
+def write_node_search(path: Path, search: NodeSearch) -> None:
+    """Write the file of a search as a whole: a stop leaves the old one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(asdict(search), ensure_ascii=False, separators=(",", ":")) + "\n"
     write_whole(path, text.encode(), again="the same command")
@@ -97,7 +106,7 @@ def search_settings(
     origin: Mapping[str, Any],
     protocol: int,
     say: Callable[[str], None],
-) -> Search:
+) -> NodeSearch:
     """Search the settings of a row, or continue the search of a file, and return it with its chosen settings.
 
     Trials are drawn by `name` alone. Trials of one structure share a batch; after an eighth, a quarter and half of the
@@ -105,24 +114,27 @@ def search_settings(
     mean wins. Where it lies at an end of a range, that range is widened and the search goes on, twice at most.
     """
     key = search_key(config, space, effort, protocol)
-    found = read_search(path)
-    search = found if found is not None and found.key == key else Search(key, origin=dict(origin))
+    found = read_node_search(path)
+    search = found if found is not None and found.key == key else NodeSearch(key, origin=dict(origin))
     if search.chosen:
         return search
     runner = _Runner(config, task_of, search, path, say)
     runner.run(space.draws(f"{name}/0", effort.trials, PER_STRUCTURE))
+    if search.best.mean <= 0:
+        raise Diverged(f"none of {effort.trials} trials has a result: {search.best.refused or 'no loss is finite'}")
     for number in range(1, effort.widenings + 1):
-        runner.confirm(effort.confirmed)
-        space, keys = space.widened(search.best.draw)
+        # A search that continues holds trials of wider spaces, which have no say in how they came about.
+        before = effort.trials + (number - 1) * FURTHER_TRIALS
+        runner.confirm(effort.confirmed, before)
+        space, keys = space.widened(best_of(search.trials[:before]).draw, config)
         if not keys:
             break
         search.widened += [each for each in keys if each not in search.widened]
         say(f"  the best {', '.join(keys)} lies at an end: {FURTHER_TRIALS} further trials in a wider range")
-        before = effort.trials + (number - 1) * FURTHER_TRIALS
         runner.run(space.draws(f"{name}/{number}", FURTHER_TRIALS, PER_STRUCTURE), first=before)
-    runner.confirm(effort.confirmed)
+    runner.confirm(effort.confirmed, len(search.trials))
     search.chosen = list(assignments(settings_of_draw(search.best.draw)))
-    write_search(path, search)
+    write_node_search(path, search)
     return search
 
 
@@ -132,7 +144,7 @@ class _Runner:
 
     config: Config
     task_of: TaskOf
-    search: Search
+    search: NodeSearch
     path: Path
     say: Callable[[str], None]
 
@@ -141,13 +153,13 @@ class _Runner:
         for start in range(0, len(draws), PER_STRUCTURE):
             if first + start >= len(self.search.trials):
                 self.search.trials += self._train(draws[start : start + PER_STRUCTURE])
-                write_search(self.path, self.search)
+                write_node_search(self.path, self.search)
                 best, done = self.search.best, len(self.search.trials)
                 self.say(f"  {done} trials, best {best.mean:.4f}, {self.search.seconds:.0f} s of training")
 
-    def confirm(self, count: int) -> None:
-        """Train the best trials with the seeds that they lack."""
-        ranked = sorted(self.search.trials, key=lambda trial: -trial.valid[0] if trial.valid else 1)
+    def confirm(self, count: int, before: int) -> None:
+        """Train the best of the first trials with the seeds that they lack; `before` is the number of these trials."""
+        ranked = sorted(self.search.trials[:before], key=lambda trial: -trial.valid[0] if trial.valid else 1)
         lacking = [trial for trial in ranked[:count] if 0 < len(trial.valid) < len(SEEDS)]
         for trial in lacking:
             config = self._config(trial.draw)
@@ -155,7 +167,7 @@ class _Runner:
             results = train_trials(runs, self.task_of(config))
             trial.valid += [_accuracy(result) for result in results]
             trial.seconds += sum(result.seconds for result in results)
-            write_search(self.path, self.search)
+            write_node_search(self.path, self.search)
 
     def _config(self, draw: Draw) -> Config:
         return self.config.with_settings(settings_of_draw(draw), drop_idle=True).with_seed(SEEDS[0])
@@ -167,7 +179,7 @@ class _Runner:
             configs = [self._config(draw) for draw in draws]
             task = self.task_of(configs[0])
             refused = fault_of(self.config, settings_of_draw(draws[0]), task)
-        except ValueError as error:
+        except ArgumentError as error:  # not of data that is missing
             refused = str(error)
         if refused:
             for trial in trials:
