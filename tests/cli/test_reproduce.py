@@ -24,6 +24,7 @@ RESULT: dict[str, Any] = {
     "work": "runs/quick",
     "diverged": [],
     "busy": [],
+    "unavailable": [],
     "outdated": [],
 }
 

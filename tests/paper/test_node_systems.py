@@ -36,10 +36,11 @@ ROWS = [(table, row) for table in (WITHOUT, WITH) for row in rows_of(table)]
 CONFIG = load_recipe("digits")
 
 
+@pytest.mark.parametrize("dataset", EFFORTS)
 @pytest.mark.parametrize(("table", "row"), ROWS)
-def test_all_models_share_one_space(table: str, row: str) -> None:
+def test_all_models_share_one_space(table: str, row: str, dataset: str) -> None:
     """A common knob has the same values in every model that has it, and no model that has it lacks it."""
-    config, fixed = system_config(table, "cora", row), SYSTEMS[row].fixed
+    config, fixed = system_config(table, dataset, row), SYSTEMS[row].fixed
     held = {assignment.partition("=")[0] for assignment in fixed}
     has = {name for name in config.model.in_recipes() if config._unmet("model", name) is None}
     has -= {key.removeprefix("model.") for key in held}

@@ -28,7 +28,7 @@ def list_experiments(results: str | Path, work: str | Path) -> dict[str, Any]:
     listed = []
     for name, entry in REGISTRY.items():
         line: dict[str, Any] = {"name": name, "kind": entry.kind, "measures": entry.measures}
-        line |= {"also_called": other_names.get(name), "built": entry.is_built, "seconds": entry.seconds}
+        line |= {"also_called": other_names.get(name), "seconds": entry.seconds}
         line |= {"quick_seconds": entry.quick_seconds, "device": "cpu" if entry.study else None}
         line |= {"cells": 0, "done": 0, "missing": [], "quoted": [], "on_request": None}
         if entry.cells:
@@ -75,8 +75,6 @@ def _quoted(table: str, chosen: Sequence[Cell]) -> list[str]:
 
 
 def _state(line: Mapping[str, Any]) -> str:
-    if not line["built"]:
-        return "not built yet"
     if not line["cells"]:
         return "measured when asked for"
     return "done" if line["done"] == line["cells"] else f"{line['done']} of {line['cells']} cells"

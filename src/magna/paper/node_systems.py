@@ -202,18 +202,18 @@ def assignments(settings: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _own_knobs(config: Config, common: set[str]) -> Knobs:
     """The published knobs of a model: those of its recipe that are not in the common space."""
-    own: Knobs = {}
+    published: Knobs = {}
     for key, tried in config.search.items():
         names = [name for name in split_key(key) if name not in common and name.startswith("model.")]
         if names:
-            own[", ".join(names)] = tried if isinstance(tried, Range) else tuple(tried)
-    return own
+            published[", ".join(names)] = tried if isinstance(tried, Range) else tuple(tried)
+    return published
 
 
 def _centred(choices: tuple[int, ...], config: Config, name: str) -> tuple[int, ...]:
     """The depths of the recipe's own [search] where they lie elsewhere: deep models, and such with a least depth."""
-    own = config.search.get(f"model.{name}")
-    return tuple(own) if isinstance(own, list) and set(own) != set(choices) else choices
+    depths = config.search.get(f"model.{name}")
+    return tuple(depths) if isinstance(depths, list) and set(depths) != set(choices) else choices
 
 
 def _without(knobs: Knobs, held: set[str]) -> Knobs:

@@ -11,7 +11,7 @@ Kind = Literal["table", "figure"]
 
 
 class Entry(NamedTuple):
-    """One experiment. It trains the cells of a table, or one function measures it; without either it is not built yet.
+    """One experiment. It trains the cells of a table, or one function measures it.
 
     Functions are named as `module.function` of `magna.paper.studies` and imported when they run: a shell completes
     names of experiments without torch.
@@ -25,10 +25,6 @@ class Entry(NamedTuple):
     conclude: str = ""  # adds columns to the table of trained cells, and says what follows from it
     seconds: float | None = None  # of a study on one CPU core that others share, measured
     quick_seconds: float | None = None
-
-    @property
-    def is_built(self) -> bool:
-        return bool(self.cells or self.study)
 
 
 REGISTRY = {
@@ -125,7 +121,7 @@ def entry_names() -> list[str]:
 
 
 def entry_of(name: str) -> tuple[str, Entry]:
-    """The name of an experiment in the paper's words, and its entry; one that is not built yet is refused.
+    """The name of an experiment in the paper's words, and its entry.
 
     >>> entry_of("random-splits")[0]
     'table7'
@@ -133,10 +129,6 @@ def entry_of(name: str) -> tuple[str, Entry]:
     name = ALSO_CALLED.get(name, name)
     if name not in REGISTRY:
         raise ArgumentError("experiment", name, entry_names())
-    if not REGISTRY[name].is_built:
-        raise ArgumentError(
-            "experiment", name, f"those that are built; {name} is not built yet", "magna reproduce --list"
-        )
     return name, REGISTRY[name]
 
 

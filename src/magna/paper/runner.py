@@ -99,12 +99,12 @@ def run_all(**options: Any) -> dict[str, Any]:
         raise ArgumentError(narrowed[0], options[narrowed[0]], f"with one experiment, not with {ALL}")
     every = _All(options)
     if options.get("quick"):
-        for name in (name for name, entry in REGISTRY.items() if entry.is_built):
+        for name in REGISTRY:
             every.say(f"{name}: {REGISTRY[name].measures}")
             every.run(name)
     else:
         every.work()
-    rows = [[name, REGISTRY[name].kind, every.state(name)] for name, entry in REGISTRY.items() if entry.is_built]
+    rows = [[name, REGISTRY[name].kind, every.state(name)] for name, entry in REGISTRY.items()]
     files, missing = (
         [each for result in every.results.values() for each in result[key]] for key in ("files", "missing")
     )

@@ -114,8 +114,8 @@ def search_settings(
     mean wins. Where it lies at an end of a range, that range is widened and the search goes on, twice at most.
     """
     key = search_key(config, space, effort, protocol)
-    found = read_node_search(path)
-    search = found if found is not None and found.key == key else NodeSearch(key, origin=dict(origin))
+    stored = read_node_search(path)
+    search = stored if stored is not None and stored.key == key else NodeSearch(key, origin=dict(origin))
     if search.chosen:
         return search
     runner = _Runner(config, task_of, search, path, say)
