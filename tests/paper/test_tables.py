@@ -13,10 +13,10 @@ from rich.console import Console
 from tools.report import PAGES, with_tables
 
 from magna.config.schema import load_recipe
-from magna.paper import experiments, published, tables
+from magna.paper import experiments, node_systems, node_tables, published, tables
 from magna.paper.cell import cell_path
 from magna.paper.cells import CellStore
-from magna.paper.record_text import cost_texts
+from magna.paper.record_text import COST_HEADER, cost_texts
 from magna.paper.records import PROTOCOL, Record
 from magna.paper.render import TextTable
 from magna.paper.rows import ABLATED_PARTS, CONTROLS, NODE_BASELINES, SPLIT_RECIPES, TABLE_3_RECIPES, authors_row
@@ -151,11 +151,45 @@ def test_ablations_show_the_difference_to_the_whole(tmp_path: Path) -> None:
     put(tmp_path, "table1", "MAGNA, tuned", [0.80, 0.82, 0.84])
     put(tmp_path, "ablations", "No Diffusion", [0.70, 0.72, 0.74])
     put(tmp_path, "ablations", "No LayerNorm", [0.79, 0.81, 0.83])
-    rows = {(row[0], row[1]): row[2:6] for row in make_table("ablations", tmp_path).rows}
+    rows = {(row[0], row[1]): [*row[2:4], *row[6:8]] for row in make_table("ablations", tmp_path).rows}
     assert rows["Cora", "MAGNA"] == ["82.0 ± 2.0", "", "85.4 ± 0.6", ""]
     assert rows["Cora", "No Diffusion"] == ["72.0 ± 2.0", "**−10.0 ± 1.6**", "83.0 ± 0.4", "−2.4"]
     assert rows["Cora", "No LayerNorm"] == ["81.0 ± 2.0", "−1.0 ± 1.6", "83.8 ± 0.6", "−1.6"]
     assert rows["Pubmed", "No LayerNorm"] == ["—", "—", "79.8 ± 0.2", "−1.6"]
+
+
+@pytest.mark.parametrize("name", ["nodes", "nodes-consistency"])
+def test_node_models_are_compared_with_magna_on_the_same_seeds(name: str, tmp_path: Path) -> None:
+    put(tmp_path, name, "MAGNA", [0.80, 0.82, 0.84, 0.81, 0.83])
+    put(tmp_path, name, "GCN", [0.75, 0.78, 0.79, 0.76, 0.79])
+    put(tmp_path, name, "GAT", [0.81, 0.81, 0.85, 0.80, 0.83])
+    put(tmp_path, name, "APPNP", [0.99])
+    table = make_table(name, tmp_path)
+    at = table.header.index("− MAGNA, Cora")
+    rows = {row[0]: (row[1], row[at]) for row in table.rows}
+    assert rows["MAGNA"] == ("82.0 ± 1.6", "") and rows["APPNP"] == ("99.0", ""), "one seed gives no test"
+    assert rows["GCN"] == ("77.4 ± 1.8", "**−4.6 ± 0.2**") and rows["GAT"] == ("82.0 ± 2.0", "level (+0.0 ± 0.4)")
+    assert ("GRAND" in rows) == (name == "nodes-consistency")
+
+
+def test_ablations_tuned_again_are_paired_with_magna(tmp_path: Path) -> None:
+    put(tmp_path, "nodes-consistency", "MAGNA", [0.80, 0.82, 0.84])
+    put(tmp_path, "nodes-consistency", "No LayerNorm", [0.79, 0.81, 0.83])
+    put(tmp_path, "nodes-consistency", "MAGNA, one hop without teleport", [0.79, 0.80, 0.84])
+    put(tmp_path, "nodes-consistency", "No Feed-Forward", [0.85])
+    table = make_table("ablations", tmp_path)
+    assert table.header[2:8] == ["accuracy, %", "difference", "tuned again", "difference", "paper", "difference"]
+    rows = {row[1]: row[4:6] for row in table.rows if row[0] == "Cora"}
+    assert rows == {
+        "MAGNA": ["82.0 ± 2.0", ""],
+        "No LayerNorm": ["81.0 ± 2.0", "**−1.0 ± 0.0**"],
+        "No Diffusion": ["81.0 ± 2.6", "−1.0 ± 0.6"],
+        "No Feed-Forward": ["85.0", "+5.0"],
+        "No (LayerNorm + Feed-Forward)": ["—", "—"],
+    }
+    assert set(node_tables.TUNED_AGAIN) < set(ABLATED_PARTS)
+    rows_of_search = set(node_systems.rows_of(node_systems.WITH))
+    assert {node_tables.TUNED_AGAIN.get(row, row) for row in ABLATED_PARTS} <= rows_of_search
 
 
 def test_switches_list_what_was_measured_in_order(tmp_path: Path) -> None:
@@ -187,10 +221,10 @@ def test_table_3_has_ours_and_theirs_of_each_graph(tmp_path: Path) -> None:
     put_links(tmp_path, "No propagation", [0.45])
     put_links(tmp_path, "MAGNA, tuned", [0.4], "families")
     table = make_table("table3", tmp_path)
-    costs = ["parameters", "s/epoch", "peak MB"]
+    costs = list(COST_HEADER)
     assert table.header == ["data", "model", "MR", "MRR", "H@1", "H@3", "H@10", *costs, "source"]
     rows = {(row[0], row[1]): row[2:] for row in table.rows}
-    ours = ["2050 ± 71", ".502 ± .001", ".400", ".500", ".600", "1,234", "0.5", "13", "ours, 2 seeds, cpu"]
+    ours = ["2050 ± 71", ".502 ± .001", ".400", ".500", ".600", "1.23 k", "500 ms", "12.4 MiB", "ours, 2 seeds, cpu"]
     assert rows["WN18RR", "MAGNA, tuned (ours)"] == ours
     assert rows["WN18RR", "No propagation (ours)"][:2] == ["2000", ".450"]
     assert rows["WN18RR", "DistMult (ours)"] == [*["—"] * 8, "not yet measured"]
@@ -226,7 +260,7 @@ def test_each_half_of_the_tuned_scores_has_a_row(tmp_path: Path) -> None:
 def test_costs_are_those_of_the_whole_model(tmp_path: Path) -> None:
     put_links(tmp_path, "MAGNA, tuned", [0.50], parts=True)
     rows = {row[1]: row[7:10] for row in make_table("table3", tmp_path).rows}
-    assert rows["MAGNA, tuned (ours)"] == ["1,234", "0.45", "12"]
+    assert rows["MAGNA, tuned (ours)"] == ["1.23 k", "450 ms", "11.9 MiB"]
     assert rows["MAGNA, tuned: encoder alone (ours)"] == ["—"] * 3
 
 
