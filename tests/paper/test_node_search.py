@@ -20,6 +20,7 @@ from magna.paper.cells import CellStore
 from magna.paper.experiments import EXPERIMENTS, Experiment, cells, quick_cells
 from magna.paper.node_search import FILE, TRIALS, SearchStore
 from magna.paper.node_systems import QUICK_EFFORT, WITH, WITHOUT, Effort, assignments, settings_of_draw
+from magna.paper.records import PROTOCOL
 from magna.training.loop import TrialResult
 from magna.training.trials import train_trials
 
@@ -136,7 +137,7 @@ def test_a_committed_search_is_not_made_again(
     assert SearchStore(tmp_path / "begun", results).chosen(cell) == SearchStore(results=results).chosen(cell)
     other = replace(cell, config=cell.config.with_values(["train.epochs=9"]))
     assert SearchStore(work, results).chosen(other) is None, "other settings have another search"
-    monkeypatch.setattr(node_search, "PROTOCOL", node_search.PROTOCOL + 1)
+    monkeypatch.setattr(node_search, "PROTOCOL", PROTOCOL + 1)
     assert SearchStore(work, results).chosen(cell) is None, "and so has another protocol"
 
 
@@ -145,7 +146,7 @@ def test_settings_with_spaces_survive_their_file(tmp_path: Path, trained: list[l
     cell = cells(WITHOUT)[0]
     file = tmp_path / "work" / "searches" / cell.path
     content = json.loads(file.read_text())
-    content["chosen"] += ['data.name="my digits"']
+    content["chosen"] += ["data.name=my digits"]
     file.write_text(json.dumps(content))
     SearchStore(tmp_path / "work", tmp_path).collect(WITHOUT, [cell])
     settled = SearchStore(results=tmp_path).chosen(cell)

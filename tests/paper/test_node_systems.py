@@ -51,8 +51,8 @@ def test_all_models_share_one_space(table: str, row: str, dataset: str) -> None:
     for name, knob in {"hidden_channels": WIDTHS, "norm": NORMS, **dict.fromkeys(COMMON_DROPOUTS, DROPOUT)}.items():
         free = name in has and (name not in COMMON_DROPOUTS or name in config.model.per_trial())
         assert knobs.get(f"model.{name}") == (knob if free else None), name
-    own = load_recipe(config.recipe).search.get("model.num_layers")
-    assert knobs["model.num_layers"] == DEPTHS or list(knobs["model.num_layers"]) == own  # type: ignore[arg-type]
+    published = load_recipe(config.recipe).search.get("model.num_layers")
+    assert knobs["model.num_layers"] == DEPTHS or list(knobs["model.num_layers"]) == published  # type: ignore[arg-type]
     assert not held & knobs.keys(), "what a row fixes is not drawn"
 
 

@@ -82,14 +82,14 @@ def search(path: Path, effort: Effort = EFFORT, space: Space = SPACE, **options:
 
 def test_the_five_best_train_again_with_two_further_seeds(trainer: Trainer, tmp_path: Path) -> None:
     trainer.score = lambda config: 0.9 - abs(config.train.lr - 0.01)
-    found = search(tmp_path, Effort(16, 20, widenings=0))
+    outcome = search(tmp_path, Effort(16, 20, widenings=0))
     once = [run for run in trainer.trained if run[2] == SEARCH_SEEDS[0]]
     again = [run for run in trainer.trained if run[2] != SEARCH_SEEDS[0]]
-    assert len(once) == len(found.trials) == 16 and [len(batch) for batch in trainer.batches] == [8, 8] + [2] * 5
+    assert len(once) == len(outcome.trials) == 16 and [len(batch) for batch in trainer.batches] == [8, 8] + [2] * 5
     best = sorted(once, key=lambda run: abs(run[1] - 0.01))[:5]
     assert again == [(*run[:2], seed) for run in best for seed in SEARCH_SEEDS[1:3]]
-    assert sorted(len(trial.valid) for trial in found.trials) == [1] * 11 + [3] * 5
-    assert found.chosen == [f"model.hidden_channels={best[0][0]}", f"train.lr={best[0][1]}"]
+    assert sorted(len(trial.valid) for trial in outcome.trials) == [1] * 11 + [3] * 5
+    assert outcome.chosen == [f"model.hidden_channels={best[0][0]}", f"train.lr={best[0][1]}"]
 
 
 def test_a_confirmed_trial_beats_a_lucky_seed(trainer: Trainer, tmp_path: Path) -> None:
@@ -103,14 +103,14 @@ def test_a_confirmed_trial_beats_a_lucky_seed(trainer: Trainer, tmp_path: Path) 
         return 0.1 if config.train.lr == lucky[0] else 0.8
 
     trainer.score = score
-    found = search(tmp_path, Effort(16, 20, widenings=0))
-    assert found.best.draw["train.lr"] != lucky[0] and len(found.best.valid) == 3
+    outcome = search(tmp_path, Effort(16, 20, widenings=0))
+    assert outcome.best.draw["train.lr"] != lucky[0] and len(outcome.best.valid) == 3
     trials = [Trial({}, [0.9]), Trial({}, [0.7, 0.6, 0.6]), Trial({}, [0.7, 0.8, 0.6])]
     assert tuning.best_of(trials) is trials[2]
 
 
 def test_the_worse_half_of_all_trials_stops_early(trainer: Trainer, tmp_path: Path) -> None:
-    found = search(tmp_path, Effort(16, 20, widenings=0))
+    outcome = search(tmp_path, Effort(16, 20, widenings=0))
     assert set(trainer.stopped) >= {RUNG, 2 * RUNG, 4 * RUNG} and set(trainer.stopped) <= set(range(0, 17, RUNG))
     first, second = ([config.train.lr for config in batch] for batch in trainer.batches[:2])
     worse = sorted(first, key=lambda rate: -abs(rate - 0.01))[:4]
@@ -119,18 +119,25 @@ def test_the_worse_half_of_all_trials_stops_early(trainer: Trainer, tmp_path: Pa
     peers = sorted([*first, *second], key=lambda rate: abs(rate - 0.01))
     assert {rate for rate in trainer.stopped[RUNG] if rate in second} == set(peers[8:]) & set(second)
     assert all(trainer.stopped[epoch] == [] for epoch in trainer.stopped if epoch not in (RUNG, 2 * RUNG, 4 * RUNG))
-    assert {trial.epochs < 16 for trial in found.trials if trial.stopped} == {True}
-    assert {trial.epochs for trial in found.trials if not trial.stopped} == {16}
+    assert {trial.epochs < 16 for trial in outcome.trials if trial.stopped} == {True}
+    assert {trial.epochs for trial in outcome.trials if not trial.stopped} == {16}
+
+
+def test_a_worse_batch_stops_as_a_whole(trainer: Trainer, tmp_path: Path) -> None:
+    trainer.score = lambda config: 0.9 if len(trainer.batches) == 1 else 0.1
+    outcome = search(tmp_path, Effort(16, 20, confirmed=0, widenings=0))
+    assert [trial.stopped for trial in outcome.trials] == [False] * 8 + [True] * 8, "peers are all trials so far"
+    assert {trial.epochs for trial in outcome.trials[8:]} == {RUNG}
 
 
 def test_a_best_value_at_an_end_widens_the_space_twice_at_most(trainer: Trainer, tmp_path: Path) -> None:
     trainer.score = width_score
-    found = search(tmp_path)
+    outcome = search(tmp_path)
     once = [run for run in trainer.trained if run[2] == SEARCH_SEEDS[0]]
-    assert len(once) == len(found.trials) == 16 + 2 * tuning.FURTHER_TRIALS
-    assert found.widened == ["model.hidden_channels"] and {run[0] for run in once[:16]} == {8, 16, 32}
+    assert len(once) == len(outcome.trials) == 16 + 2 * tuning.FURTHER_TRIALS
+    assert outcome.widened == ["model.hidden_channels"] and {run[0] for run in once[:16]} == {8, 16, 32}
     assert 64 in {run[0] for run in once[16:32]} and max(run[0] for run in once[16:32]) == 64
-    assert max(run[0] for run in once[32:]) == 128 and found.best.draw["model.hidden_channels"] == 128
+    assert max(run[0] for run in once[32:]) == 128 and outcome.best.draw["model.hidden_channels"] == 128
     inside = tmp_path / "inside"
     trainer.score = lambda config: 0.9 - abs(width(config) - 16) / 100 - abs(config.train.lr - 0.01)
     assert search(inside).widened == [] and len(search(inside).trials) == 16
@@ -149,11 +156,11 @@ def test_a_killed_search_goes_on_where_it_stopped(calls: int, trainer: Trainer, 
     with pytest.raises(KeyboardInterrupt):
         search(tmp_path)
     trainer.calls_left = -1
-    found = search(tmp_path)
+    outcome = search(tmp_path)
     assert trainer.trained == expected, "nothing trains twice, and all trains in the same order"
-    assert found.chosen == whole.chosen and found.widened == whole.widened
+    assert outcome.chosen == whole.chosen and outcome.widened == whole.widened
     trainer.batches = []
-    assert search(tmp_path) == found and trainer.batches == [], "what is done is read"
+    assert search(tmp_path) == outcome and trainer.batches == [], "what is done is read"
 
 
 def test_another_space_or_protocol_starts_anew(trainer: Trainer, tmp_path: Path) -> None:
@@ -168,7 +175,7 @@ def test_another_space_or_protocol_starts_anew(trainer: Trainer, tmp_path: Path)
     ]
     assert len({key, *others}) == 5 and search_key(CONFIG, SPACE, short, 1) == key
     for options, batches in (({}, 1), ({}, 1), ({"protocol": 2}, 2), ({"space": wider, "protocol": 2}, 3)):
-        search(tmp_path, short, **options)  # type: ignore[arg-type]
+        search(tmp_path, short, **options)
         assert len(trainer.batches) == batches
 
 
@@ -182,9 +189,9 @@ def test_a_damaged_file_starts_anew(text: str, trainer: Trainer, tmp_path: Path)
 
 def test_a_diverged_trial_scores_0(trainer: Trainer, tmp_path: Path) -> None:
     trainer.score = lambda config: -0.99 if config.train.lr > 0.02 else 0.5
-    found = search(tmp_path, Effort(16, 20, confirmed=0, widenings=0))
-    assert {trial.valid[0] for trial in found.trials if trial.draw["train.lr"] > 0.02} == {0.0}
-    assert found.best.valid == [0.5]
+    outcome = search(tmp_path, Effort(16, 20, confirmed=0, widenings=0))
+    assert {trial.valid[0] for trial in outcome.trials if trial.draw["train.lr"] > 0.02} == {0.0}
+    assert outcome.best.valid == [0.5]
     trainer.score = lambda config: -0.99
     with pytest.raises(Diverged, match="none of 16 trials has a result: no loss is finite"):
         search(tmp_path / "all", Effort(16, 20, confirmed=0, widenings=0))
@@ -217,8 +224,10 @@ def test_missing_data_are_no_refused_settings(trainer: Trainer, tmp_path: Path) 
 
 
 def test_trials_are_those_of_the_draws(trainer: Trainer, tmp_path: Path) -> None:
-    found = search(tmp_path, Effort(16, 20, 0, 0))
+    outcome = search(tmp_path, Effort(16, 20, 0, 0))
     draws = SPACE.draws("nodes/digits/MAGNA/0", 16, tuning.PER_STRUCTURE)
-    assert [trial.draw for trial in found.trials] == draws
+    assert [trial.draw for trial in outcome.trials] == draws
     assert trainer.trained == [(draw["model.hidden_channels"], draw["train.lr"], SEARCH_SEEDS[0]) for draw in draws]
-    assert found.chosen == list(assignments(settings_of_draw(found.best.draw))) and found.origin == {"commit": "abc"}
+    assert outcome.chosen == list(assignments(settings_of_draw(outcome.best.draw))) and outcome.origin == {
+        "commit": "abc"
+    }
