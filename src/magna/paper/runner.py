@@ -52,10 +52,8 @@ def run_experiment(
     if entry.cells:
         table_options: dict[str, Any] = {"work": work, "results": results, "rows": rows, "run_dir": run_dir}
         result = reproduce.reproduce(entry.cells, **table_options, **options)
-        table, caption = (
-            TextTable(result["header"], result["rows"]),
-            f"{entry.measures[0].upper()}{entry.measures[1:]}.",
-        )
+        table = TextTable(result["header"], result["rows"])
+        caption = f"{entry.measures[0].upper()}{entry.measures[1:]}."
         if quick:
             caption = f"{_quick_note(entry.cells, result['seeds'])} {caption}"
         lacking = _missing_cells(name, entry, result, quick, datasets, rows, CellStore(Path(work), _path(results)))
