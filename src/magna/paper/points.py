@@ -23,6 +23,7 @@ from magna.training.progress import seldom
 from magna.training.run_folder import environment
 from magna.training.trials import train_trials
 
+COMMITTED = "points"  # folder of the results
 _PROGRESS_SECONDS = 10.0
 
 
@@ -79,10 +80,14 @@ def measure_point(
 ) -> Measured:
     """Train what the file of a point lacks: first all choices and search seeds, then the report seeds, in a batch each.
 
-    A stop loses the batch that runs. A file of other settings is replaced.
+    A stop loses the batch that runs. A file of other settings is replaced. A committed point in the results counts as
+    one of the job.
     """
     path, name = job.run_dir / point.path, Path(point.path).stem
-    content = _read(path, _identity(point, search_seeds))
+    identity = _identity(point, search_seeds)
+    content = _read(path, identity)
+    if job.results is not None and not job.quick:
+        content = max(content, _read(job.results / COMMITTED / point.path, identity), key=_progress)
     if not content["valid"]:
         trials = [
             point.chosen(choice).with_seed(seed)
@@ -110,6 +115,10 @@ def _identity(point: Point, search_seeds: int) -> dict[str, Any]:
         "choices": [list(choice) for choice in point.choices],
         "search_seeds": search_seeds,
     }
+
+
+def _progress(content: dict[str, Any]) -> tuple[int, int]:
+    return len(content["runs"]), len(content["valid"])
 
 
 def _read(path: Path, identity: dict[str, Any]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def run_experiment(
         if rows is not None:
             raise ArgumentError("row", list(rows), f"with tables of trained cells alone, as {name} has none")
         folder = Path(run_dir or ("runs/reproduce-quick" if quick else "runs/reproduce"))
-        outcome = function_of(entry.study)(StudyJob(folder, **options))
+        outcome = function_of(entry.study)(StudyJob(folder, _path(results), **options))
         table, caption, lacking = outcome.table, QUICK_NOTE * quick + outcome.caption, list(outcome.missing)
         shown = outcome.shown._asdict()
         result = {"table": name, "quick": quick, "datasets": list(datasets or ()), "seeds": seeds} | shown

@@ -26,6 +26,7 @@ class StudyJob:
     """Options of a study."""
 
     run_dir: Path  # keeps the runs that a study trains
+    results: Path | None = None  # folder of the committed results; None: none are read
     quick: bool = False
     seeds: int | None = None  # None: those of the study
     datasets: Sequence[str] | None = None  # None: those of the paper

@@ -46,8 +46,8 @@ SYSTEMS = {
     "GCN": DeepModel("gcn", (), "1", GREEN, "^"),
     "Diff-GCN": DeepModel("diff-gcn", ("task.consistency=0.0",), "all", GREY, "D"),
 }
-# The same for all: no consistency loss, and the window of early stopping of GAT's authors.
-_COMMON = (f"model.hidden_channels={WIDTH}", "train.epochs=400", "train.patience=100")
+# The same for all: no consistency loss, the paper's window of early stopping, and its number of epochs.
+_COMMON = (f"model.hidden_channels={WIDTH}", "train.epochs=800", "train.patience=200")
 _QUICK = (f"model.hidden_channels={QUICK_WIDTH}", "train.epochs=100", "train.patience=25")
 
 Results = Mapping[tuple[str, int], Measured]  # (model, layers) → its point
