@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any, Literal
 
+from magna.config.layers import AttentionOptions
 from magna.config.schema import Config
 from magna.config.tables import NodeDataOptions
 from magna.errors import ArgumentError
@@ -39,9 +40,9 @@ class Member:
     def config(self, data: NodeDataOptions, kind: FeatureKind, recipe: str, seed: int) -> Config:
         """The member as settings for some data."""
         scaling = self.scaling_for(kind)
-        scaled = replace(data, standardise_features=scaling == "columns", normalise_features=scaling == "rows")
         config = Config.from_dict({"recipe": recipe, **self.tables}).with_seed(seed)
-        return replace(config, data=scaled)
+        form: dict[str, Any] = {"standardise_features": scaling == "columns", "normalise_features": scaling == "rows"}
+        return replace(config, data=replace(data, edge_types=isinstance(config.model, AttentionOptions), **form))
 
 
 def load_members(task: str = "nodes") -> list[Member]:
@@ -56,7 +57,7 @@ def members_of(entries: list[dict[str, Any]]) -> list[Member]:
     for entry in entries:
         if entry.get("scaling") not in ("first", "second"):
             raise ArgumentError(f"scaling of member {entry.get('name')}", entry.get("scaling"), ["first", "second"])
-        tables = {table: entry[table] for table in ("model", "task", "train") if table in entry}
+        tables: dict[str, Any] = {table: entry[table] for table in ("model", "task", "train") if table in entry}
         Config.from_dict(tables)
         members.append(Member(entry["name"], entry["scaling"], tables))
     return members

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import shutil
@@ -16,9 +18,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from magna.config.atomic_files import make_folder, write_whole
+from magna.config.path_kind import SPLITS
 from magna.config.schema import Config
 from magna.config.tables import NodeDataOptions
 from magna.data import NodeData, load_node_data
+from magna.data.node_data import UNLABELLED
 from magna.errors import DataError, Diverged
 from magna.search.facts import Facts, read_facts
 from magna.search.greedy import greedy_weights
@@ -106,7 +110,7 @@ class Portfolio:
     device: torch.device
     say: Say
     results: dict[str, Result] = field(default_factory=dict)
-    _tasks: dict[tuple[str, int | None], NodeClassification] = field(default_factory=dict)
+    _tasks: dict[tuple[Any, ...], NodeClassification] = field(default_factory=dict)
 
     def steps(self) -> Iterator[Step]:
         """Every step in its order, which depends on the data alone."""
@@ -124,12 +128,12 @@ class Portfolio:
     def task(self, step: Step) -> NodeClassification:
         """The task of a step: the features in its scaling, and its training nodes."""
         config = self.config(step.member)
-        key = step.member.scaling_for(self.facts.feature_kind), step.fold
+        assert isinstance(config.data, NodeDataOptions)
+        key = step.member.scaling_for(self.facts.feature_kind), config.data.edge_types, step.fold
         if key not in self._tasks:
             data = self.data if step.fold is None else replace(self.data, train=self.kept(step.fold))
-            assert isinstance(config.data, NodeDataOptions)
             scaled = data.with_standardised_features() if config.data.standardise_features else data
-            self._tasks = {other: task for other, task in self._tasks.items() if other[1] is None}
+            self._tasks = {other: task for other, task in self._tasks.items() if other[-1] is None}
             self._tasks[key] = NodeClassification(scaled, config, self.device, ("train", "valid"))
         return self._tasks[key]
 
@@ -326,9 +330,11 @@ def _finished(portfolio: Portfolio) -> dict[str, Any]:
     ]
     portfolio.save({"state": "done", "best": winner.name, "members": chosen, "table": rows} | metrics)
     _write_recipe(portfolio, winner)
+    _write_predictions(portfolio, together)
     seconds = round(sum(result.seconds for result in portfolio.results.values()), 2)
-    run = {"seed": portfolio.plan.seed, "run_dir": str(portfolio.folder), "seconds": seconds}
+    run: dict[str, Any] = {"seed": portfolio.plan.seed, "run_dir": str(portfolio.folder), "seconds": seconds}
     run |= {"epochs": sum(result.epochs for result in portfolio.results.values()), "test": None} | metrics
+    test = metrics.get("test")
     return {
         "task": "node_classification",
         "dataset": data.name,
@@ -336,7 +342,7 @@ def _finished(portfolio: Portfolio) -> dict[str, Any]:
         "device": portfolio.device.type,
         "runs": [run],
         "mean": {split: run[split] for split in ("valid", "test")},
-        "std": {"test": None if run["test"] is None else dict.fromkeys(run["test"], 0.0)},
+        "std": {"test": None if test is None else dict.fromkeys(test, 0.0)},
         "facts": portfolio.facts.to_dict(),
         "judged_on": truth.numel(),
         "members": rows,
@@ -396,6 +402,21 @@ def _write_recipe(portfolio: Portfolio, winner: Member) -> None:
     tables = config.to_dict() | {"search": space}
     recipe = replace(Config.from_dict(tables), recipe=portfolio.folder.name)
     write_whole(portfolio.folder / "recipe.toml", recipe.to_toml().encode())
+
+
+def _write_predictions(portfolio: Portfolio, probabilities: Tensor) -> None:
+    """Label, probabilities, split and true label of every node."""
+    data, text = portfolio.data, io.StringIO(newline="")
+    classes = [data.class_name(label) for label in range(data.num_classes)]
+    splits = {node: split for split in SPLITS for node in data.split(split).tolist()}
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["id", "label", "probability", *(f"probability_{name}" for name in classes), "split", "true_label"])
+    for node, row in enumerate(probabilities.tolist()):
+        label, truth = max(range(len(row)), key=row.__getitem__), int(data.y[node])
+        shares = [f"{share:.6g}" for share in (row[label], *row)]
+        known = "" if truth == UNLABELLED else classes[truth]
+        writer.writerow([data.id_of(node), classes[label], *shares, splits.get(node, ""), known])
+    write_whole(portfolio.folder / "predictions.csv", text.getvalue().encode())
 
 
 def _advice(portfolio: Portfolio, rows: Sequence[dict[str, Any]]) -> list[str]:
