@@ -1,34 +1,55 @@
-"""Greedy ensemble selection (Caruana et al. 2004): members are added, with repetition, while the score rises."""
+"""Weights of an ensemble: the average of good members, with greedy steps (Caruana et al. 2004) from there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 MOST_PICKS = 25
+_LOSS = 1e-3  # weight of the log-loss, which decides between equal accuracies
+_LARGEST_LOSS = 10.0
 
 
-def greedy_weights(
-    probabilities: Sequence[Tensor], score: Callable[[Tensor], float], picks: int = MOST_PICKS
-) -> list[float]:
-    """The weight of each member in the average with the best score, among those that greedy steps meet.
+def accuracy_then_loss(probabilities: Tensor, truth: Tensor) -> float:
+    """Accuracy, less a small share of the log-loss.
 
-    Each step adds the member after which the average scores best; the first of equals is taken, so that simpler members
-    stand first. The steps end after `picks`; the best average on the way counts, the shortest one if several are level.
+    Shapes: probabilities [n, C], truth [n].
 
-    Shapes: probabilities [n, C] each.
+    >>> accuracy_then_loss(torch.eye(2), torch.tensor([0, 1]))
+    1.0
+    """
+    right = float((probabilities.argmax(1) == truth).double().mean())
+    loss = -float(probabilities[torch.arange(truth.numel()), truth].clamp(min=1e-12).log().mean())
+    return right - _LOSS * min(loss, _LARGEST_LOSS)
 
-    >>> truth = torch.tensor([0, 1, 1])
+
+def chosen_weights(probabilities: Sequence[Tensor], truth: Tensor, picks: int = MOST_PICKS) -> list[float]:
+    """The weight of each member in the average.
+
+    The start is the plain average of all members within a standard error of the best one, since with few labels more
+    cannot be told apart. Each further step adds the member after which the average scores best, with repetition; the
+    best average on the way counts, the shortest one if several are level, and the first of equal members is taken, so
+    that simpler members stand first.
+
+    Shapes: probabilities [n, C] each, truth [n].
+
+    >>> truth = torch.tensor([0, 1, 1] * 9)
     >>> right, wrong = torch.eye(2)[truth], torch.eye(2)[1 - truth]
-    >>> greedy_weights([wrong, right], lambda p: float((p.argmax(1) == truth).double().mean()))
+    >>> chosen_weights([wrong, right], truth)
     [0.0, 1.0]
     """
-    total, counts = torch.zeros_like(probabilities[0]), [0] * len(probabilities)
-    best, best_counts = float("-inf"), list(counts)
-    for size in range(1, picks + 1):
-        scores = [score((total + each) / size) for each in probabilities]
+    scores = [accuracy_then_loss(each, truth) for each in probabilities]
+    best = max(scores)
+    error = math.sqrt(max(0.0, best * (1 - best)) / max(1, truth.numel()))
+    counts = [int(score >= best - error) for score in scores]
+    total = torch.stack([each for each, count in zip(probabilities, counts, strict=True) if count]).sum(0)
+    best_counts, best = list(counts), accuracy_then_loss(total / sum(counts), truth)
+    for _ in range(picks):
+        size = sum(counts) + 1
+        scores = [accuracy_then_loss((total + each) / size, truth) for each in probabilities]
         pick = max(range(len(scores)), key=lambda index: (scores[index], -index))
         total, counts[pick] = total + probabilities[pick], counts[pick] + 1
         if scores[pick] > best:

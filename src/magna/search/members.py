@@ -30,12 +30,12 @@ class Member:
     """Settings that the portfolio tries; members stand in the order of their simplicity."""
 
     name: str
-    scaling: Literal["first", "second"]
+    scaling: Literal["first", "second", "raw"]
     tables: Mapping[str, Mapping[str, Any]]  # model, task and train of a recipe
 
     def scaling_for(self, kind: FeatureKind) -> Scaling:
         """The form of the features for data of a kind."""
-        return _FORMS[kind][self.scaling == "second"]
+        return "none" if self.scaling == "raw" else _FORMS[kind][self.scaling == "second"]
 
     def config(self, data: NodeDataOptions, kind: FeatureKind, recipe: str, seed: int) -> Config:
         """The member as settings for some data."""
@@ -55,8 +55,9 @@ def members_of(entries: list[dict[str, Any]]) -> list[Member]:
     """Members from the tables of a file; each is checked as a recipe is."""
     members = []
     for entry in entries:
-        if entry.get("scaling") not in ("first", "second"):
-            raise ArgumentError(f"scaling of member {entry.get('name')}", entry.get("scaling"), ["first", "second"])
+        if entry.get("scaling") not in ("first", "second", "raw"):
+            allowed = ["first", "second", "raw"]
+            raise ArgumentError(f"scaling of member {entry.get('name')}", entry.get("scaling"), allowed)
         tables: dict[str, Any] = {table: entry[table] for table in ("model", "task", "train") if table in entry}
         Config.from_dict(tables)
         members.append(Member(entry["name"], entry["scaling"], tables))

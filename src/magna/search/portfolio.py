@@ -25,7 +25,7 @@ from magna.data import NodeData, load_node_data
 from magna.data.node_data import UNLABELLED
 from magna.errors import DataError, Diverged
 from magna.search.facts import Facts, read_facts
-from magna.search.greedy import greedy_weights
+from magna.search.greedy import accuracy_then_loss, chosen_weights
 from magna.search.members import Member, load_members
 from magna.tasks import NodeClassification
 from magna.training.capture import matmul_precision
@@ -38,7 +38,6 @@ FOLDS = 3  # of the training nodes, where validation has few labels
 MINUTES, LARGE_MINUTES, LARGE_EDGES = 5.0, 30.0, 1_000_000
 # A member stops after a third of its epochs if it is worse than the best by this and three standard errors.
 _BEHIND, _CHECK_AFTER = 0.03, 3
-_SHORT = 1e-3  # weight of the log-loss, which decides between equal accuracies
 
 Say = Callable[[str], None]
 
@@ -305,17 +304,12 @@ def _finished(portfolio: Portfolio) -> dict[str, Any]:
     nodes = torch.cat([data.valid, *(portfolio.held_out(fold) for fold in range(FOLDS))]) if folds else data.valid
     truth = data.y[nodes]
 
-    def score(probabilities: Tensor) -> float:
-        right = float((probabilities.argmax(1) == truth).double().mean())
-        loss = -float(probabilities[torch.arange(truth.numel()), truth].clamp(min=1e-12).log().mean())
-        return right - _SHORT * min(loss, 10.0)
-
     judged = [portfolio.judged(member, folds) for member in complete]
-    scores = [score(each) for each in judged]
+    scores = [accuracy_then_loss(each, truth) for each in judged]
     best = max(range(len(complete)), key=lambda index: (scores[index], -index))
     weights = [float(index == best) for index in range(len(complete))]
     if not portfolio.plan.single:
-        weights = greedy_weights(judged, score)
+        weights = chosen_weights(judged, truth)
     together = sum(w * portfolio.probabilities(m) for w, m in zip(weights, complete, strict=True) if w)
     assert isinstance(together, Tensor)
     rows = _rows(portfolio, complete, judged, weights, truth)

@@ -75,7 +75,7 @@ def train(
         for name, value in (("minutes", minutes), ("steps", steps), ("single", single or None)):
             if value is not None:
                 raise ArgumentError(name, value, "with a graph of your own, without a recipe")
-        return training.train(what, recipe=recipe, settings=settings, seeds=seeds, **plain, **options)
+        return training.train(what, recipe=recipe, settings=settings, **plain, **options)
     if settings:
         raise ArgumentError(
             "settings", ", ".join(settings), "with a recipe", "recipe='digits' with these settings, or no settings"
