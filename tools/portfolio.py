@@ -24,7 +24,7 @@ from magna.data import NodeData, load_node_data, with_random_split
 from magna.data.node_data import undirected
 from magna.errors import Diverged
 from magna.search.facts import read_facts
-from magna.search.members import Member, members_of
+from magna.search.members import Member, parse_members
 from magna.tasks import NodeClassification
 from magna.training.loop import fit
 
@@ -99,7 +99,7 @@ def graphs(folder: Path, splits: int) -> Iterator[tuple[str, int, NodeData]]:
 
 
 def candidates() -> list[Member]:
-    return members_of(tomllib.loads(CANDIDATES.read_text(encoding="utf-8"))["members"])
+    return parse_members(tomllib.loads(CANDIDATES.read_text(encoding="utf-8"))["members"])
 
 
 def store(folder: Path, out: Path, splits: int) -> None:
@@ -125,10 +125,14 @@ def store(folder: Path, out: Path, splits: int) -> None:
             except (Diverged, ValueError):
                 probabilities = torch.full((data.num_nodes, data.num_classes), 1 / data.num_classes)
             seconds = time.perf_counter() - started
-            kept = {"valid": probabilities[data.valid], "test": probabilities[data.test]}
-            kept |= {"valid_y": data.y[data.valid], "test_y": data.y[data.test], "seconds": torch.tensor([seconds])}
-            save_file({key: value.contiguous() for key, value in kept.items()}, target)
-            valid = float((kept["valid"].argmax(1) == kept["valid_y"]).double().mean())
+            stored_parts = {"valid": probabilities[data.valid], "test": probabilities[data.test]}
+            stored_parts |= {
+                "valid_y": data.y[data.valid],
+                "test_y": data.y[data.test],
+                "seconds": torch.tensor([seconds]),
+            }
+            save_file({key: value.contiguous() for key, value in stored_parts.items()}, target)
+            valid = float((stored_parts["valid"].argmax(1) == stored_parts["valid_y"]).double().mean())
             print(f"{name} {split} {member.name}: validation {valid:.3f}, {seconds:.0f} s", flush=True)
 
 

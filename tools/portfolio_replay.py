@@ -73,14 +73,14 @@ def replay(out: Path, most: int = 10) -> dict[str, Any]:
     for graph in graphs:
         others = {place: each for place, each in stored.items() if place[0] != graph}
         members = choose(others, pool, most)
-        own = {place: each for place, each in stored.items() if place[0] == graph}
-        row: dict[str, Any] = {"graph": graph, "splits": len(own), "members": members}
+        left_out = {place: each for place, each in stored.items() if place[0] == graph}
+        row: dict[str, Any] = {"graph": graph, "splits": len(left_out), "members": members}
         for rule, weigh in RULES.items():
-            row[rule] = fmean(together(each, members, weigh) for each in own.values())
+            row[rule] = fmean(together(each, members, weigh) for each in left_out.values())
         for peer in PEERS:
-            row[peer] = fmean(accuracy(each[peer]["test"], each[peer]["test_y"]) for each in own.values())
-        row["best peer"] = fmean(together(each, PEERS, single) for each in own.values())
-        row["seconds"] = fmean(sum(float(each[name]["seconds"]) for name in members) for each in own.values())
+            row[peer] = fmean(accuracy(each[peer]["test"], each[peer]["test_y"]) for each in left_out.values())
+        row["best peer"] = fmean(together(each, PEERS, single) for each in left_out.values())
+        row["seconds"] = fmean(sum(float(each[name]["seconds"]) for name in members) for each in left_out.values())
         rows.append(row)
     names = (*RULES, *PEERS, "best peer")
     means = {name: fmean(row[name] for row in rows) for name in names}

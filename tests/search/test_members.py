@@ -5,7 +5,7 @@ import pytest
 from magna.config.schema import Config
 from magna.config.tables import NodeDataOptions
 from magna.errors import ArgumentError
-from magna.search.members import load_members, members_of
+from magna.search.members import load_members, parse_members
 
 
 def test_every_member_is_a_recipe_for_every_kind_of_features() -> None:
@@ -30,4 +30,4 @@ def test_some_members_are_of_this_package_and_some_are_not() -> None:
 
 def test_a_wrong_scaling_is_refused() -> None:
     with pytest.raises(ArgumentError, match="scaling of member odd is 'third'; allowed: 'first', 'second', 'raw'"):
-        members_of([{"name": "odd", "scaling": "third", "model": {"name": "mlp"}}])
+        parse_members([{"name": "odd", "scaling": "third", "model": {"name": "mlp"}}])

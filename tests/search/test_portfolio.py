@@ -15,10 +15,13 @@ import magna
 from magna.config.tables import NodeDataOptions
 from magna.data import load_digits
 from magna.errors import ArgumentError, DataError
-from magna.search import portfolio as module
-from magna.search.members import Member, members_of
-from magna.search.portfolio import FILE, FOLDS, Plan, Portfolio, train_portfolio
+from magna.search import own_graph as module
+from magna.search.facts import read_facts
+from magna.search.members import Member, parse_members
+from magna.search.own_graph import train_portfolio
+from magna.search.portfolio import FILE, FOLDS, Budget, Portfolio
 from magna.search.train import is_own_graph
+from magna.use.nodes import predict_nodes
 
 DIGITS = NodeDataOptions(name="digits")
 CLUBS = Path(__file__).parents[2] / "examples" / "own_graph"
@@ -30,11 +33,13 @@ def _member(name: str, model: str, epochs: int = 12, **settings: Any) -> dict[st
     return {"name": name, "scaling": "first", "model": table, "train": train}
 
 
-SMALL = members_of([_member("alone", "mlp"), _member("gcn", "gcn"), _member("magna", "magna", heads=2, K=2)])
+SMALL = parse_members([_member("alone", "mlp"), _member("gcn", "gcn"), _member("magna", "magna", heads=2, K=2)])
 
 
-def _train(folder: Path, plan: Plan | None = None, members: list[Member] | None = None, **more: Any) -> dict[str, Any]:
-    return train_portfolio(DIGITS, plan or Plan(steps=3), folder, members=members or SMALL, **more)
+def _train(
+    folder: Path, budget: Budget | None = None, members: list[Member] | None = None, **more: Any
+) -> dict[str, Any]:
+    return train_portfolio(DIGITS, budget or Budget(steps=3), folder, members=members or SMALL, **more)
 
 
 def test_a_portfolio_leaves_a_run_folder_of_the_best_member(tmp_path: Path) -> None:
@@ -69,17 +74,17 @@ def test_the_same_steps_give_the_same_result(tmp_path: Path) -> None:
 
 
 def test_single_keeps_the_best_member_alone(tmp_path: Path) -> None:
-    result = _train(tmp_path / "run", Plan(steps=3, single=True))
+    result = _train(tmp_path / "run", Budget(steps=3, single=True))
     assert {row["member"]: row["weight"] for row in result["members"]}[result["best"]] == 1
 
 
 def test_without_the_test_split_nothing_is_scored_on_it(tmp_path: Path) -> None:
-    result = _train(tmp_path / "run", Plan(steps=1, test=False))
+    result = _train(tmp_path / "run", Budget(steps=1, test=False))
     assert result["runs"][0]["test"] is None and result["std"]["test"] is None
 
 
 def test_a_budget_too_small_for_a_member_trains_the_first_one(tmp_path: Path) -> None:
-    result = _train(tmp_path / "run", Plan(minutes=1e-6))
+    result = _train(tmp_path / "run", Budget(minutes=1e-6))
     assert [row["member"] for row in result["members"]] == ["alone"]
 
 
@@ -106,20 +111,20 @@ def test_a_killed_portfolio_goes_on_where_it_stopped(tmp_path: Path, monkeypatch
     assert not [line for line in trained if line.startswith(("alone:", "gcn:"))], "finished steps are not repeated"
     assert resumed["runs"][0]["test"] == whole["runs"][0]["test"]
     with pytest.raises(DataError, match="another seed"):
-        _train(tmp_path / "run", Plan(steps=3, seed=1), resume=True)
+        _train(tmp_path / "run", Budget(steps=3, seed=1), resume=True)
 
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
-    _train(tmp_path / "run", Plan(steps=1))
+    _train(tmp_path / "run", Budget(steps=1))
     with pytest.raises(DataError, match="it holds a run already"):
-        _train(tmp_path / "run", Plan(steps=1))
+        _train(tmp_path / "run", Budget(steps=1))
 
 
 def test_a_member_far_behind_stops_early(tmp_path: Path) -> None:
-    slow = members_of([_member("gcn", "gcn", 30), _member("still", "mlp", 30, input_dropout=0.99)])
+    slow = parse_members([_member("gcn", "gcn", 30), _member("still", "mlp", 30, input_dropout=0.99)])
     slow[1].tables["train"]["lr"] = 1e-6  # type: ignore[index]
     slow[1].tables["train"]["min_lr"] = 1e-6  # type: ignore[index]
-    result = _train(tmp_path / "run", Plan(steps=2), slow)
+    result = _train(tmp_path / "run", Budget(steps=2), slow)
     assert result["members"][1]["fault"] == "stopped early" and result["members"][1]["weight"] == 0
 
 
@@ -127,7 +132,7 @@ def test_few_validation_labels_divide_the_training_nodes(tmp_path: Path, monkeyp
     data = load_digits()
     few = replace(data, valid=data.valid[:60])
     monkeypatch.setattr(module, "load_node_data", lambda *_: few)
-    result = _train(tmp_path / "run", Plan(steps=2 * (1 + FOLDS)))
+    result = _train(tmp_path / "run", Budget(steps=2 * (1 + FOLDS)))
     assert result["judged_on"] == 60 + data.train.numel(), "every training node was held out once"
     rows = {row["member"] for row in result["members"]}
     assert rows == {"alone", "gcn"} and result["steps"] == 8
@@ -135,8 +140,8 @@ def test_few_validation_labels_divide_the_training_nodes(tmp_path: Path, monkeyp
 
 def test_folds_cover_the_training_nodes_and_no_other(tmp_path: Path) -> None:
     data = load_digits()
-    facts = module.read_facts(data)
-    portfolio = Portfolio(tmp_path, DIGITS, data, facts, SMALL, Plan(), torch.device("cpu"), lambda line: None)
+    facts = read_facts(data)
+    portfolio = Portfolio(tmp_path, DIGITS, data, facts, SMALL, Budget(), torch.device("cpu"), lambda line: None)
     folds = [portfolio.held_out(fold) for fold in range(FOLDS)]
     assert torch.equal(torch.cat(folds).sort().values, data.train.sort().values)
     for fold, held in enumerate(folds):
@@ -151,8 +156,8 @@ def test_no_weight_is_trained_on_validation_labels(tmp_path: Path, monkeypatch: 
     for name, labels in (("right", data.y), ("wrong", wrong)):
         changed = replace(data, y=labels)
         monkeypatch.setattr(module, "load_node_data", lambda *_, changed=changed: changed)
-        one_epoch = members_of([_member("gcn", "gcn", 1)])
-        _train(tmp_path / name, Plan(steps=1), one_epoch)
+        one_epoch = parse_members([_member("gcn", "gcn", 1)])
+        _train(tmp_path / name, Budget(steps=1), one_epoch)
         weights.append((tmp_path / name / "model" / "model.safetensors").read_bytes())
     assert weights[0] == weights[1]
 
@@ -165,7 +170,7 @@ def test_own_graphs_are_told_from_recipes() -> None:
 def test_a_folder_without_a_recipe_trains_the_portfolio(tmp_path: Path) -> None:
     result = magna.train(CLUBS, steps=1, run_dir=tmp_path / "run")
     assert result["recipe"] == "portfolio" and result["best"] == "mlp"
-    assert magna.predict(tmp_path / "run", ["001"]).ids == ["001"]
+    assert predict_nodes(tmp_path / "run", ["001"]).ids == ["001"]
 
 
 def test_settings_without_a_recipe_name_both_ways(tmp_path: Path) -> None:

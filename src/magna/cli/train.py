@@ -28,6 +28,21 @@ if TYPE_CHECKING:
     from magna.config.schema import Config
 
 
+OfRecipe = Annotated[
+    str | None, option(MODEL, "NAME", "Train your own data with the settings of this recipe alone.", "--recipe")
+]
+Minutes = Annotated[
+    float | None,
+    option(TRAINING, "N", "Time for a graph of your own. Default: 5, or 30 above a million edges.", min=0.01),
+]
+Steps = Annotated[
+    int | None, option(TRAINING, "N", "Steps in place of a time, to repeat a run on your own graph.", min=1)
+]
+Single = Annotated[
+    bool, option(TRAINING, "", "Keep the best model for your own graph, not the average of the best.", "--single")
+]
+
+
 def _show(result: Result) -> None:
     if "members" in result:
         _show_portfolio(result)
@@ -83,7 +98,7 @@ def _show_portfolio(result: Result) -> None:
     "magna train",
     "magna train digits --set train.epochs=40 --set model.alpha=0.2 --seeds 3",
     "magna train examples/own_graph --minutes 2",
-    "magna train examples/own_graph --recipe digits --set train.epochs=100 --run-dir runs/mine",
+    "magna train examples/own_graph --recipe digits --set train.epochs=100",
     "magna train --resume --run-dir runs/mine",
     show=_show,
     panel=FIRST,
@@ -93,21 +108,10 @@ def _show_portfolio(result: Result) -> None:
 def train(
     recipe: Recipe = None,
     assignments: Assignments = None,
-    of_recipe: Annotated[
-        str | None,
-        option(MODEL, "NAME", "Train your own data with the settings of this recipe alone.", "--recipe"),
-    ] = None,
-    minutes: Annotated[
-        float | None,
-        option(TRAINING, "N", "Time for a graph of your own. Default: 5, or 30 above a million edges.", min=0.01),
-    ] = None,
-    steps: Annotated[
-        int | None, option(TRAINING, "N", "Steps in place of a time, to repeat a run exactly.", min=1)
-    ] = None,
-    single: Annotated[
-        bool, option(TRAINING, "", "Keep the best member alone, not the average of the best.", "--single")
-    ] = False,
-    seed: Annotated[int, option(TRAINING, "N", "Seed for a graph of your own.", min=0)] = 0,
+    of_recipe: OfRecipe = None,
+    minutes: Minutes = None,
+    steps: Steps = None,
+    single: Single = False,
     seeds: Annotated[int, option(TRAINING, "N", "Number of seeds to train.", min=1)] = 1,
     data_dir: DataDir = None,
     run_dir: Annotated[
@@ -137,59 +141,50 @@ def train(
     A folder with your own graph: several models are tried within some minutes, and the best are averaged. Without any
     argument: handwritten digits, which need no download.
     """
+    options: dict[str, Any] = {"data_dir": data_dir, "device": device, "resume": resume, "test": test, "seeds": seeds}
+    portfolio = {"minutes": minutes, "steps": steps, "single": single}
+    if of_recipe is None and _is_own_graph(recipe, run_dir, resume, assignments or []):
+        return _train_portfolio(recipe, run_dir=run_dir, **portfolio, **options)
+    for name, value in portfolio.items():
+        if value:
+            raise ArgumentError(f"--{name}", value, "with a folder of your own graph, without --recipe")
+    folder, config = _folder_and_config(recipe, of_recipe, assignments or [], run_dir, resume)
+    options |= {"run_dir": folder, "together": together, "tensorboard": tensorboard}
+    notes = _notes(config, assignments or [], folder if run_dir is None and not resume else None)
+    return _train_recipe(config, notes, **options)
+
+
+def _is_own_graph(what: str | None, run_dir: Path | None, resume: bool, assignments: list[str]) -> bool:
+    """True for a graph of the user's own; settings are refused for it."""
     from magna.search.train import is_own_graph
-    from magna.search.train import train as train_anything
+
+    if not is_own_graph(what, run_dir, resume):
+        return False
+    if assignments:
+        allowed = "with --recipe NAME, which trains that recipe alone; without --set, magna finds the settings"
+        raise ArgumentError("--set", assignments[0], allowed)
+    return True
+
+
+def _train_portfolio(what: str | None, **options: Any) -> Result:
+    from magna.search.train import train_anything
     from magna.training.progress import TrainingProgress
 
-    if is_own_graph(recipe, run_dir, resume) and of_recipe is None:
-        if assignments:
-            raise ArgumentError(
-                "--set",
-                assignments[0],
-                "with --recipe NAME, which trains that recipe alone; without --set, magna finds the settings",
-            )
-        options: dict[str, Any] = {
-            "minutes": minutes,
-            "steps": steps,
-            "single": single,
-            "seed": seed,
-        }
-        with TrainingProgress() as progress:
-            return train_anything(
-                recipe,
-                run_dir=run_dir,
-                data_dir=data_dir,
-                device=device,
-                resume=resume,
-                say=progress.say,
-                test=test,
-                seeds=seeds,
-                **options,
-            )
-    for name, value in (("--minutes", minutes), ("--steps", steps), ("--single", single or None)):
-        if value is not None:
-            raise ArgumentError(name, value, "with a folder of your own graph, without --recipe")
-    folder, config = _folder_and_config(recipe, of_recipe, assignments or [], run_dir, resume)
+    with TrainingProgress() as progress:
+        return train_anything(what, say=progress.say, **options)
+
+
+def _train_recipe(config: Config | None, notes: Iterator[str], **options: Any) -> Result:
+    from magna.training.progress import TrainingProgress
+
     with TrainingProgress() as progress:
         if config is not None:
             progress.say(f"recipe {config.recipe}: loading")
-        for note in _notes(config, assignments or [], folder if run_dir is None and not resume else None):
+        for note in notes:
             progress.say(f"note: {note}")
         from magna.training import train as training
 
-        return training.train(
-            config,
-            run_dir=folder,
-            seeds=seeds,
-            data_dir=data_dir,
-            device=device,
-            resume=resume,
-            test=test,
-            together=together,
-            tensorboard=tensorboard,
-            on_start=progress.start,
-            on_epoch=progress.epoch,
-        )
+        return training.train(config, on_start=progress.start, on_epoch=progress.epoch, **options)
 
 
 def _notes(config: Config | None, assignments: list[str], new_folder: Path | None) -> Iterator[str]:

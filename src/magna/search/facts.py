@@ -18,7 +18,7 @@ FEW_LABELS = 30  # of validation, a class
 
 @dataclass(frozen=True)
 class Facts:
-    """What the portfolio knows of a graph before it trains; no name, path or exact count decides anything."""
+    """Facts of a graph before training; no name, path or exact count decides anything."""
 
     nodes: int
     edges: int
@@ -37,7 +37,7 @@ class Facts:
         return self.splits["valid"] < FEW_LABELS * max(2, self.classes)
 
     def lines(self) -> list[str]:
-        """What was seen, and what follows from it, a sentence each."""
+        """Sentences on the data, and what follows from them."""
         kind = {
             "none": "no features: degrees and distances stand in for them",
             "one-hot": f"{self.features} features of zeros and ones, taken as they are and divided by their row sums",

@@ -48,10 +48,10 @@ class Member:
 def load_members(task: str = "nodes") -> list[Member]:
     """The members of the package for a task, simplest first."""
     content = tomllib.loads((resources.files("magna.config") / "portfolio" / f"{task}.toml").read_text("utf-8"))
-    return members_of(content["members"])
+    return parse_members(content["members"])
 
 
-def members_of(entries: list[dict[str, Any]]) -> list[Member]:
+def parse_members(entries: list[dict[str, Any]]) -> list[Member]:
     """Members from the tables of a file; each is checked as a recipe is."""
     members = []
     for entry in entries:

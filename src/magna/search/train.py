@@ -13,13 +13,14 @@ from magna.config.schema import Config
 from magna.config.tables import NodeDataOptions
 from magna.data import DATASETS, from_anywhere
 from magna.errors import ArgumentError
-from magna.search.portfolio import FILE, Plan, train_portfolio
+from magna.search.own_graph import train_portfolio
+from magna.search.portfolio import FILE, Budget
 from magna.training import train as training
 
 _OF_RECIPES = ("model", "together", "tensorboard", "on_epoch", "on_start")
 
 
-def train(
+def train_anything(
     what: Any = None,
     /,
     *,
@@ -80,15 +81,15 @@ def train(
         raise ArgumentError(
             "settings", ", ".join(settings), "with a recipe", "recipe='digits' with these settings, or no settings"
         )
-    given = {"seeds": None if seeds == 1 else seeds} | {name: options.get(name) for name in _OF_RECIPES}
-    for name, value in given.items():
+    refused = {"seeds": None if seeds == 1 else seeds} | {name: options.get(name) for name in _OF_RECIPES}
+    for name, value in refused.items():
         if value is not None:
             raise ArgumentError(name, value, "with a recipe", "recipe='digits'")
     folder, name = _folder(what, run_dir, resume)
     options_of_data = from_anywhere(replace(data or NodeDataOptions(), name=name))
-    plan = Plan(minutes, steps, single, test, seed)
+    budget = Budget(minutes, steps, single, test, seed)
     more: dict[str, Any] = {"data_dir": data_dir, "device": device, "resume": resume}
-    return train_portfolio(options_of_data, plan, folder, say=say or (lambda line: None), **more)
+    return train_portfolio(options_of_data, budget, folder, say=say or (lambda line: None), **more)
 
 
 def is_own_graph(what: Any, run_dir: str | Path | None = None, resume: bool = False) -> bool:
@@ -118,3 +119,6 @@ def _folder(what: Any, run_dir: str | Path | None, resume: bool) -> tuple[Path, 
     name = "data" if _is_pyg(what) else Path(what).resolve().stem if Path(what).is_file() else Path(what).resolve().name
     folder = Path(run_dir) if run_dir is not None else training.default_folder(name, resume)
     return folder, str(training.store_data(what, folder, resume)) if _is_pyg(what) else str(what)
+
+
+train = train_anything  # its name in the package, where :func:`magna.training.train.train` trains recipes alone
