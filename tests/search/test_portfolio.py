@@ -73,6 +73,12 @@ def test_the_same_steps_give_the_same_result(tmp_path: Path) -> None:
     assert first["runs"][0]["test"] == second["runs"][0]["test"]
 
 
+def test_the_printed_steps_repeat_a_run_in_time(tmp_path: Path) -> None:
+    in_time = _train(tmp_path / "time", Budget(minutes=5.0))
+    again = _train(tmp_path / "steps", Budget(steps=in_time["steps"]))
+    assert again["runs"][0]["test"] == in_time["runs"][0]["test"] and in_time["steps"] == 3
+
+
 def test_single_keeps_the_best_member_alone(tmp_path: Path) -> None:
     result = _train(tmp_path / "run", Budget(steps=3, single=True))
     assert {row["member"]: row["weight"] for row in result["members"]}[result["best"]] == 1

@@ -98,7 +98,7 @@ def finish(portfolio: Portfolio) -> dict[str, Any]:
         "judged_on": truth.numel(),
         "members": rows,
         "best": complete[best].name,
-        "steps": len(steps),
+        "steps": portfolio.walked,
         "advice": _advice(portfolio, rows),
         "notes": list(data.notes),
     }

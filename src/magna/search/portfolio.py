@@ -103,6 +103,7 @@ class Portfolio:
     device: torch.device
     say: Say
     results: dict[str, Result] = field(default_factory=dict)
+    walked: int = 0  # steps of the list that are done or not needed
     _tasks: dict[tuple[Any, ...], NodeClassification] = field(default_factory=dict)
 
     def steps(self) -> Iterator[PortfolioStep]:
@@ -146,36 +147,42 @@ class Portfolio:
     def run(self) -> None:
         """Train step by step until the time or the number of steps is over; the first step always ends."""
         deadline = time.monotonic() + self.budget.seconds(self.facts)
-        for number, step in enumerate(self.steps()):
-            if self.budget.steps is not None and number >= self.budget.steps:
+        for number, step in enumerate(self.steps(), start=1):
+            if self.budget.steps is not None and number > self.budget.steps:
                 break
-            if step.key in self.results:
-                continue
-            if self.results and time.monotonic() >= deadline:
-                break
-            if step.fold is not None and self.results[step.member.name].fault:
-                continue
-            started = time.monotonic()
-            try:
-                valid, epochs = self._train(step, deadline if self.results else math.inf)
-                result = Result(valid, 0.0, epochs)
-            except _Late:
-                break
-            except (_Behind, Diverged) as error:
-                result = Result(None, 0.0, fault="stopped early" if isinstance(error, _Behind) else "diverged")
-            result.seconds = round(time.monotonic() - started, 2)
-            self.results[step.key] = result
-            self.save({"state": "running"})
-            shown = result.fault or f"validation {100 * (result.valid or 0):.1f} %"
-            left = max(0.0, deadline - time.monotonic())
-            in_time = f", {left:.0f} s left" if math.isfinite(left) else ""
-            self.say(
-                f"{step.key}: {shown} after {result.seconds:.0f} s, best so far {100 * self.best_valid:.1f} %{in_time}"
-            )
+            without = step.fold is not None and self.results[step.member.name].fault  # its folds are not needed
+            if step.key not in self.results and not without:
+                if self.results and time.monotonic() >= deadline:
+                    break
+                started = time.monotonic()
+                try:
+                    valid, epochs = self._train(step, deadline if self.results else math.inf)
+                    result = Result(valid, 0.0, epochs)
+                except _Late:
+                    break
+                except (_Behind, Diverged) as error:
+                    result = Result(None, 0.0, fault="stopped early" if isinstance(error, _Behind) else "diverged")
+                result.seconds = round(time.monotonic() - started, 2)
+                self.results[step.key] = result
+                self.save({"state": "running"})
+                self._say(step, result, deadline)
+            self.walked = number
+
+    def _say(self, step: PortfolioStep, result: Result, deadline: float) -> None:
+        if step.fold is not None:
+            return
+        shown = result.fault or f"validation {100 * (result.valid or 0):.1f} %"
+        left = deadline - time.monotonic()
+        in_time = f", {max(0.0, left):.0f} s left" if math.isfinite(left) else ""
+        self.say(
+            f"{step.key}: {shown} after {result.seconds:.0f} s, best so far {100 * self.best_valid:.1f} %{in_time}"
+        )
 
     @property
     def best_valid(self) -> float:
-        return max((result.valid for result in self.results.values() if result.valid is not None), default=0.0)
+        """The best accuracy of a member on validation, trained on all training nodes."""
+        results = (self.results.get(member.name) for member in self.members)
+        return max((result.valid for result in results if result is not None and result.valid is not None), default=0.0)
 
     def _train(self, step: PortfolioStep, deadline: float) -> tuple[float, int]:
         """Train a step and store the probabilities of all nodes; the accuracy on validation, and its epochs."""
@@ -212,7 +219,8 @@ class Portfolio:
         return float(valid[task.METRIC]), epochs
 
     def _check(self, accuracy: float) -> None:
-        size, best = max(1, self.data.valid.numel()), self.best_valid
+        size = self.data.valid.numel() + 2
+        best = (self.best_valid * (size - 2) + 1) / size  # as if one more node were right and one wrong
         if accuracy < best - _BEHIND - 3 * math.sqrt(best * (1 - best) / size):
             raise _Behind
 
