@@ -30,9 +30,13 @@ def test_facts_of_the_digits() -> None:
     assert (facts.nodes, facts.classes, facts.feature_kind) == (1797, 10, "dense")
     assert facts.splits == {"train": 100, "valid": 500, "test": 1197}
     assert facts.smallest_class == 10 and facts.largest_share == pytest.approx(0.1)
-    assert not facts.few_validation_labels
+    assert not facts.divides_training
+    rare = replace(
+        data, y=torch.where((data.y == 3) & (torch.arange(1797) != data.train[data.y[data.train] == 3][0]), 4, data.y)
+    )
+    assert not read_facts(replace(rare, valid=data.valid[:100])).divides_training, "a class with one training node"
     few = read_facts(replace(data, valid=data.valid[:100]))
-    assert few.few_validation_labels and any("divided again" in line for line in few.lines())
+    assert few.divides_training and any("divided again" in line for line in few.lines())
 
 
 def test_facts_read_no_label_of_validation_and_test() -> None:

@@ -16,10 +16,10 @@ from magna.config.tables import NodeDataOptions
 from magna.data import load_digits
 from magna.errors import ArgumentError, DataError
 from magna.search import own_graph as module
-from magna.search.facts import read_facts
+from magna.search.facts import FOLDS, read_facts
 from magna.search.members import Member, parse_members
 from magna.search.own_graph import train_portfolio
-from magna.search.portfolio import FILE, FOLDS, Budget, Portfolio
+from magna.search.portfolio import FILE, Budget, Portfolio
 from magna.search.train import is_own_graph
 from magna.use.nodes import predict_nodes
 

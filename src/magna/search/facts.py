@@ -14,6 +14,7 @@ from magna.data import NodeData
 FeatureKind = Literal["none", "one-hot", "counts", "dense", "mixed"]
 _SPARSE = 0.5  # share of entries that are not zero, below which features count as sparse
 FEW_LABELS = 30  # of validation, a class
+FOLDS = 3  # of the training nodes, where validation has few labels
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,10 @@ class Facts:
     splits: dict[str, int]
 
     @property
-    def few_validation_labels(self) -> bool:
-        """True where validation has fewer labels than `FEW_LABELS` a class: training nodes help to rank."""
-        return self.splits["valid"] < FEW_LABELS * max(2, self.classes)
+    def divides_training(self) -> bool:
+        """True where validation has fewer than `FEW_LABELS` labels a class and each fold has one: both judge."""
+        few = self.splits["valid"] < FEW_LABELS * max(2, self.classes)
+        return few and self.smallest_class >= FOLDS
 
     def lines(self) -> list[str]:
         """Sentences on the data, and what follows from them."""
@@ -54,7 +56,7 @@ class Facts:
             alike = "mostly join" if self.homophily >= 0.5 else "seldom join"
             follows = "" if self.homophily >= 0.5 else ": members that keep a node's own features apart come early"
             lines.append(f"edges {alike} nodes of one class ({self.homophily:.0%} of those between labels){follows}")
-        if self.few_validation_labels:
+        if self.divides_training:
             lines.append("few validation labels: the training nodes are divided again to rank the members")
         if self.largest_share > 0.6:
             lines.append(

@@ -19,7 +19,7 @@ from magna.config.schema import Config
 from magna.config.tables import NodeDataOptions
 from magna.data import NodeData
 from magna.errors import DataError, Diverged
-from magna.search.facts import Facts
+from magna.search.facts import FOLDS, Facts
 from magna.search.members import Member
 from magna.tasks import NodeClassification
 from magna.training.capture import matmul_precision
@@ -28,7 +28,6 @@ from magna.training.run_folder import RunFolder
 from magna.training.session import SeedRun, Session
 
 FILE, PROBABILITIES = "portfolio.json", "probabilities.safetensors"
-FOLDS = 3  # of the training nodes, where validation has few labels
 MINUTES, LARGE_MINUTES, LARGE_EDGES = 5.0, 30.0, 1_000_000
 # A member stops after a third of its epochs if it is worse than the best by this and three standard errors.
 _BEHIND, _CHECK_AFTER = 0.03, 3
@@ -110,7 +109,7 @@ class Portfolio:
         """Every step in its order, which depends on the data alone."""
         for member in self.members:
             yield PortfolioStep(member)
-            if self.facts.few_validation_labels:
+            if self.facts.divides_training:
                 yield from (PortfolioStep(member, fold) for fold in range(FOLDS))
 
     def config(self, member: Member) -> Config:
@@ -226,7 +225,7 @@ class Portfolio:
 
     def complete(self) -> list[Member]:
         """The members with all their steps."""
-        folds = range(FOLDS) if self.facts.few_validation_labels else ()
+        folds = range(FOLDS) if self.facts.divides_training else ()
 
         def has(step: PortfolioStep) -> bool:
             return step.key in self.results and not self.results[step.key].fault
@@ -238,7 +237,7 @@ class Portfolio:
     def has_folds(self, members: Sequence[Member]) -> bool:
         """True if every member was also trained on all folds, so that training nodes can judge."""
         last = f"fold-{FOLDS}.safetensors"
-        return self.facts.few_validation_labels and all((self.path(member) / last).is_file() for member in members)
+        return self.facts.divides_training and all((self.path(member) / last).is_file() for member in members)
 
     def judging_nodes(self, folds: bool) -> Tensor:
         """The validation nodes, and with `folds` the held-out training nodes."""
