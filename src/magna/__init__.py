@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from magna.nn import MAGNA, EdgeAttention, LinkPredictor, MAGNABlock, MAGNAConv
     from magna.ops import attention_diffusion, edge_softmax, hops_for, truncation_error
     from magna.search.sweep import sweep
+    from magna.search.train import train
     from magna.training.plan import plan
-    from magna.training.train import train
     from magna.use.predict import evaluate, predict
 
 __version__ = "0.1.0"
@@ -50,7 +50,7 @@ _HOME = {
     "hops_for": "magna.ops",
     "truncation_error": "magna.ops",
     "load_recipe": "magna.config.schema",
-    "train": "magna.training.train",
+    "train": "magna.search.train",
     "plan": "magna.training.plan",
     "sweep": "magna.search.sweep",
     "evaluate": "magna.use.predict",

@@ -477,15 +477,18 @@ class Mean(nn.Module):
 def test_a_pyg_data_trains_and_is_stored_beside_its_run(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     data = to_pyg(with_random_split(load_digits(), 0))
-    run = magna.train(data, settings=THREE, run_dir=tmp_path)["runs"][0]
+    run = magna.train(data, recipe="digits", settings=THREE, run_dir=tmp_path)["runs"][0]
     assert magna.evaluate(tmp_path)["metrics"] == pytest.approx(run["test"])
     assert len(magna.predict(tmp_path, [3, 5]).labels) == 2  # type: ignore[union-attr]
-    assert magna.train(data, settings=THREE, run_dir=tmp_path, resume=True)["runs"][0]["test"] == run["test"]
+    assert (
+        magna.train(data, recipe="digits", settings=THREE, run_dir=tmp_path, resume=True)["runs"][0]["test"]
+        == run["test"]
+    )
     data.x = data.x + 1
     with pytest.raises(DataError, match="holds a run already"):
-        magna.train(data, settings=THREE, run_dir=tmp_path)
+        magna.train(data, recipe="digits", settings=THREE, run_dir=tmp_path)
     with pytest.raises(DataError, match="holds other data"):
-        magna.train(data, settings=THREE, run_dir=tmp_path, resume=True)
+        magna.train(data, recipe="digits", settings=THREE, run_dir=tmp_path, resume=True)
 
 
 def test_a_module_trains_in_place_and_is_given_again_to_its_run(tmp_path: Path) -> None:

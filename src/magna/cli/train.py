@@ -5,18 +5,48 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from magna.cli.command import Result, command
-from magna.cli.options import FIRST, OUTPUT, SETTINGS_HINT, TRAINING, Assignments, DataDir, OnDevice, Recipe, option
+from magna.cli.options import (
+    FIRST,
+    MODEL,
+    OUTPUT,
+    SETTINGS_HINT,
+    TRAINING,
+    Assignments,
+    DataDir,
+    OnDevice,
+    Recipe,
+    option,
+)
+from magna.errors import ArgumentError
 
 if TYPE_CHECKING:
     from magna.config.schema import Config
 
 
+OfRecipe = Annotated[
+    str | None, option(MODEL, "NAME", "Train your own data with the settings of this recipe alone.", "--recipe")
+]
+Minutes = Annotated[
+    float | None,
+    option(TRAINING, "N", "Time for a graph of your own. Default: 5, or 30 above a million edges.", min=0.01),
+]
+Steps = Annotated[
+    int | None, option(TRAINING, "N", "Steps in place of a time, to repeat a run on your own graph.", min=1)
+]
+Single = Annotated[
+    bool, option(TRAINING, "", "Keep the best model for your own graph, not the average of the best.", "--single")
+]
+
+
 def _show(result: Result) -> None:
+    if "members" in result:
+        _show_portfolio(result)
+        return
     from magna.config.registry import LINK_TASK
     from magna.tasks.metrics import headline
 
@@ -38,10 +68,37 @@ def _show(result: Result) -> None:
     typer.echo(f"predict with it: magna predict {folder}{query}")
 
 
+def _show_portfolio(result: Result) -> None:
+    """Print the members, what they reached together, and what to do next."""
+    from rich.console import Console
+
+    from magna.paper.render import TextTable
+
+    (run,), rows = result["runs"], []
+    for row in result["members"]:
+        known = row["accuracy"] is not None
+        accuracy = f"{100 * row['accuracy']:.1f} ± {100 * row['error']:.1f}" if known else row["fault"]
+        weight = f"{row['weight']:.2f}" if row["weight"] else ""
+        name = f"{row['member']} (best)" if row["member"] == result["best"] else row["member"]
+        rows.append([name, accuracy, f"{row['seconds']:.0f} s", weight])
+    TextTable(["member", f"accuracy, %, of {result['judged_on']:,} nodes", "time", "weight"], rows).show(Console())
+    valid, test = run["valid"]["accuracy"], run["test"]
+    typer.echo(f"together: validation {valid:.1%}" + ("" if test is None else f", test {test['accuracy']:.1%}"))
+    for line in result["advice"]:
+        typer.echo(f"advice: {line}")
+    folder = shlex.quote(run["run_dir"])
+    typer.echo(f"run folder: {folder}, with predictions.csv; the best single member is {result['best']}")
+    typer.echo(f"score it again: magna evaluate {folder}")
+    typer.echo(f"predict with it: magna predict {folder}")
+    typer.echo(f"refine the best member: magna sweep {folder}/recipe.toml --trials 32")
+    typer.echo(f"repeat this run exactly: the same command with --steps {result['steps']}")
+
+
 @command(
     "magna train",
     "magna train digits --set train.epochs=40 --set model.alpha=0.2 --seeds 3",
-    "magna train examples/own_graph --run-dir runs/mine",
+    "magna train examples/own_graph --minutes 2",
+    "magna train examples/own_graph --recipe digits --set train.epochs=100",
     "magna train --resume --run-dir runs/mine",
     show=_show,
     panel=FIRST,
@@ -51,6 +108,10 @@ def _show(result: Result) -> None:
 def train(
     recipe: Recipe = None,
     assignments: Assignments = None,
+    of_recipe: OfRecipe = None,
+    minutes: Minutes = None,
+    steps: Steps = None,
+    single: Single = False,
     seeds: Annotated[int, option(TRAINING, "N", "Number of seeds to train.", min=1)] = 1,
     data_dir: DataDir = None,
     run_dir: Annotated[
@@ -77,31 +138,53 @@ def train(
 ) -> Result:
     """Train a model and write a run folder.
 
-    Without a recipe: handwritten digits, which need no download.
+    A folder with your own graph: several models are tried within some minutes, and the best are averaged. Without any
+    argument: handwritten digits, which need no download.
     """
+    options: dict[str, Any] = {"data_dir": data_dir, "device": device, "resume": resume, "test": test, "seeds": seeds}
+    portfolio = {"minutes": minutes, "steps": steps, "single": single}
+    if of_recipe is None and _is_own_graph(recipe, run_dir, resume, assignments or []):
+        return _train_portfolio(recipe, run_dir=run_dir, **portfolio, **options)
+    for name, value in portfolio.items():
+        if value:
+            raise ArgumentError(f"--{name}", value, "with a folder of your own graph, without --recipe")
+    folder, config = _folder_and_config(recipe, of_recipe, assignments or [], run_dir, resume)
+    options |= {"run_dir": folder, "together": together, "tensorboard": tensorboard}
+    notes = _notes(config, assignments or [], folder if run_dir is None and not resume else None)
+    return _train_recipe(config, notes, **options)
+
+
+def _is_own_graph(what: str | None, run_dir: Path | None, resume: bool, assignments: list[str]) -> bool:
+    """True for a graph of the user's own; settings are refused for it."""
+    from magna.search.train import is_own_graph
+
+    if not is_own_graph(what, run_dir, resume):
+        return False
+    if assignments:
+        allowed = "with --recipe NAME, which trains that recipe alone; without --set, magna finds the settings"
+        raise ArgumentError("--set", assignments[0], allowed)
+    return True
+
+
+def _train_portfolio(what: str | None, **options: Any) -> Result:
+    from magna.search.train import train_anything
     from magna.training.progress import TrainingProgress
 
-    folder, config = _folder_and_config(recipe, assignments or [], run_dir, resume)
+    with TrainingProgress() as progress:
+        return train_anything(what, say=progress.say, **options)
+
+
+def _train_recipe(config: Config | None, notes: Iterator[str], **options: Any) -> Result:
+    from magna.training.progress import TrainingProgress
+
     with TrainingProgress() as progress:
         if config is not None:
             progress.say(f"recipe {config.recipe}: loading")
-        for note in _notes(config, assignments or [], folder if run_dir is None and not resume else None):
+        for note in notes:
             progress.say(f"note: {note}")
         from magna.training import train as training
 
-        return training.train(
-            config,
-            run_dir=folder,
-            seeds=seeds,
-            data_dir=data_dir,
-            device=device,
-            resume=resume,
-            test=test,
-            together=together,
-            tensorboard=tensorboard,
-            on_start=progress.start,
-            on_epoch=progress.epoch,
-        )
+        return training.train(config, on_start=progress.start, on_epoch=progress.epoch, **options)
 
 
 def _notes(config: Config | None, assignments: list[str], new_folder: Path | None) -> Iterator[str]:
@@ -115,14 +198,14 @@ def _notes(config: Config | None, assignments: list[str], new_folder: Path | Non
 
 
 def _folder_and_config(
-    recipe: str | None, assignments: list[str], run_dir: Path | None, resume: bool
+    recipe: str | None, of_recipe: str | None, assignments: list[str], run_dir: Path | None, resume: bool
 ) -> tuple[Path, Config | None]:
     """Run folder and config; None for the settings of the run that is resumed."""
     if resume and run_dir is not None and recipe is None and not assignments:
         return run_dir, None
-    from magna.config.schema import load_recipe
+    from magna.config.schema import make_config
 
-    config = load_recipe(recipe).with_values(assignments)
+    config = make_config(recipe, of_recipe).with_values(assignments)
     if run_dir is not None:
         return run_dir, config
     from magna.training.train import default_folder

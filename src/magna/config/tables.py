@@ -33,6 +33,7 @@ class NodeDataOptions(Options):
     standardise_features: bool = option(False, "Scale each column to mean 0 and deviation 1.")
     normalise_features: bool = option(False, "Divide each row by its sum.")
     self_loops: bool = option(True, "One loop for each node, in place of those in the data.")
+    edge_types: bool = option(True, "Types of the edges, where the data has them; false: edges without types.")
 
     def check(self) -> None:
         if self.standardise_features and self.normalise_features:

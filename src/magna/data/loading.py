@@ -100,9 +100,11 @@ def from_anywhere(config: _Data, data: str | Path | None = None) -> _Data:
 
 
 def prepare(data: NodeData, config: NodeDataOptions) -> NodeData:
-    """The input of a model: features normalised by row and self-loops, as the settings say."""
+    """The input of a model: features normalised by row, types of edges and self-loops, as the settings say."""
     if config.normalise_features and data.x is not None:
         data = data.with_row_normalised_features()
+    if not config.edge_types:
+        data = data.without_types()
     return data.with_self_loops() if config.self_loops else data
 
 

@@ -145,6 +145,13 @@ class NodeData:
         types = torch.cat([self.edge_type[proper], torch.full_like(loop, self.num_relations)])
         return replace(self, edge_index=edges[:, order], edge_type=types[order], num_relations=self.num_relations + 1)
 
+    def without_types(self) -> NodeData:
+        """The edges without types, each once; inverse types have left both directions of every edge."""
+        if self.edge_type is None:
+            return self
+        edges = torch.unique(self.edge_index, dim=1)
+        return replace(self, edge_index=edges[:, _by_target(edges)], edge_type=None, num_relations=None)
+
     def with_both_directions(self) -> NodeData:
         """Both directions of every edge, each once, without self-loops; the inverse of a type is another type."""
         source, target = self.edge_index

@@ -76,7 +76,7 @@ def train(
         raise ArgumentError("seeds", seeds, f"1 to {_MOST_SEEDS:,}")
     if (pyg := sys.modules.get("torch_geometric.data")) is not None and isinstance(what, pyg.Data):
         run_dir = Path(run_dir) if run_dir is not None else default_folder("data", resume)
-        what = _store_data(what, run_dir, resume)
+        what = store_data(what, run_dir, resume)
     resumed = resume and run_dir is not None and what is None and recipe is None and not settings
     config = None if resumed else make_config(what, recipe, settings)
     if config is not None and model is not None:
@@ -117,7 +117,7 @@ def shares_batch(seeds: int, device: torch.device, together: bool | None = None)
     return seeds > 1 and (device.type == "cuda" if together is None else together)
 
 
-def _store_data(data: Any, run_dir: Path, resume: bool) -> Path:
+def store_data(data: Any, run_dir: Path, resume: bool) -> Path:
     """Write a PyG `Data` beside its run, so that the run can be resumed, evaluated and used; return its folder."""
     if not resume and next(run_dir.glob("**/config.toml"), None) is not None:
         raise DataError(run_dir, "it holds a run already", hint="resume=True, or another run_dir")

@@ -1,0 +1,207 @@
+"""A graph of one's own from data to run folder: the portfolio is trained, its members are chosen, files are written."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from magna.config.atomic_files import make_folder, write_whole
+from magna.config.path_kind import SPLITS
+from magna.config.registry import NODE_TASK
+from magna.config.schema import Config
+from magna.config.tables import NodeDataOptions
+from magna.data import NodeData, load_node_data
+from magna.data.node_data import UNLABELLED
+from magna.errors import DataError, Diverged
+from magna.search.facts import read_facts
+from magna.search.greedy import accuracy_then_loss, chosen_weights
+from magna.search.members import Member, load_members
+from magna.search.portfolio import FILE, Budget, Portfolio, Say
+from magna.training.run_folder import RunFolder, pick_device
+
+
+def train_portfolio(
+    options: NodeDataOptions,
+    budget: Budget,
+    folder: str | Path,
+    *,
+    members: Sequence[Member] | None = None,
+    data_dir: str | Path | None = None,
+    device: str = "auto",
+    resume: bool = False,
+    say: Say = lambda line: None,
+) -> dict[str, Any]:
+    """Train the members on a graph, choose by validation, and leave a run folder with the best and their weights."""
+    data = load_node_data(replace(options, standardise_features=False), data_dir)
+    facts = read_facts(data)
+    for line in facts.lines():
+        say(line)
+    where = Path(folder)
+    if (not resume and (where / FILE).exists()) or ((where / "config.toml").exists() and not (where / FILE).exists()):
+        raise DataError(where, "it holds a run already", hint="resume, or another run_dir")
+    portfolio = Portfolio(
+        make_folder(where, "run_dir"), options, data, facts, members or load_members(), budget, pick_device(device), say
+    )
+    with RunFolder(where).alone():
+        if resume:
+            portfolio.resume()
+        portfolio.run()
+        return finish(portfolio)
+
+
+def finish(portfolio: Portfolio) -> dict[str, Any]:
+    """Choose, copy the best member to the root of the run folder, and return what `magna train` prints."""
+    data, complete = portfolio.data, portfolio.complete()
+    if not complete:
+        raise Diverged("no member was trained to its end; try smaller features, or more minutes")
+    folds = portfolio.has_folds(complete)
+    truth = data.y[portfolio.judging_nodes(folds)]
+    judged = [portfolio.judged(member, folds) for member in complete]
+    scores = [accuracy_then_loss(each, truth) for each in judged]
+    best = max(range(len(complete)), key=lambda index: (scores[index], -index))
+    weights = [float(index == best) for index in range(len(complete))]
+    if not portfolio.budget.single:
+        weights = chosen_weights(judged, truth)
+    together = torch.stack([w * portfolio.probabilities(m) for w, m in zip(weights, complete, strict=True) if w]).sum(0)
+    splits = ("valid", "test") if portfolio.budget.test and data.test.numel() else ("valid",)
+    metrics = {split: _measured(together, data, split) for split in splits}
+    rows = _rows(portfolio, complete, judged, weights, truth)
+    _write_files(portfolio, complete, weights, complete[best], together, {"table": rows, **metrics})
+    steps, test = portfolio.results.values(), metrics.get("test")
+    return {
+        "task": NODE_TASK,
+        "dataset": data.name,
+        "recipe": "portfolio",
+        "device": portfolio.device.type,
+        "runs": [
+            {
+                "seed": portfolio.budget.seed,
+                "run_dir": str(portfolio.folder),
+                "seconds": round(sum(result.seconds for result in steps), 2),
+                "epochs": sum(result.epochs for result in steps),
+                "valid": metrics["valid"],
+                "test": test,
+            }
+        ],
+        "mean": {"valid": metrics["valid"], "test": test},
+        "std": {"test": None if test is None else dict.fromkeys(test, 0.0)},
+        "facts": portfolio.facts.to_dict(),
+        "judged_on": truth.numel(),
+        "members": rows,
+        "best": complete[best].name,
+        "steps": portfolio.walked,
+        "advice": _advice(portfolio, rows),
+        "notes": list(data.notes),
+    }
+
+
+def _write_files(
+    portfolio: Portfolio,
+    complete: Sequence[Member],
+    weights: Sequence[float],
+    winner: Member,
+    together: Tensor,
+    content: dict[str, Any],
+) -> None:
+    """Write the run folder of the best member, the weights of all, the recipe to refine, and the predictions."""
+    _copy_run(portfolio.path(winner), portfolio.folder)
+    chosen = [
+        {"run": str(portfolio.path(member).relative_to(portfolio.folder)), "weight": weight}
+        for member, weight in zip(complete, weights, strict=True)
+        if weight
+    ]
+    _write_recipe(portfolio, winner)
+    _write_predictions(portfolio, together)
+    portfolio.save({"state": "done", "best": winner.name, "members": chosen, **content})
+
+
+def _rows(
+    portfolio: Portfolio, complete: Sequence[Member], judged: Sequence[Tensor], weights: Sequence[float], truth: Tensor
+) -> list[dict[str, Any]]:
+    """The table of the end: accuracy with its standard error, time and weight of each member."""
+    rows = []
+    for member in portfolio.members:
+        result = portfolio.results.get(member.name)
+        if result is None:
+            continue
+        row: dict[str, Any] = {"member": member.name, "accuracy": None, "error": None, "weight": 0.0}
+        row |= {"seconds": result.seconds, "fault": result.fault}
+        if member in complete:
+            index = complete.index(member)
+            right = float((judged[index].argmax(1) == truth).double().mean())
+            row |= {"accuracy": right, "error": math.sqrt(right * (1 - right) / max(1, truth.numel()))}
+            row |= {"weight": weights[index]}
+        rows.append(row)
+    return rows
+
+
+def _measured(probabilities: Tensor, data: NodeData, split: str) -> dict[str, float]:
+    nodes = data.split(split)
+    truth, rows = data.y[nodes], probabilities[nodes].double()
+    loss = -rows[torch.arange(truth.numel()), truth].clamp(min=1e-12).log().mean()
+    return {"accuracy": float((rows.argmax(1) == truth).double().mean()), "loss": float(loss)}
+
+
+def _copy_run(source: Path, target: Path) -> None:
+    """Copy the files of a finished run, without its checkpoint; the summary comes last."""
+    for name in ("environment.json", "schema.json", "metrics.jsonl", "SHA256SUMS", "config.toml"):
+        write_whole(target / name, (source / name).read_bytes())
+    shutil.rmtree(target / "model", ignore_errors=True)
+    shutil.copytree(source / "model", target / "model")
+    write_whole(target / "summary.json", (source / "summary.json").read_bytes())
+
+
+def _write_recipe(portfolio: Portfolio, winner: Member) -> None:
+    """The best member as a recipe with a search space around its values, for `magna sweep`."""
+    config = portfolio.config(winner)
+    space: dict[str, Any] = {
+        "train.lr": {"low": config.train.lr / 4, "high": config.train.lr * 4, "log": True},
+        "train.weight_decay": {"low": 1e-5, "high": 1e-2, "log": True},
+    }
+    for name in ("embed_dropout", "input_dropout", "dropout"):
+        if name in config.model.in_recipes() and config._unmet("model", name) is None:
+            space[f"model.{name}"] = {"low": 0.0, "high": 0.8}
+    tables = config.to_dict() | {"search": space}
+    recipe = replace(Config.from_dict(tables), recipe=portfolio.folder.name)
+    write_whole(portfolio.folder / "recipe.toml", recipe.to_toml().encode())
+
+
+def _write_predictions(portfolio: Portfolio, probabilities: Tensor) -> None:
+    """Label, probabilities, split and true label of every node."""
+    data, text = portfolio.data, io.StringIO(newline="")
+    classes = [data.class_name(label) for label in range(data.num_classes)]
+    splits = {node: split for split in SPLITS for node in data.split(split).tolist()}
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["id", "label", "probability", *(f"probability_{name}" for name in classes), "split", "true_label"])
+    for node, row in enumerate(probabilities.tolist()):
+        label, truth = max(range(len(row)), key=row.__getitem__), int(data.y[node])
+        shares = [f"{share:.6g}" for share in (row[label], *row)]
+        known = "" if truth == UNLABELLED else classes[truth]
+        writer.writerow([data.id_of(node), classes[label], *shares, splits.get(node, ""), known])
+    write_whole(portfolio.folder / "predictions.csv", text.getvalue().encode())
+
+
+def _advice(portfolio: Portfolio, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Advice on labels, features and edges, where the results show it."""
+    facts, advice = portfolio.facts, []
+    known = {row["member"]: row["accuracy"] for row in rows if row["accuracy"] is not None}
+    alone = max((value for name, value in known.items() if name.startswith("mlp")), default=None)
+    joined = max((value for name, value in known.items() if not name.startswith("mlp")), default=None)
+    if alone is not None and joined is not None:
+        error = max(row["error"] or 0.0 for row in rows)
+        if joined <= alone + error:
+            advice.append("the edges bring nothing over the features alone: look at what they mean")
+    if facts.smallest_class < 10:
+        advice.append(f"a class has {facts.smallest_class} training labels: more labels would help most")
+    if facts.feature_kind == "none":
+        advice.append("features of the nodes would help: columns of numbers or words in nodes.csv")
+    return advice
