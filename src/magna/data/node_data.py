@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from magna.data.tables import nfc
 from magna.errors import ArgumentError, DataError, listed, similar
 
 UNLABELLED = -1
+
+Target = Literal["classes", "labels", "number"]
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,14 @@ class Schema:
 
 @dataclass(frozen=True, eq=False)
 class NodeData:
-    """A graph for node classification.
+    """A graph whose nodes have labels: a class, several labels, or a number.
 
-    Shapes: edge_index [2, E], row 0 the source; x [N, C]; y [N], -1 for a node without a label; edge_type [E], None for
-    edges without types; the three splits hold node indices. `notes` are sentences for the user.
+    Under the target "classes", y is int64 [N], -1 for a node without a label; under "labels" float32 [N, L] of 0, 1 and
+    NaN (unknown); under "number" float32 [N], NaN for a node without a label. `num_classes` is the number of outputs of
+    a model.
+
+    Shapes: edge_index [2, E], row 0 the source; x [N, C]; edge_type [E]; edge_weight [E], above 0; edge_attr [E, D];
+    None for what the edges do not have. The three splits hold node indices. `notes` are sentences for the user.
     """
 
     name: str
@@ -64,13 +70,23 @@ class NodeData:
     x: Tensor | None = None
     edge_type: Tensor | None = None
     num_relations: int | None = None
+    edge_weight: Tensor | None = None
+    edge_attr: Tensor | None = None
+    target: Target = "classes"
     node_ids: tuple[str, ...] | None = None
     schema: Schema = Schema()
     notes: tuple[str, ...] = ()
 
     @property
     def num_nodes(self) -> int:
-        return self.y.numel()
+        return self.y.size(0)
+
+    @property
+    def labelled(self) -> Tensor:
+        """[N]: true for a node with a label, of several labels for one that is known."""
+        if self.target == "classes":
+            return self.y >= 0
+        return (~self.y.isnan()).view(self.num_nodes, -1).any(1)
 
     def split(self, name: str) -> Tensor:
         """The node indices of `train`, `valid` or `test`."""
@@ -78,7 +94,8 @@ class NodeData:
 
     def fingerprint(self) -> str:
         """Hash of nodes, labels and edges, in their order; not of features and splits."""
-        return _hash("\n".join(self.node_ids or ()), self.y, self.edge_index, self.edge_type)
+        edges = self.edge_index, self.edge_type, self.edge_weight, self.edge_attr
+        return _hash("\n".join(self.node_ids or ()), self.y, *edges)
 
     def split_fingerprint(self) -> str:
         """Hash of the splits."""
@@ -134,32 +151,57 @@ class NodeData:
         return replace(self, x=((self.x.double() - shift) * scale).float(), schema=schema)
 
     def with_self_loops(self) -> NodeData:
-        """One loop for every node, which replaces its loops; among typed edges, loops are a relation of their own."""
+        """One loop for every node, which replaces its loops; among typed edges, loops are a relation of their own.
+
+        A loop has weight 1 and attributes 0.
+        """
         proper = self.edge_index[0] != self.edge_index[1]
         loop = torch.arange(self.num_nodes)
         edges = torch.cat([self.edge_index[:, proper], torch.stack([loop, loop])], dim=1)
         order = _by_target(edges)
-        if self.edge_type is None:
-            return replace(self, edge_index=edges[:, order])
-        assert self.num_relations is not None
-        types = torch.cat([self.edge_type[proper], torch.full_like(loop, self.num_relations)])
-        return replace(self, edge_index=edges[:, order], edge_type=types[order], num_relations=self.num_relations + 1)
+        parts: dict[str, Any] = {"edge_index": edges[:, order]}
+        if self.edge_weight is not None:
+            parts["edge_weight"] = torch.cat([self.edge_weight[proper], torch.ones(len(loop))])[order]
+        if self.edge_attr is not None:
+            zeros = torch.zeros(len(loop), self.edge_attr.size(1))
+            parts["edge_attr"] = torch.cat([self.edge_attr[proper], zeros])[order]
+        if self.edge_type is not None:
+            assert self.num_relations is not None
+            types = torch.cat([self.edge_type[proper], torch.full_like(loop, self.num_relations)])
+            parts |= {"edge_type": types[order], "num_relations": self.num_relations + 1}
+        return replace(self, **parts)
 
     def with_both_directions(self) -> NodeData:
-        """Both directions of every edge, each once, without self-loops; the inverse of a type is another type."""
+        """Both directions of every edge, each once, without self-loops; the inverse of a type is another type.
+
+        A repeated edge has the sum of the weights and the mean of the attributes. Two opposite edges without types are
+        one edge as well, whose weights add up, unless every edge is listed in both directions with the same weight.
+        """
         source, target = self.edge_index
-        if self.edge_type is None:
-            return replace(self, edge_index=undirected(source, target, self.num_nodes))
-        assert self.num_relations is not None
         proper = source != target
-        source, target, kind = source[proper], target[proper], self.edge_type[proper]
-        relations = 2 * self.num_relations
-        forward = (target * self.num_nodes + source) * relations + kind
-        backward = (source * self.num_nodes + target) * relations + kind + self.num_relations
-        code = torch.unique(torch.cat([forward, backward]))
+        source, target, relations = source[proper], target[proper], 1
+        if self.edge_type is None:
+            forward, backward = target * self.num_nodes + source, source * self.num_nodes + target
+        else:
+            assert self.num_relations is not None
+            kind, relations = self.edge_type[proper], 2 * self.num_relations
+            forward = (target * self.num_nodes + source) * relations + kind
+            backward = (source * self.num_nodes + target) * relations + kind + self.num_relations
+        code, place = torch.unique(torch.cat([forward, backward]), return_inverse=True)
         ends, kind = code // relations, code % relations
-        edge_index = torch.stack([ends % self.num_nodes, ends // self.num_nodes])
-        return replace(self, edge_index=edge_index, edge_type=kind, num_relations=relations)
+        parts: dict[str, Any] = {"edge_index": torch.stack([ends % self.num_nodes, ends // self.num_nodes])}
+        if self.edge_type is not None:
+            parts |= {"edge_type": kind, "num_relations": relations}
+        if self.edge_weight is not None:
+            halves = place[: len(source)], place[len(source) :]
+            one_way, back = (_summed(self.edge_weight[proper], half, len(code)) for half in halves)
+            symmetric = torch.allclose(one_way, back)
+            parts["edge_weight"] = (one_way if symmetric else one_way + back).float()
+        if self.edge_attr is not None:
+            counts = torch.bincount(place, minlength=len(code)).double()
+            total = _summed(self.edge_attr[proper].repeat(2, 1), place, len(code))
+            parts["edge_attr"] = (total / counts[:, None]).float()
+        return replace(self, **parts)
 
 
 def _hash(text: str, *parts: Tensor | None) -> str:
@@ -189,6 +231,11 @@ def check_finite(name: str, x: Tensor) -> None:
         row, column = bad[0].tolist()
         fault = f"row {row}, feature {column} is {float(x[row, column])}"
         raise DataError(name, fault, allowed="finite numbers")
+
+
+def _summed(values: Tensor, place: Tensor, size: int) -> Tensor:
+    """The sum of the values at each place, in double precision."""
+    return values.new_zeros(size, *values.shape[1:], dtype=torch.float64).index_add_(0, place, values.double())
 
 
 def _by_target(edge_index: Tensor) -> Tensor:
