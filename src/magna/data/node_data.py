@@ -3,49 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from magna.data.tables import nfc
+from magna.data.schema import Schema as Schema
+from magna.data.schema import Target as Target
+from magna.data.text import nfc
 from magna.errors import ArgumentError, DataError, listed, similar
 
 UNLABELLED = -1
 
-Target = Literal["classes", "labels", "number"]
-
-
-@dataclass(frozen=True)
-class Schema:
-    """Names that another graph shares with the one that a model was trained on; None: the data has no such names.
-
-    `relation_names` are the edge types as the data has them; inverse types and self-loops come after them.
-    Standardised features are (raw - shift) · scale.
-
-    >>> Schema.from_dict(Schema(feature_names=("age",)).to_dict())
-    Schema(feature_names=('age',), class_names=None, relation_names=None, feature_shift=None, feature_scale=None)
-    """
-
-    feature_names: tuple[str, ...] | None = None
-    class_names: tuple[str, ...] | None = None
-    relation_names: tuple[str, ...] | None = None
-    feature_shift: tuple[float, ...] | None = None
-    feature_scale: tuple[float, ...] | None = None
-
-    @property
-    def names(self) -> tuple[tuple[str, ...] | None, ...]:
-        """Names of the columns of a model."""
-        return self.feature_names, self.class_names, self.relation_names
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: None if value is None else list(value) for name, value in asdict(self).items()}
-
-    @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> Schema:
-        return Schema(**{name: None if value is None else tuple(value) for name, value in values.items()})
+_MOST_DEVIATIONS = 20  # of a standardised feature
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +46,7 @@ class NodeData:
     edge_attr: Tensor | None = None
     target: Target = "classes"
     node_ids: tuple[str, ...] | None = None
-    schema: Schema = Schema()
+    schema: Schema = field(default_factory=Schema)
     notes: tuple[str, ...] = ()
 
     @property
@@ -134,21 +106,21 @@ class NodeData:
         return replace(self, x=torch.where(total == 0, self.x, self.x / total))
 
     def with_standardised_features(self) -> NodeData:
-        """Each feature with mean 0 and deviation 1 over all nodes, or as the schema says; constant ones become 0."""
-        if self.x is None:
-            return self
-        schema = self.schema
-        if schema.feature_shift is None or schema.feature_scale is None:
-            raw = self.x.double()
-            deviation = raw.std(0, correction=0)
-            scale = torch.where(deviation > 1e-12 * raw.abs().amax(0), 1 / deviation, 0.0)
-            schema = replace(schema, feature_shift=tuple(raw.mean(0).tolist()), feature_scale=tuple(scale.tolist()))
-        shift, scale = (
-            torch.tensor(part, dtype=torch.float64) for part in (schema.feature_shift, schema.feature_scale)
-        )
-        if self.x.size(1) != len(shift):
-            raise DataError(self.name, f"it has {self.x.size(1)} features", allowed=f"{len(shift)}, as in training")
-        return replace(self, x=((self.x.double() - shift) * scale).float(), schema=schema)
+        """Each feature of nodes and edges with mean 0 and deviation 1 over all of them, or as the schema says.
+
+        Constant features become 0, and values are cut at 20 deviations, which a note says.
+        """
+        data = self
+        if data.x is not None:
+            scale = _scale(self.name, data.x, data.schema.feature_shift, data.schema.feature_scale)
+            schema = replace(data.schema, feature_shift=scale[0], feature_scale=scale[1])
+            notes = (*data.notes, *_cut(standardised(data.x, *scale, cut=False), schema.feature_names))
+            data = replace(data, x=standardised(data.x, *scale), schema=schema, notes=notes)
+        if data.edge_attr is not None:
+            scale = _scale(self.name, data.edge_attr, data.schema.edge_shift, data.schema.edge_scale)
+            schema = replace(data.schema, edge_shift=scale[0], edge_scale=scale[1])
+            data = replace(data, edge_attr=standardised(data.edge_attr, *scale), schema=schema)
+        return data
 
     def with_self_loops(self) -> NodeData:
         """One loop for every node, which replaces its loops; among typed edges, loops are a relation of their own.
@@ -210,6 +182,41 @@ def _hash(text: str, *parts: Tensor | None) -> str:
         if part is not None:
             content.update(part.contiguous().numpy().tobytes())
     return content.hexdigest()[:16]
+
+
+_Numbers = tuple[float, ...]
+
+
+def standardised(x: Tensor, shift: _Numbers, scale: _Numbers, cut: bool = True) -> Tensor:
+    """(x - shift) · scale in single precision, cut at 20 deviations.
+
+    >>> standardised(torch.tensor([[3.0], [1e9]]), (1.0,), (0.5,)).tolist()
+    [[1.0], [20.0]]
+    """
+    scaled = (x.double() - x.new_tensor(shift, dtype=torch.float64)) * x.new_tensor(scale, dtype=torch.float64)
+    return (scaled.clamp_(-_MOST_DEVIATIONS, _MOST_DEVIATIONS) if cut else scaled).float()
+
+
+def _scale(name: str, x: Tensor, shift: _Numbers | None, scale: _Numbers | None) -> tuple[_Numbers, _Numbers]:
+    """Shift and scale of a training, or those of these features."""
+    if shift is None or scale is None:
+        raw = x.double()
+        deviation = raw.std(0, correction=0)
+        inverse = torch.where(deviation > 1e-12 * raw.abs().amax(0), 1 / deviation, 0.0)
+        return tuple(raw.mean(0).tolist()), tuple(inverse.tolist())
+    if x.size(1) != len(shift):
+        raise DataError(name, f"it has {x.size(1)} features", allowed=f"{len(shift)}, as in training")
+    return shift, scale
+
+
+def _cut(scaled: Tensor, names: Sequence[str] | None) -> tuple[str, ...]:
+    """A note on standardised values that are cut."""
+    far = scaled.abs() > _MOST_DEVIATIONS
+    if not (count := int(far.sum())):
+        return ()
+    columns = far.any(0).nonzero().squeeze(1).tolist()
+    said = listed(names[column] if names else column for column in columns)
+    return (f"{count:,} values are more than {_MOST_DEVIATIONS} deviations from their mean and were cut there: {said}",)
 
 
 def undirected(source: Tensor, target: Tensor, num_nodes: int) -> Tensor:
