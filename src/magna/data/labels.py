@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +18,9 @@ from magna.data.features import in_order
 from magna.data.node_data import UNLABELLED, Schema, Target
 from magna.errors import DataError, listed, shortened
 
+LabelKind = Literal["auto", "classes", "number"]
 MOST_NUMBERS = 20  # different numbers that are classes
+_AS_CLASSES, _AS_NUMBER = "(--target classes: classes)", "(--target number: a number)"
 _SPLIT_WORDS = {split: split for split in SPLITS} | {"val": "valid"}
 _KNOWN = {"": math.nan, "0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "false": 0.0, "true": 1.0}
 _LIST = re.compile(r"\[.*\]|\(.*\)|\{.*\}|[^;]+(;[^;]*)+|[^|]+(\|[^|]*)+", re.DOTALL)
@@ -36,8 +38,8 @@ class Labels:
 
     @property
     def num_classes(self) -> int:
-        """Number of outputs of a model."""
-        return len(self.names or ())
+        """Number of outputs of a model; of classes without names, the largest number and 1."""
+        return len(self.names) if self.names is not None else int(self.y.max()) + 1
 
 
 def read_splits(nodes: Table, new: bool) -> tuple[dict[str, list[int]], tuple[str, ...]]:
@@ -63,9 +65,7 @@ def read_splits(nodes: Table, new: bool) -> tuple[dict[str, list[int]], tuple[st
     return members, tuple(note for note, n in zip(notes, unlabelled.values(), strict=True) if n)
 
 
-def read_labels(
-    nodes: Table, train: Sequence[int], kind: Literal["auto", "classes", "number"], name: str, like: Schema | None
-) -> Labels:
+def read_labels(nodes: Table, train: Sequence[int], kind: LabelKind, name: str, like: Schema | None) -> Labels:
     """The labels of a table; `name` is that of the column `label` in the file, and `like` the schema of a training."""
     several = [column for column in nodes.text if column.startswith(LABEL)]
     if several and "label" in nodes.text:
@@ -85,11 +85,45 @@ def read_labels(
     numeric = numbers and all(_number(label) is not None for label in {*labels} - {""})
     many = len(numbers) > MOST_NUMBERS
     if kind == "number" or (kind == "auto" and numeric and many):
-        notes = () if kind == "number" else (f"{_different(name, numbers)} a number (--target classes: classes)",)
+        notes = () if kind == "number" else (f"{_different(name, len(numbers))} a number {_AS_CLASSES}",)
         return Labels("number", _numbers(nodes), (name,), notes)
-    notes = (f"{_different(name, numbers)} classes (--target number: a number)",) if numeric and kind == "auto" else ()
+    notes = (f"{_different(name, len(numbers))} classes {_AS_NUMBER}",) if numeric and kind == "auto" else ()
     known = in_order([labels[row] for row in train] or labels)
     return Labels("classes", _classes(nodes, known), known, notes + _alone(labels, known))
+
+
+def labels_of_tensor(name: str, y: Any, num_nodes: int, kind: LabelKind, like: Schema | None) -> Labels:
+    """The labels of a PyG `Data`: whole numbers are classes, below 0 for none; others as in a table, NaN for none."""
+    if y is None:
+        return Labels("classes", torch.full((num_nodes,), UNLABELLED), None)
+    y = y.squeeze(-1) if isinstance(y, Tensor) and y.dim() == 2 and y.size(1) == 1 else y
+    if not isinstance(y, Tensor) or y.is_complex() or y.dim() not in (1, 2) or y.size(0) != num_nodes:
+        allowed = f"a label for each of its {num_nodes} nodes, or a row of labels"
+        raise DataError(name, "its y is of another kind", allowed=allowed)
+    y = y.detach()
+    if y.dim() == 2:
+        several = y.float() if y.is_floating_point() else y.float().masked_fill(y < 0, math.nan)
+        if not (several.isnan() | (several == 0) | (several == 1)).all():
+            raise DataError(name, "its y has several labels a node", allowed="0, 1, or NaN where one is unknown")
+        return Labels("labels", several, tuple(map(str, range(y.size(1)))))
+    target = kind if like is None else "number" if like.target == "number" else "classes"
+    if target != "number" and not y.is_floating_point():
+        return Labels("classes", y.long().clamp(min=UNLABELLED), None)
+    numbers = y.float()
+    if numbers.isinf().any():
+        raise DataError(name, "its y is not finite", allowed="finite numbers, or NaN for none")
+    distinct = numbers[~numbers.isnan()].unique()
+    if target == "number" or (target == "auto" and len(distinct) > MOST_NUMBERS):
+        notes = () if target == "number" else (f"{_different('y', len(distinct))} a number {_AS_CLASSES}",)
+        return Labels("number", numbers, ("y",), notes)
+    notes = () if target == "classes" else (f"{_different('y', len(distinct))} classes {_AS_NUMBER}",)
+    names = tuple(f"{value:g}" for value in distinct.tolist())
+    known = names if like is None else like.class_names or ()
+    if new := [each for each in names if each not in known]:
+        raise DataError(name, f"it has the label {new[0]}", allowed=f"{listed(known)}, as in training")
+    place = torch.tensor([known.index(each) for each in names] + [UNLABELLED])
+    at = torch.where(numbers.isnan(), len(distinct), torch.searchsorted(distinct, numbers).clamp(max=len(distinct)))
+    return Labels("classes", place[at], known, notes)
 
 
 def _labels_like(nodes: Table, several: Sequence[str], like: Schema) -> Labels:
@@ -158,8 +192,8 @@ def _refuse_lists(nodes: Table) -> None:
             raise nodes.error(row, f"its label is a list, {shortened(label)}", allowed)
 
 
-def _different(name: str, numbers: set[float]) -> str:
-    return f"{name!r} has {len(numbers):,} different numbers: they are"
+def _different(name: str, count: int) -> str:
+    return f"{name!r} has {count:,} different numbers: they are"
 
 
 def _alone(labels: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:

@@ -99,6 +99,15 @@ class NodeData:
                 raise ArgumentError("node", name, allowed)
         return torch.tensor([at[nfc(name)] for name in ids], dtype=torch.int64)
 
+    def without_absent_edges(self) -> NodeData:
+        """The edges of a weight above 0; a note says how many are left out."""
+        if self.edge_weight is None or (present := self.edge_weight > 0).all():
+            return self
+        parts = {"edge_type": self.edge_type, "edge_weight": self.edge_weight, "edge_attr": self.edge_attr}
+        chosen: dict[str, Any] = {name: part[present] for name, part in parts.items() if part is not None}
+        note = f"{int((~present).sum()):,} edges of weight 0 are no edges and were left out"
+        return replace(self, edge_index=self.edge_index[:, present], **chosen, notes=(*self.notes, note))
+
     def with_row_normalised_features(self) -> NodeData:
         """Each feature row divided by its sum; rows of zeros stay."""
         assert self.x is not None

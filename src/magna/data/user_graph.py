@@ -36,19 +36,19 @@ def load_user_graph(path: str | Path, like: Schema | None = None, options: NodeD
         like: the schema of a training; columns are encoded as there, in its order, and nothing else is accepted.
         options: new names of columns, those that are left out, and the kind of the labels.
     """
-    path = Path(path)
+    path, options = Path(path), options or NodeDataOptions()
     if path.suffix == ".pt" and not path.is_dir():
-        return load_pyg(path, path.stem, like)
+        return load_pyg(path, path.stem, like, options.target)
     for name in (PYG_FILE, TENSORS_FILE):
         if (path / name).is_file():
-            return load_pyg(path / name, path.name, like)
+            return load_pyg(path / name, path.name, like, options.target)
     if not path.is_dir():
         fault = "it is not a folder" if path.exists() else "it does not exist"
         raise DataError(path, fault, allowed="a folder with nodes.csv and edges.csv, or triples, or a .pt file")
     if not any(path.glob("nodes.*")) and not any(path.glob("edges.*")):
         allowed = f"nodes.csv and edges.csv, or {PYG_FILE}, or triples as train.tsv, valid.tsv and test.tsv"
         raise DataError(path, "it has no data of a known form", allowed=allowed)
-    return _load_tables(path, like, options or NodeDataOptions())
+    return _load_tables(path, like, options)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,6 @@ class _Edges:
     relation_names: tuple[str, ...] | None
     weight: Tensor | None
     features: Features
-    notes: tuple[str, ...]
 
 
 def _load_tables(folder: Path, like: Schema | None, options: NodeDataOptions) -> NodeData:
@@ -100,8 +99,8 @@ def _load_tables(folder: Path, like: Schema | None, options: NodeDataOptions) ->
         target=labels.target,
         node_ids=tuple(ids),
         schema=schema if like is None else like,
-        notes=(*nodes.notes, *features.notes, *labels.notes, *split_notes, *table.notes, *edges.notes),
-    )
+        notes=(*nodes.notes, *features.notes, *labels.notes, *split_notes, *table.notes, *edges.features.notes),
+    ).without_absent_edges()
 
 
 def _read_tables(folder: Path, like: Schema | None, options: NodeDataOptions) -> tuple[Table, Table]:
@@ -145,24 +144,15 @@ def _read_tables(folder: Path, like: Schema | None, options: NodeDataOptions) ->
 
 
 def _read_edges(table: Table, position: dict[str, int], like: Schema | None) -> _Edges:
-    """The edges of a table, without those of weight 0."""
+    """The edges of a table, with those of weight 0."""
     ends = [numbered(table, end, position, "an id of the nodes file") for end in ("source", "target")]
-    edge_index, notes = torch.stack(ends), []
     edge_type, relation_names = _types(table, like)
     names = [name for name in table.names if name.startswith(FEATURE)]
     if like is None or like.node_columns is None:
         features = read_features(table, names, FEATURE, ())
     else:
         features = repeat_features(table, names, FEATURE, like.edge_columns or ())
-    weight = _weights(table)
-    if weight is not None:
-        present = weight > 0
-        if (absent := int((~present).sum())) > 0:
-            notes.append(f"{absent:,} edges of weight 0 are no edges and were left out")
-            edge_index, weight = edge_index[:, present], weight[present]
-            edge_type = None if edge_type is None else edge_type[present]
-            features = features._replace(values=None if features.values is None else features.values[present])
-    return _Edges(edge_index, edge_type, relation_names, weight, features, (*features.notes, *notes))
+    return _Edges(torch.stack(ends), edge_type, relation_names, _weights(table), features)
 
 
 def _weights(edges: Table) -> Tensor | None:
