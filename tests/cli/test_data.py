@@ -146,7 +146,7 @@ def test_families_need_no_download(tmp_path: Path, program: Program) -> None:
 @pytest.mark.parametrize(
     ("file", "text", "words"),
     [
-        ("nodes.csv", None, "none of nodes.csv and nodes.parquet"),
+        ("nodes.csv", None, "none of nodes.csv, nodes.tsv or nodes.parquet"),
         ("nodes.csv", "id,x\n001,inf\n", "line 2: column 'x' is inf; allowed: finite"),
         ("edges.csv", "source,target\n001,999\n", "line 2: its target is '999'"),
     ],

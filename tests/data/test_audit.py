@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -98,3 +99,15 @@ def test_planetoid(name: str, distance: float, K: int, components: int, isolated
     assert (report["components"]["count"], report["degree"]["isolated"]) == (components, isolated)
     assert round(report["homophily"], 2) == homophily
     assert set(report["leakage"]["shared_nodes"].values()) == {0}
+
+
+def test_several_labels_are_counted_and_numbers_are_not() -> None:
+    nan, edges = float("nan"), [(0, 1), (1, 2), (2, 0)]
+    data = node_graph(edges, [0, 0, 1], train=torch.tensor([0, 1]))
+    several = torch.tensor([[1, 0], [1, nan], [nan, nan]])
+    report = audit_nodes(replace(data, target="labels", y=several))
+    assert report["size"]["labelled"] == 2 and report["homophily"] is None
+    assert [row["all"] for row in report["classes"]] == [2, 0] and report["classes"][0]["train"] == 2
+    assert "homophily" not in printed_audit(report) and "no training node in class" not in str(report["warnings"])
+    numbers = audit_nodes(replace(data, target="number", y=torch.tensor([0.5, nan, 2]), num_classes=1))
+    assert numbers["classes"] == [] and numbers["size"]["labelled"] == 2 and numbers["homophily"] is None

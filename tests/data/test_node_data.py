@@ -8,12 +8,14 @@ import pickle
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests.support.data import Harm, needs, node_graph
 
 from magna.data import NodeData, Schema, load_digits, load_node_data, load_planetoid
+from magna.data.node_data import Target
 from magna.data.planetoid import FILES, read_restricted
 from magna.data.pyg import from_pyg, to_pyg
 
@@ -49,6 +51,62 @@ def test_self_loops_are_added_once(digits: NodeData) -> None:
     assert torch.equal(source[source == target], torch.arange(1_797))
     assert torch.equal(target, target.sort().values)
     assert torch.equal(looped.with_self_loops().edge_index, looped.edge_index)
+
+
+def weighted(edges: list[tuple[int, int]], weights: list[float], **parts: Any) -> NodeData:
+    values = torch.tensor(weights)
+    return node_graph(edges, [0, 1, 0], edge_weight=values, edge_attr=torch.stack([values, -values], 1), **parts)
+
+
+def test_weights_and_attributes_follow_their_edges() -> None:
+    data = weighted([(0, 1), (0, 1), (2, 1), (1, 2), (2, 2)], [1.0, 2.0, 4.0, 8.0, 5.0])
+    both = data.with_both_directions()
+    assert both.edge_index.tolist() == [[1, 0, 2, 1], [0, 1, 1, 2]]
+    assert both.edge_weight is not None and both.edge_weight.tolist() == [3, 3, 12, 12]  # the sum
+    assert both.edge_attr is not None and both.edge_attr[:, 0].tolist() == [1.5, 1.5, 6, 6]  # the mean
+    looped = both.with_self_loops()
+    assert looped.edge_weight is not None and looped.edge_attr is not None
+    loops = looped.edge_index[0] == looped.edge_index[1]
+    assert looped.edge_weight[loops].tolist() == [1] * 3 and looped.edge_attr[loops].eq(0).all()
+    assert looped.edge_weight[~loops].tolist() == [3, 3, 12, 12]
+    assert looped.edge_attr[~loops, 1].tolist() == [-1.5, -1.5, -6, -6]
+    replaced = data.with_self_loops()  # the loop of weight 5
+    assert replaced.edge_weight is not None and replaced.edge_weight[-1] == 1
+    assert weighted([], []).with_both_directions().with_self_loops().edge_index.size(1) == 3
+
+
+def test_a_graph_that_lists_both_directions_keeps_its_weights() -> None:
+    both = weighted([(0, 1), (1, 0), (1, 2), (2, 1)], [3.0, 3.0, 4.0, 4.0]).with_both_directions()
+    assert both.edge_weight is not None and both.edge_weight.tolist() == [3, 3, 4, 4]
+
+
+def test_weights_of_typed_edges_add_up_within_a_type_and_direction() -> None:
+    types = torch.tensor([0, 0, 1, 0])
+    data = weighted([(0, 1), (0, 1), (0, 1), (1, 0)], [1.0, 2.0, 4.0, 8.0], edge_type=types, num_relations=2)
+    both = data.with_both_directions()
+    assert both.edge_type is not None and both.edge_weight is not None and both.num_relations == 4
+    rows = zip(*both.edge_index.tolist(), both.edge_type.tolist(), both.edge_weight.tolist(), strict=True)
+    assert set(rows) == {(0, 1, 0, 3), (0, 1, 1, 4), (1, 0, 0, 8), (1, 0, 2, 3), (1, 0, 3, 4), (0, 1, 2, 8)}
+    loops = both.with_self_loops()
+    assert loops.edge_weight is not None and loops.num_relations == 5
+
+
+def test_labelled_nodes_of_every_target() -> None:
+    nan = float("nan")
+    several, number = torch.tensor([[0, nan], [nan, nan], [1, 0]]), torch.tensor([0.5, nan, -1.0])
+    data = node_graph([], [0, -1, 1])
+    assert data.labelled.tolist() == [True, False, True] and data.target == "classes"
+    targets: list[tuple[Target, torch.Tensor]] = [("labels", several), ("number", number)]
+    for target, y in targets:
+        changed = replace(data, target=target, y=y)
+        assert changed.labelled.tolist() == [True, False, True] and changed.num_nodes == 3
+
+
+def test_the_fingerprint_reads_weights_and_attributes() -> None:
+    plain, data = node_graph([(0, 1)], [0, 1, 0]), weighted([(0, 1)], [2.0])
+    assert data.edge_weight is not None and data.edge_attr is not None
+    others = plain, replace(data, edge_weight=data.edge_weight + 1), replace(data, edge_attr=data.edge_attr + 1)
+    assert len({each.fingerprint() for each in (data, *others)}) == 4
 
 
 def test_rows_are_normalised_and_zeros_stay() -> None:

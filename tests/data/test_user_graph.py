@@ -19,6 +19,7 @@ from magna.config.schema import Config
 from magna.config.tables import NodeDataOptions
 from magna.data import NodeData, Schema, load_new_graph, load_node_data, load_user_graph, prepare
 from magna.data.audit import audit_nodes
+from magna.data.features import FeatureColumn
 from magna.errors import DataError, MissingExtra
 from magna.tasks import make_task
 
@@ -49,7 +50,9 @@ def write(folder: Path, nodes: str = NODES, edges: str = EDGES) -> Path:
 def test_a_folder_is_read_as_it_is(folder: Path) -> None:
     data = load_user_graph(folder)
     assert data.name == "pets" and data.node_ids == ("007", "x1", "x2", "x3", "x4")
-    assert data.schema == Schema(("height", "width"), ("cat", "dog"), ("likes", "sees"))
+    columns = FeatureColumn("height", mean=0.75), FeatureColumn("width", mean=0.5)  # means of the training nodes
+    assert data.schema == Schema(("height", "width"), ("cat", "dog"), ("likes", "sees"), columns=columns)
+    assert data.notes == ()
     assert data.x is not None and data.x.tolist() == [[1.5, 2], [0, -1], [1000, 0], [2, 2], [3, 3]]
     assert data.y.tolist() == [0, 1, 1, 0, -1]
     assert (data.train.tolist(), data.valid.tolist(), data.test.tolist()) == ([0, 1], [2], [3])
@@ -155,7 +158,7 @@ HEAD = "id,height,width,label,split\n"
     ("nodes", "edges", "words"),
     [
         ("", EDGES, ["nodes.csv: it has no column 'id'", "it has nothing"]),
-        ("id;x\n1;2\n", EDGES, ["no column 'id'", "'id;x'"]),
+        ("id|x\n1|2\n", EDGES, ["no column 'id'", "'id|x'", "try --columns id=COLUMN"]),
         (HEAD, EDGES, ["nodes.csv: it has no node"]),
         ("name,x\n1,2\n", EDGES, ["no column 'id'", "'name', 'x'"]),
         ("id,x,x\n1,2,3\n", EDGES, ["two columns 'x'"]),
@@ -165,19 +168,22 @@ HEAD = "id,height,width,label,split\n"
         (NODES + "x5,1,1\n", EDGES, ["nodes.csv, line 7: it has 3 cells; allowed: 5"]),
         (NODES + 'x5,"1,1,cat,\n', EDGES, ["nodes.csv, line 7: it is not CSV"]),
         (NODES + "x5,tall,1,cat,\n", EDGES, ["nodes.csv, line 7: column 'height' is 'tall', not a number"]),
-        (NODES + "x5,1,,cat,\n", EDGES, ["nodes.csv, line 7: column 'width' is empty"]),
         (NODES + "x5,1,nan,cat,\n", EDGES, ["nodes.csv, line 7: column 'width' is nan; allowed: finite"]),
         (NODES + "x5,1,1e300,cat,\n", EDGES, ["column 'width' is 1e+300; allowed: finite"]),
         (NODES + "x5,1,1,horse,test\n", EDGES, ["nodes.csv, line 7: its label is 'horse'", "'cat', 'dog'"]),
         (NODES + "x5,1,1,cat,exam\n", EDGES, ["nodes.csv, line 7: its split is 'exam'", "train, valid"]),
-        (NODES + "x5,1,1,,test\n", EDGES, ["nodes.csv, line 7: it is in the test split and has no label"]),
         (NODES.replace("train", "test"), EDGES, ["no node with split 'train'"]),
         (NODES, EDGES + "x4,x9,sees\n", ["edges.csv, line 6: its target is 'x9'", "an id of the nodes file"]),
         (NODES, EDGES + "7,x1,sees\n", ["edges.csv, line 6: its source is '7'"]),
         (NODES, EDGES + ",x1,sees\n", ["edges.csv, line 6: it has no source; allowed: an id of the nodes file"]),
         (NODES, EDGES + "x4,x1,\n", ["edges.csv, line 6: it has no type"]),
         (NODES, "from,to\nx1,x2\n", ["edges.csv: it has no column 'source'", "'from', 'to'"]),
-        (NODES, "source,target,weight\n", ["edges.csv: it has a column 'weight'; allowed: source, target, type"]),
+        (NODES, "source,target,km\n", ["edges.csv: it has a column 'km'; allowed: source, target, type, weight"]),
+        (NODES, "source,target,km\n", ["try --ignore km, or the name feature:km for a feature"]),
+        (NODES, "source,target,weight\nx1,x2,\n", ["edges.csv, line 2: it has no weight; allowed: 0, which is no"]),
+        (NODES, "source,target,weight\nx1,x2,1\nx1,x2,nan\n", ["edges.csv, line 3: column 'weight' is nan"]),
+        (NODES, "source,target,weight\nx1,x2,1\nx1,x2,-1\n", ["edges.csv, line 3: its weight is negative"]),
+        (NODES, "source,target,weight\nx1,x2,much\n", ["edges.csv, line 2: column 'weight' is 'much', not a number"]),
     ],
 )
 def test_a_wrong_table_is_one_line_with_its_place(folder: Path, nodes: str, edges: str, words: list[str]) -> None:
@@ -196,8 +202,8 @@ def test_missing_files_are_named(folder: Path, tmp_path: Path) -> None:
         tmp_path / "empty": "empty: it has no data of a known form; allowed: nodes.csv and edges.csv",
         folder / "nodes.csv": "it is not a folder; allowed: a folder",
         tmp_path / "nowhere": "it does not exist; allowed: a folder",
-        half: r"none of edges\.csv and edges\.parquet",
-        folder: r"both of nodes\.csv and nodes\.parquet",
+        half: r"none of edges\.csv, edges\.tsv or edges\.parquet",
+        folder: r"it has nodes\.csv and nodes\.parquet; allowed: one",
     }.items():
         with pytest.raises(ValueError, match=words):
             load_user_graph(path)
@@ -260,14 +266,16 @@ def test_parquet_says_the_same_as_csv(folder: Path, tmp_path: Path) -> None:
     assert load(id=[name.encode() for name in nodes["id"]]).node_ids == csv.node_ids
     assert load(label=[0.0, 1.0, 1.0, 0.0, None]).schema.class_names == ("0", "1")
     for column, values, words in (
-        ("width", [1, 2, None, 4, 5], "nodes.parquet, row 3: column 'width' is empty"),
         ("width", [1.0, 2, 3, float("inf"), 5], "nodes.parquet, row 4: column 'width' is inf"),
         ("width", [1.0, 2, 3, 1e300, 5], r"nodes.parquet, row 4: column 'width' is 1e\+300"),
         ("label", [b"cat", b"dog", b"dog", b"\xff", None], "column 'label' has bytes that are not UTF-8"),
-        ("width", ["a"] * 5, "column 'width' is of type"),
+        ("width", ["1", "2", "b", "4", "5"], "nodes.parquet, row 3: column 'width' is 'b', not a number"),
     ):
         with pytest.raises(ValueError, match=words):
             load(**{column: values})
+    filled = load(width=[1, 3, None, 4, 5], height=["a", "b", None, "a", "a"])
+    assert filled.schema.feature_names == ("height=a", "height=b", "width", "width is empty")
+    assert filled.x is not None and filled.x[:3].tolist() == [[1, 0, 1, 0], [0, 1, 3, 0], [0, 0, 2, 1]]
     (other / "nodes.parquet").write_text("no table")
     with pytest.raises(ValueError, match="it is not a Parquet file"):
         load_user_graph(other)

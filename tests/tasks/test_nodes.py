@@ -130,3 +130,14 @@ def test_a_backend_that_cannot_run_is_refused_before_there_is_a_run() -> None:
 def test_data_that_cannot_be_learnt_from_is_refused(digits: NodeData, changes: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         NodeClassification(replace(digits, **changes), Config(), CPU)
+
+
+def test_scores_that_are_no_numbers_are_refused(digits: NodeData) -> None:
+    task = NodeClassification(digits, Config(), CPU)
+
+    class Broken(nn.Module):
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+            return torch.full((task.num_nodes, 10), float("nan"))
+
+    with pytest.raises(ValueError, match="its scores are not numbers; the largest input of the model is 1, "):
+        task.finite_scores(Broken())

@@ -292,9 +292,9 @@ def _five_years_older(text: str) -> str:
     ("standardised", "name", "change", "words"),
     [
         ("true", "edges.csv", _without_the_last_line, "fingerprint"),
-        ("true", "nodes.csv", _with_swapped_splits, "splits"),
+        ("true", "nodes.csv", _with_swapped_splits, "columns"),
         ("true", "nodes.csv", _five_years_older, "feature_shift"),
-        ("false", "nodes.csv", _five_years_older, "features"),
+        ("false", "nodes.csv", _five_years_older, "columns"),
     ],
 )
 def test_a_run_does_not_go_on_with_other_data(

@@ -45,6 +45,9 @@ def _node_facts(report: dict[str, Any]) -> dict[str, str]:
     size, edges, degree = report["size"], report["edges"], report["degree"]
     components, distance, homophily = report["components"], report["distance"], report["homophily"]
     relations = f", {size['relations']:,} edge types" if size["relations"] else ""
+    alike = "no edge joins two labelled nodes"
+    if homophily is not None:
+        alike = f"{100 * homophily:.1f} % of edges join nodes of one class"
     sources = "all pairs" if distance["exact"] else f"from {distance['sources']:,} random nodes"
     return {
         "nodes": f"{size['nodes']:,}, {size['labelled']:,} of them labelled; {degree['isolated']:,} without an edge",
@@ -52,9 +55,7 @@ def _node_facts(report: dict[str, Any]) -> dict[str, str]:
         f"{edges['self_loops']:,} self-loops, {edges['duplicates']:,} duplicates",
         "degree": f"mean {degree['mean_in']:.1f}, median {degree['median_in']:g}, largest {degree['largest_in']:,}",
         "features": f"{size['features']:,}",
-        "homophily": "no edge joins two labelled nodes"
-        if homophily is None
-        else f"{100 * homophily:.1f} % of edges join nodes of one class",
+        **({"homophily": alike} if report["target"] == "classes" else {}),
         "components": f"{components['count']:,}; the largest has {100 * components['share_of_largest']:.1f} % of nodes",
         "distance": "no two nodes are joined"
         if distance["mean"] is None

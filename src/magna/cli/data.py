@@ -13,7 +13,13 @@ from magna.cli.options import PREPARE, Assignments, DataDir
 from magna.errors import ArgumentError
 
 # Settings for reading a graph; the other settings of the data change it for a model.
-_READ = ("data.split", "data.split_seed", "data.features", "data.undirected", "data.standardise_features")
+_READ = tuple(
+    f"data.{name}"
+    for name in (
+        *("split", "split_seed", "valid_share", "columns", "ignore", "target"),
+        *("features", "undirected", "standardise_features"),
+    )
+)
 
 data_app = typer.Typer(help="List, fetch and audit data sets.", epilog="Examples:\n\nmagna data list")
 app.add_typer(data_app, name="data", rich_help_panel=PREPARE)

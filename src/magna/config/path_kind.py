@@ -9,7 +9,7 @@ from typing import Literal
 PathKind = Literal["graph", "triples", "run"]
 
 SPLITS = ("train", "valid", "test")
-TABLE_SUFFIXES = (".csv", ".parquet")
+TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 TRIPLE_SUFFIXES = (".txt", ".tsv", ".txt.gz", ".tsv.gz")
 PYG_FILE, TENSORS_FILE = "data.pt", "data.safetensors"  # a saved PyG `Data`, and one that came in memory
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from magna.config.columns import listed_names, new_names
 from magna.config.options import HUGE, Needs, Options, option
 from magna.config.registry import LINK_TASK, NODE_TASK
 from magna.errors import ArgumentError
@@ -26,6 +27,18 @@ class NodeDataOptions(Options):
     name: str = option("digits", "Name of a public data set, or the path of your own: a folder, or a .pt file.")
     split: Literal["public", "random"] = option("public", "The split of the data set, or one drawn in its sizes.")
     split_seed: int = option(0, "Seed of a split that is drawn.", low=0, high=2**32 - 1, per_trial=True)
+    valid_share: float | None = option(
+        None,
+        "Share of the labelled nodes for validation, and as many for the test, where data has no split; none: a fifth, "
+        "or 30 of each class where labels are few.",
+        above=0,
+        below=0.5,
+    )
+    columns: str = option("", "Meaning of columns of your tables, such as id=worker,label=team.")
+    ignore: str = option("", "Columns of your tables that are left out, such as note,date.")
+    target: Literal["auto", "classes", "number"] = option(
+        "auto", "Kind of the labels; auto: more than 20 different numbers are a number, all others classes."
+    )
     features: Literal["published", "stand-in"] = option(
         "published", "Features of ogbn-arxiv: OGB's, or stand-ins made without OGB's files."
     )
@@ -38,6 +51,8 @@ class NodeDataOptions(Options):
     def check(self) -> None:
         if self.standardise_features and self.normalise_features:
             raise ArgumentError("normalise_features", True, "false with standardise_features")
+        new_names(self.columns)
+        listed_names("ignore", self.ignore)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,13 +31,14 @@ def audit_nodes(data: NodeData) -> dict[str, Any]:
     report = {
         "dataset": data.name,
         "notes": list(data.notes),
+        "target": data.target,
         "size": {
             "nodes": data.num_nodes,
             "edges": data.edge_index.size(1),
             "features": 0 if data.x is None else data.x.size(1),
             "classes": data.num_classes,
             "relations": data.num_relations,
-            "labelled": int((data.y >= 0).sum()),
+            "labelled": int(data.labelled.sum()),
         },
         **_edges(data),
         "components": components,
@@ -52,15 +53,19 @@ def audit_nodes(data: NodeData) -> dict[str, Any]:
 
 
 def _edges(data: NodeData) -> dict[str, Any]:
-    """Counts of edges and of their ends; homophily is the share of edges in a class, among those of labelled nodes."""
+    """Counts of edges and of their ends; homophily is the share of edges in a class, among those of labelled nodes.
+
+    Several labels and numbers have no homophily.
+    """
     (source, target), size = data.edge_index, data.num_nodes
     one_way, back = (torch.unique(code) for code in (source * size + target, target * size + source))
     distinct = one_way
     if data.edge_type is not None and data.edge_type.numel():
         distinct = torch.unique((source * size + target) * (int(data.edge_type.max()) + 1) + data.edge_type)
     degree_out, degree = (torch.bincount(ends, minlength=size) for ends in (source, target))
-    one, other = data.y[data.edge_index[:, source != target]]
-    known = (one >= 0) & (other >= 0)
+    ends = data.edge_index[:, source != target]
+    ends = ends[:, data.labelled[ends].all(0)] if data.target == "classes" else ends[:, :0]
+    one, other = data.y[ends]
     return {
         "edges": {
             "self_loops": int((source == target).sum()),
@@ -73,7 +78,7 @@ def _edges(data: NodeData) -> dict[str, Any]:
             "largest_in": int(degree.max()),
             "isolated": int((degree + degree_out == 0).sum()),
         },
-        "homophily": float((one == other)[known].double().mean()) if known.any() else None,
+        "homophily": float((one == other).double().mean()) if one.numel() else None,
     }
 
 
@@ -129,9 +134,14 @@ def _total_distance(neighbours: np.ndarray, starts: np.ndarray, sources: np.ndar
 
 
 def _classes(data: NodeData) -> list[dict[str, Any]]:
-    """For each class, its nodes: all that are labelled, and those of each split."""
+    """For each class or label, its nodes: all that have it, and those of each split; nothing for numbers."""
+    if data.target == "number":
+        return []
     labels = {"all": data.y} | {split: data.y[data.split(split)] for split in SPLITS}
-    counts = {group: torch.bincount(y[y >= 0], minlength=data.num_classes).tolist() for group, y in labels.items()}
+    if data.target == "labels":
+        counts = {group: (y == 1).sum(0).tolist() for group, y in labels.items()}
+    else:
+        counts = {group: torch.bincount(y[y >= 0], minlength=data.num_classes).tolist() for group, y in labels.items()}
     return [
         {"class": data.class_name(label), **{group: counts[group][label] for group in counts}}
         for label in range(data.num_classes)

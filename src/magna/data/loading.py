@@ -12,7 +12,7 @@ from magna.config.tables import LinkDataOptions, NodeDataOptions
 from magna.data.knowledge_graph import KnowledgeGraph
 from magna.data.node_data import NodeData, Schema
 from magna.data.registry import DATASETS, DataDir
-from magna.data.splits import with_drawn_split, with_random_split
+from magna.data.splits import with_drawn_split, with_drawn_validation, with_random_split
 from magna.data.triples import Triples, load_triples
 from magna.data.user_graph import load_user_graph
 from magna.errors import ArgumentError, DataError, nearest
@@ -35,18 +35,13 @@ def load_node_data(
     if loaded.schema.class_names is None:
         numbered = tuple(map(str, range(loaded.num_classes)))
         loaded = replace(loaded, schema=replace(loaded.schema, class_names=numbered))
-    if config.split == "random":
-        loaded = with_random_split(loaded, config.split_seed)
-    elif loaded.train.numel() == 0 and loaded.num_classes > 0:
-        loaded = with_drawn_split(loaded, config.split_seed)
-    elif loaded.train.numel() > 0 and config.split_seed != NodeDataOptions.split_seed:
-        allowed = f"{NodeDataOptions.split_seed}, because {loaded.name} has a split"
-        raise ArgumentError("data.split_seed", config.split_seed, allowed, "data.split=random")
+    loaded = _with_split(loaded, config)
     if not config.standardise_features:
         return loaded
     if scaled_like is not None:
-        shift, scale = scaled_like.feature_shift, scaled_like.feature_scale
-        loaded = replace(loaded, schema=replace(loaded.schema, feature_shift=shift, feature_scale=scale))
+        names = ("feature_shift", "feature_scale", "edge_shift", "edge_scale")
+        scale = {name: getattr(scaled_like, name) for name in names}
+        loaded = replace(loaded, schema=replace(loaded.schema, **scale))
     return loaded.with_standardised_features()
 
 
@@ -58,11 +53,11 @@ def load_new_graph(path: str | Path, config: NodeDataOptions, schema: Schema) ->
     """
     if kind_of(path) == "triples":
         raise DataError(path, "it holds triples", allowed="a graph as in training, such as nodes.csv and edges.csv")
-    data = load_user_graph(path, like=schema)
+    data = load_user_graph(path, schema, config)
     if config.undirected:
         data = data.with_both_directions()
     if data.train.numel() + data.valid.numel() + data.test.numel() == 0:
-        data = replace(data, test=(data.y >= 0).nonzero().squeeze(1))
+        data = replace(data, test=data.labelled.nonzero().squeeze(1))
     return data.with_standardised_features() if config.standardise_features else data
 
 
@@ -108,6 +103,24 @@ def prepare(data: NodeData, config: NodeDataOptions) -> NodeData:
     return data.with_self_loops() if config.self_loops else data
 
 
+def _with_split(data: NodeData, config: NodeDataOptions) -> NodeData:
+    """The split that the settings ask for: that of the data, or one that is drawn."""
+    seed, share = config.split_seed, config.valid_share
+    complete = data.train.numel() > 0 and data.valid.numel() > 0
+    if share is not None and complete:
+        raise ArgumentError("data.valid_share", share, f"none, because {data.name} has a split")
+    if config.split == "random":
+        return with_random_split(data, seed, share)
+    if data.train.numel() == 0:
+        return with_drawn_split(data, seed, share) if data.num_classes > 0 else data
+    if data.valid.numel() == 0:
+        return with_drawn_validation(data, seed, share)
+    if seed != NodeDataOptions.split_seed:
+        allowed = f"{NodeDataOptions.split_seed}, because {data.name} has a split"
+        raise ArgumentError("data.split_seed", seed, allowed, "data.split=random")
+    return data
+
+
 def _read(config: NodeDataOptions, data_dir: DataDir) -> NodeData:
     name = config.name
     dataset = DATASETS.get(name)
@@ -117,7 +130,7 @@ def _read(config: NodeDataOptions, data_dir: DataDir) -> NodeData:
     if dataset is None or dataset.task != NODE_TASK:
         if not Path(name).exists():
             _refuse(name, NODE_TASK, "the path of a folder with nodes.csv and edges.csv, or of a .pt file")
-        graph = load_user_graph(name)
+        graph = load_user_graph(name, options=config)
         return graph.with_both_directions() if config.undirected else graph
     if not (config.undirected or dataset.directed):
         raise ArgumentError("data.undirected", False, f"true for {name}, whose edges have no direction")

@@ -3,55 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from magna.data.tables import nfc
+from magna.data.schema import Schema as Schema
+from magna.data.schema import Target as Target
+from magna.data.text import nfc
 from magna.errors import ArgumentError, DataError, listed, similar
 
 UNLABELLED = -1
 
-
-@dataclass(frozen=True)
-class Schema:
-    """Names that another graph shares with the one that a model was trained on; None: the data has no such names.
-
-    `relation_names` are the edge types as the data has them; inverse types and self-loops come after them.
-    Standardised features are (raw - shift) · scale.
-
-    >>> Schema.from_dict(Schema(feature_names=("age",)).to_dict())
-    Schema(feature_names=('age',), class_names=None, relation_names=None, feature_shift=None, feature_scale=None)
-    """
-
-    feature_names: tuple[str, ...] | None = None
-    class_names: tuple[str, ...] | None = None
-    relation_names: tuple[str, ...] | None = None
-    feature_shift: tuple[float, ...] | None = None
-    feature_scale: tuple[float, ...] | None = None
-
-    @property
-    def names(self) -> tuple[tuple[str, ...] | None, ...]:
-        """Names of the columns of a model."""
-        return self.feature_names, self.class_names, self.relation_names
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: None if value is None else list(value) for name, value in asdict(self).items()}
-
-    @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> Schema:
-        return Schema(**{name: None if value is None else tuple(value) for name, value in values.items()})
+_MOST_DEVIATIONS = 20  # of a standardised feature
 
 
 @dataclass(frozen=True, eq=False)
 class NodeData:
-    """A graph for node classification.
+    """A graph whose nodes have labels: a class, several labels, or a number.
 
-    Shapes: edge_index [2, E], row 0 the source; x [N, C]; y [N], -1 for a node without a label; edge_type [E], None for
-    edges without types; the three splits hold node indices. `notes` are sentences for the user.
+    Under the target "classes", y is int64 [N], -1 for a node without a label; under "labels" float32 [N, L] of 0, 1 and
+    NaN (unknown); under "number" float32 [N], NaN for a node without a label. `num_classes` is the number of outputs of
+    a model.
+
+    Shapes: edge_index [2, E], row 0 the source; x [N, C]; edge_type [E]; edge_weight [E], above 0; edge_attr [E, D];
+    None for what the edges do not have. The three splits hold node indices. `notes` are sentences for the user.
     """
 
     name: str
@@ -64,13 +42,23 @@ class NodeData:
     x: Tensor | None = None
     edge_type: Tensor | None = None
     num_relations: int | None = None
+    edge_weight: Tensor | None = None
+    edge_attr: Tensor | None = None
+    target: Target = "classes"
     node_ids: tuple[str, ...] | None = None
-    schema: Schema = Schema()
+    schema: Schema = field(default_factory=Schema)
     notes: tuple[str, ...] = ()
 
     @property
     def num_nodes(self) -> int:
-        return self.y.numel()
+        return self.y.size(0)
+
+    @property
+    def labelled(self) -> Tensor:
+        """[N]: true for a node with a label, of several labels for one that is known."""
+        if self.target == "classes":
+            return self.y >= 0
+        return (~self.y.isnan()).view(self.num_nodes, -1).any(1)
 
     def split(self, name: str) -> Tensor:
         """The node indices of `train`, `valid` or `test`."""
@@ -78,7 +66,8 @@ class NodeData:
 
     def fingerprint(self) -> str:
         """Hash of nodes, labels and edges, in their order; not of features and splits."""
-        return _hash("\n".join(self.node_ids or ()), self.y, self.edge_index, self.edge_type)
+        edges = self.edge_index, self.edge_type, self.edge_weight, self.edge_attr
+        return _hash("\n".join(self.node_ids or ()), self.y, *edges)
 
     def split_fingerprint(self) -> str:
         """Hash of the splits."""
@@ -110,6 +99,15 @@ class NodeData:
                 raise ArgumentError("node", name, allowed)
         return torch.tensor([at[nfc(name)] for name in ids], dtype=torch.int64)
 
+    def without_absent_edges(self) -> NodeData:
+        """The edges of a weight above 0; a note says how many are left out."""
+        if self.edge_weight is None or (present := self.edge_weight > 0).all():
+            return self
+        parts = {"edge_type": self.edge_type, "edge_weight": self.edge_weight, "edge_attr": self.edge_attr}
+        chosen: dict[str, Any] = {name: part[present] for name, part in parts.items() if part is not None}
+        note = f"{int((~present).sum()):,} edges of weight 0 are no edges and were left out"
+        return replace(self, edge_index=self.edge_index[:, present], **chosen, notes=(*self.notes, note))
+
     def with_row_normalised_features(self) -> NodeData:
         """Each feature row divided by its sum; rows of zeros stay."""
         assert self.x is not None
@@ -117,33 +115,42 @@ class NodeData:
         return replace(self, x=torch.where(total == 0, self.x, self.x / total))
 
     def with_standardised_features(self) -> NodeData:
-        """Each feature with mean 0 and deviation 1 over all nodes, or as the schema says; constant ones become 0."""
-        if self.x is None:
-            return self
-        schema = self.schema
-        if schema.feature_shift is None or schema.feature_scale is None:
-            raw = self.x.double()
-            deviation = raw.std(0, correction=0)
-            scale = torch.where(deviation > 1e-12 * raw.abs().amax(0), 1 / deviation, 0.0)
-            schema = replace(schema, feature_shift=tuple(raw.mean(0).tolist()), feature_scale=tuple(scale.tolist()))
-        shift, scale = (
-            torch.tensor(part, dtype=torch.float64) for part in (schema.feature_shift, schema.feature_scale)
-        )
-        if self.x.size(1) != len(shift):
-            raise DataError(self.name, f"it has {self.x.size(1)} features", allowed=f"{len(shift)}, as in training")
-        return replace(self, x=((self.x.double() - shift) * scale).float(), schema=schema)
+        """Each feature of nodes and edges with mean 0 and deviation 1 over all of them, or as the schema says.
+
+        Constant features become 0, and values are cut at 20 deviations, which a note says.
+        """
+        data = self
+        if data.x is not None:
+            scale = _scale(self.name, data.x, data.schema.feature_shift, data.schema.feature_scale)
+            schema = replace(data.schema, feature_shift=scale[0], feature_scale=scale[1])
+            notes = (*data.notes, *_cut(standardised(data.x, *scale, cut=False), schema.feature_names))
+            data = replace(data, x=standardised(data.x, *scale), schema=schema, notes=notes)
+        if data.edge_attr is not None:
+            scale = _scale(self.name, data.edge_attr, data.schema.edge_shift, data.schema.edge_scale)
+            schema = replace(data.schema, edge_shift=scale[0], edge_scale=scale[1])
+            data = replace(data, edge_attr=standardised(data.edge_attr, *scale), schema=schema)
+        return data
 
     def with_self_loops(self) -> NodeData:
-        """One loop for every node, which replaces its loops; among typed edges, loops are a relation of their own."""
+        """One loop for every node, which replaces its loops; among typed edges, loops are a relation of their own.
+
+        A loop has weight 1 and attributes 0.
+        """
         proper = self.edge_index[0] != self.edge_index[1]
         loop = torch.arange(self.num_nodes)
         edges = torch.cat([self.edge_index[:, proper], torch.stack([loop, loop])], dim=1)
         order = _by_target(edges)
-        if self.edge_type is None:
-            return replace(self, edge_index=edges[:, order])
-        assert self.num_relations is not None
-        types = torch.cat([self.edge_type[proper], torch.full_like(loop, self.num_relations)])
-        return replace(self, edge_index=edges[:, order], edge_type=types[order], num_relations=self.num_relations + 1)
+        parts: dict[str, Any] = {"edge_index": edges[:, order]}
+        if self.edge_weight is not None:
+            parts["edge_weight"] = torch.cat([self.edge_weight[proper], torch.ones(len(loop))])[order]
+        if self.edge_attr is not None:
+            zeros = torch.zeros(len(loop), self.edge_attr.size(1))
+            parts["edge_attr"] = torch.cat([self.edge_attr[proper], zeros])[order]
+        if self.edge_type is not None:
+            assert self.num_relations is not None
+            types = torch.cat([self.edge_type[proper], torch.full_like(loop, self.num_relations)])
+            parts |= {"edge_type": types[order], "num_relations": self.num_relations + 1}
+        return replace(self, **parts)
 
     def without_types(self) -> NodeData:
         """The edges without types, each once; inverse types have left both directions of every edge."""
@@ -153,20 +160,36 @@ class NodeData:
         return replace(self, edge_index=edges[:, _by_target(edges)], edge_type=None, num_relations=None)
 
     def with_both_directions(self) -> NodeData:
-        """Both directions of every edge, each once, without self-loops; the inverse of a type is another type."""
+        """Both directions of every edge, each once, without self-loops; the inverse of a type is another type.
+
+        A repeated edge has the sum of the weights and the mean of the attributes. Two opposite edges without types are
+        one edge as well, whose weights add up, unless every edge is listed in both directions with the same weight.
+        """
         source, target = self.edge_index
-        if self.edge_type is None:
-            return replace(self, edge_index=undirected(source, target, self.num_nodes))
-        assert self.num_relations is not None
         proper = source != target
-        source, target, kind = source[proper], target[proper], self.edge_type[proper]
-        relations = 2 * self.num_relations
-        forward = (target * self.num_nodes + source) * relations + kind
-        backward = (source * self.num_nodes + target) * relations + kind + self.num_relations
-        code = torch.unique(torch.cat([forward, backward]))
+        source, target, relations = source[proper], target[proper], 1
+        if self.edge_type is None:
+            forward, backward = target * self.num_nodes + source, source * self.num_nodes + target
+        else:
+            assert self.num_relations is not None
+            kind, relations = self.edge_type[proper], 2 * self.num_relations
+            forward = (target * self.num_nodes + source) * relations + kind
+            backward = (source * self.num_nodes + target) * relations + kind + self.num_relations
+        code, place = torch.unique(torch.cat([forward, backward]), return_inverse=True)
         ends, kind = code // relations, code % relations
-        edge_index = torch.stack([ends % self.num_nodes, ends // self.num_nodes])
-        return replace(self, edge_index=edge_index, edge_type=kind, num_relations=relations)
+        parts: dict[str, Any] = {"edge_index": torch.stack([ends % self.num_nodes, ends // self.num_nodes])}
+        if self.edge_type is not None:
+            parts |= {"edge_type": kind, "num_relations": relations}
+        if self.edge_weight is not None:
+            halves = place[: len(source)], place[len(source) :]
+            one_way, back = (_summed(self.edge_weight[proper], half, len(code)) for half in halves)
+            symmetric = torch.allclose(one_way, back)
+            parts["edge_weight"] = (one_way if symmetric else one_way + back).float()
+        if self.edge_attr is not None:
+            counts = torch.bincount(place, minlength=len(code)).double()
+            total = _summed(self.edge_attr[proper].repeat(2, 1), place, len(code))
+            parts["edge_attr"] = (total / counts[:, None]).float()
+        return replace(self, **parts)
 
 
 def _hash(text: str, *parts: Tensor | None) -> str:
@@ -175,6 +198,41 @@ def _hash(text: str, *parts: Tensor | None) -> str:
         if part is not None:
             content.update(part.contiguous().numpy().tobytes())
     return content.hexdigest()[:16]
+
+
+_Numbers = tuple[float, ...]
+
+
+def standardised(x: Tensor, shift: _Numbers, scale: _Numbers, cut: bool = True) -> Tensor:
+    """(x - shift) · scale in single precision, cut at 20 deviations.
+
+    >>> standardised(torch.tensor([[3.0], [1e9]]), (1.0,), (0.5,)).tolist()
+    [[1.0], [20.0]]
+    """
+    scaled = (x.double() - x.new_tensor(shift, dtype=torch.float64)) * x.new_tensor(scale, dtype=torch.float64)
+    return (scaled.clamp_(-_MOST_DEVIATIONS, _MOST_DEVIATIONS) if cut else scaled).float()
+
+
+def _scale(name: str, x: Tensor, shift: _Numbers | None, scale: _Numbers | None) -> tuple[_Numbers, _Numbers]:
+    """Shift and scale of a training, or those of these features."""
+    if shift is None or scale is None:
+        raw = x.double()
+        deviation = raw.std(0, correction=0)
+        inverse = torch.where(deviation > 1e-12 * raw.abs().amax(0), 1 / deviation, 0.0)
+        return tuple(raw.mean(0).tolist()), tuple(inverse.tolist())
+    if x.size(1) != len(shift):
+        raise DataError(name, f"it has {x.size(1)} features", allowed=f"{len(shift)}, as in training")
+    return shift, scale
+
+
+def _cut(scaled: Tensor, names: Sequence[str] | None) -> tuple[str, ...]:
+    """A note on standardised values that are cut."""
+    far = scaled.abs() > _MOST_DEVIATIONS
+    if not (count := int(far.sum())):
+        return ()
+    columns = far.any(0).nonzero().squeeze(1).tolist()
+    said = listed(names[column] if names else column for column in columns)
+    return (f"{count:,} values are more than {_MOST_DEVIATIONS} deviations from their mean and were cut there: {said}",)
 
 
 def undirected(source: Tensor, target: Tensor, num_nodes: int) -> Tensor:
@@ -196,6 +254,11 @@ def check_finite(name: str, x: Tensor) -> None:
         row, column = bad[0].tolist()
         fault = f"row {row}, feature {column} is {float(x[row, column])}"
         raise DataError(name, fault, allowed="finite numbers")
+
+
+def _summed(values: Tensor, place: Tensor, size: int) -> Tensor:
+    """The sum of the values at each place, in double precision."""
+    return values.new_zeros(size, *values.shape[1:], dtype=torch.float64).index_add_(0, place, values.double())
 
 
 def _by_target(edge_index: Tensor) -> Tensor:

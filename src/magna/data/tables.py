@@ -1,200 +1,125 @@
-"""CSV and Parquet files → columns; an error names the place of the fault."""
+"""CSV and Parquet files → columns of text and of numbers; an error names the place of the fault."""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import unicodedata
-import zlib
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
 
 import numpy as np
 
 from magna.config.path_kind import TABLE_SUFFIXES
-from magna.errors import DataError, MissingExtra, listed
+from magna.data.columns import Columns, Table, check_text, in_single_precision, number_of
+from magna.data.text import SEPARATORS, csv_rows, nfc, separator_of
+from magna.errors import DataError, shortened
 
-_NUMBERS = "a number in every column but id, label, split"
+
+def read_table(folder: Path, stem: str, columns: Columns) -> Table:
+    """Read the one table of this name in a folder."""
+    names = [f"{stem}{suffix}" for suffix in TABLE_SUFFIXES]
+    present = [folder / name for name in names if (folder / name).is_file()]
+    if len(present) != 1:
+        fault = f"it has {' and '.join(file.name for file in present) or f'none of {listed_or(names)}'}"
+        raise DataError(folder, fault, allowed="one of them")
+    if present[0].suffix == ".parquet":
+        from magna.data.parquet import read_parquet
+
+        return read_parquet(present[0], columns)
+    return _read_csv(present[0], columns)
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
-    """Named columns as text, all others as numbers [rows, columns]; `lines` are the line numbers of the rows."""
+def listed_or(names: Sequence[str]) -> str:
+    """Names as "a, b or c"."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+class _TextColumns(Exception):
+    """Columns that turn out to be text while they are read as numbers."""
+
+
+def _read_csv(path: Path, columns: Columns) -> Table:
+    separator = separator_of(path)
+    header = [nfc(name.strip()) for name in next(csv_rows(path, separator), (1, []))[1]]
+    places = columns.named(path, header)
+    reader = _CSVReader(path, separator, header, places, columns)
+    text = {name for name in places if columns.is_text(name)}
+    while True:
+        try:
+            return reader.read(text)
+        except _TextColumns as error:
+            text |= error.args[0]
+
+
+@dataclass
+class _CSVReader:
+    """One CSV file; each pass reads some columns as text and all others as numbers."""
 
     path: Path
-    text: dict[str, list[str]]
-    number_names: tuple[str, ...]
-    numbers: np.ndarray
-    lines: Sequence[int]
+    separator: str
+    header: Sequence[str]
+    places: Mapping[str, int]
+    columns: Columns
 
-    def error(self, row: int, fault: str, allowed: str) -> DataError:
-        """The refusal of a row, with its line."""
-        return DataError(self.path, fault, self.lines[row], allowed=allowed)
+    def read(self, text: set[str]) -> Table:
+        """Read the file with these columns of text; stop at another column that is text."""
+        as_text, as_numbers = ([n for n in self.places if (n in text) == kind] for kind in (True, False))
+        text_at, number_at = ([self.places[name] for name in names] for names in (as_text, as_numbers))
+        cells: list[list[str]] = [[] for _ in as_text]
+        # A wide table takes the memory of its numbers, not of its text.
+        lines, values, empty, decimal_commas = [], array("d"), array("q"), 0
+        rows = csv_rows(self.path, self.separator)
+        next(rows, None)
+        for line, row in rows:
+            if len(row) != len(self.header):
+                allowed = f"{len(self.header)}, as the first line"
+                raise DataError(self.path, f"it has {len(row)} cells", line, allowed=allowed)
+            lines.append(line)
+            for column, place in zip(cells, text_at, strict=True):
+                column.append(nfc(row[place].strip()))
+            try:
+                values.extend([float(row[place]) for place in number_at])
+            except ValueError:
+                numbers, commas = self._numbers(line, [row[place] for place in number_at], as_numbers)
+                empty.extend(len(values) + place for place, number in enumerate(numbers) if number is None)
+                values.extend(0.0 if number is None else number for number in numbers)
+                decimal_commas += commas
+        flat = np.array(values)
+        numbers_read = flat.reshape(len(lines), len(as_numbers))
+        single = in_single_precision(self.path, as_numbers, numbers_read, lines)
+        single.reshape(-1)[np.frombuffer(empty, dtype=np.int64) if empty else []] = np.nan
+        table = Table(
+            self.path,
+            tuple(self.places),
+            dict(zip(as_text, cells, strict=True)),
+            tuple(as_numbers),
+            single,
+            lines,
+            tuple(self.header),
+            tuple(self._notes(decimal_commas)),
+        )
+        check_text(table, self.columns)
+        return table
 
+    def _numbers(self, line: int, cells: Sequence[str], names: Sequence[str]) -> tuple[list[float | None], int]:
+        """The numbers of a row, None for an empty cell, and how many have a decimal comma."""
+        numbers: list[float | None] = []
+        commas, text = 0, set()
+        for name, cell in zip(names, cells, strict=True):
+            number, comma = number_of(cell, self.separator)
+            commas += comma
+            numbers.append(number)
+            if number is None and cell.strip():
+                if name in self.columns.numbers:
+                    fault = f"column {name!r} is {shortened(cell)}, not a number"
+                    raise DataError(self.path, fault, line, allowed="numbers")
+                text.add(name)
+        if text:
+            raise _TextColumns(text)
+        return numbers, commas
 
-def read_table(folder: Path, stem: str, required: Sequence[str], optional: Sequence[str], *, numbers: bool) -> Table:
-    """Read the one table of this name in a folder.
-
-    It has the named text columns; its other columns must be numbers, or are refused (`numbers=False`).
-    """
-    files = [file for suffix in TABLE_SUFFIXES if (file := folder / f"{stem}{suffix}").is_file()]
-    if len(files) != 1:
-        fault = f"it has {'both' if files else 'none'} of {stem}.csv and {stem}.parquet"
-        raise DataError(folder, fault, allowed="one of them")
-    read = _read_parquet if files[0].suffix == ".parquet" else _read_csv
-    return read(files[0], required, optional, numbers)
-
-
-def is_csv(path: Path) -> bool:
-    """True for the name of a CSV file, plain or .gz."""
-    return path.name.lower().removesuffix(".gz").endswith(".csv")
-
-
-@contextmanager
-def text_of(path: Path) -> Iterator[TextIO]:
-    """An open file of UTF-8, unpacked if its name ends in .gz, with its line ends as they are.
-
-    Faults of the file as text become a `DataError`, also while it is read.
-    """
-    opener: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open
-    try:
-        with opener(path, "rt", newline="", encoding="utf-8-sig") as file:
-            yield file
-    except UnicodeDecodeError:
-        # The decoder reads blocks, so the line is looked for again.
-        with opener(path, "rb") as file:
-            number = next(number for number, line in enumerate(file, start=1) if _fails(bytes.decode, line))
-        raise DataError(path, "it is not UTF-8", number, allowed="text in UTF-8") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise DataError(path, "it is not a whole gzip file", hint="to pack it again, or without .gz") from None
-    except OSError as error:
-        fault = f"it cannot be read ({error.strerror})"
-        raise DataError(path, fault, allowed="a text file, plain or .gz") from None
-
-
-def nfc(name: str) -> str:
-    """A name in Unicode's composed form, so that names that look the same are the same.
-
-    >>> nfc("L" + chr(0x6F) + chr(0x301)) == "Ló"
-    True
-    """
-    return unicodedata.normalize("NFC", name)
-
-
-def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Number and cells of each line that is not empty, plain or .gz; blanks after a cell stay."""
-    with text_of(path) as file:
-        rows = csv.reader(file, strict=True, skipinitialspace=True)
-        try:
-            for row in rows:
-                if row:
-                    yield rows.line_num, row
-        except csv.Error as error:
-            raise DataError(path, f"it is not CSV: {error}", rows.line_num) from None
-
-
-def _fails(parse: Callable[[Any], Any], value: Any) -> bool:
-    try:
-        parse(value)
-    except ValueError:
-        return True
-    return False
-
-
-def _read_csv(path: Path, required: Sequence[str], optional: Sequence[str], numbers: bool) -> Table:
-    rows = csv_rows(path)
-    header = [nfc(name.strip()) for name in next(rows, (1, []))[1]]
-    as_text = _text_columns(path, header, required, optional, numbers)
-    as_numbers = tuple(name for name in header if name not in as_text)
-    text_at, number_at = ([header.index(name) for name in names] for names in (as_text, as_numbers))
-    columns: list[list[str]] = [[] for _ in as_text]
-    lines, values = [], array("d")  # a wide table takes the memory of its numbers, not of its text
-    for line, row in rows:
-        if len(row) != len(header):
-            raise DataError(path, f"it has {len(row)} cells", line, allowed=f"{len(header)}, as the first line")
-        lines.append(line)
-        for column, position in zip(columns, text_at, strict=True):
-            column.append(nfc(row[position].strip()))
-        try:
-            values.extend([float(row[position]) for position in number_at])
-        except ValueError:
-            position = next(position for position in number_at if _fails(float, row[position]))
-            fault = f"is {row[position]!r}, not a number" if row[position].strip() else "is empty"
-            raise DataError(path, f"column {header[position]!r} {fault}", line, allowed=_NUMBERS) from None
-    single = _single(path, as_numbers, np.array(values).reshape(len(lines), len(as_numbers)), lines)
-    return Table(path, dict(zip(as_text, columns, strict=True)), as_numbers, single, lines)
-
-
-def _read_parquet(path: Path, required: Sequence[str], optional: Sequence[str], numbers: bool) -> Table:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ModuleNotFoundError:
-        raise MissingExtra(f"the Parquet file {path}", "pyarrow", "parquet") from None
-    try:
-        # As one file, not a partitioned data set: year=2020 in its path is not a column.
-        table = pyarrow.parquet.ParquetFile(path).read()
-    except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(path, f"it is not a Parquet file that can be read ({error})") from None
-    as_text = _text_columns(path, table.column_names, required, optional, numbers)
-    as_numbers = tuple(name for name in table.column_names if name not in as_text)
-    single = np.empty((table.num_rows, len(as_numbers)), dtype=np.float32)
-    lines = range(1, table.num_rows + 1)
-    for position, name in enumerate(as_numbers):
-        column, kind = table[name], table[name].type
-        if not (pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind) or pyarrow.types.is_boolean(kind)):
-            raise DataError(path, f"column {name!r} is of type {kind}", allowed=_NUMBERS)
-        if column.null_count:
-            row = column.is_null().to_pylist().index(True)
-            raise DataError(path, f"column {name!r} is empty", lines[row], allowed=_NUMBERS)
-        single[:, position] = _single(path, [name], column.to_numpy()[:, None], lines)[:, 0]
-    text = {}
-    for name in as_text:
-        try:
-            text[name] = [_as_text(cell) for cell in table[name].to_pylist()]
-        except UnicodeDecodeError:
-            raise DataError(path, f"column {name!r} has bytes that are not UTF-8", hint="to save it as text") from None
-    return Table(path, text, as_numbers, single, lines)
-
-
-def _text_columns(
-    path: Path, header: Sequence[str], required: Sequence[str], optional: Sequence[str], numbers: bool
-) -> list[str]:
-    """The text columns that a file has, after a look at all its columns."""
-    known = [*required, *optional]
-    for name in required:
-        if name not in header:
-            fault = f"it has no column {name!r} (it has {listed(header) or 'nothing'})"
-            raise DataError(path, fault, allowed=", ".join(known))
-    for name in header:
-        if header.count(name) > 1 or not name:
-            fault = f"it has two columns {name!r}" if name else "it has a column without a name"
-            raise DataError(path, fault, allowed="each name once")
-        if not numbers and name not in known:
-            raise DataError(path, f"it has a column {name!r}", allowed=", ".join(known), hint="to leave it out")
-    return [name for name in known if name in header]
-
-
-def _single(path: Path, names: Sequence[str], values: np.ndarray, lines: Sequence[int]) -> np.ndarray:
-    """The numbers in single precision; those that are not finite then are refused."""
-    with np.errstate(over="ignore"):
-        single = values.astype(np.float32, copy=False)
-    bad = np.argwhere(~np.isfinite(single))
-    if len(bad):
-        row, column = bad[0]
-        fault = f"column {names[column]!r} is {values[row, column]}"
-        raise DataError(path, fault, lines[row], allowed="finite numbers of single precision")
-    return single
-
-
-def _as_text(cell: Any) -> str:
-    if cell is None or cell != cell:
-        return ""
-    if isinstance(cell, bytes):  # text without the type of text
-        cell = cell.decode()
-    # Many programs save whole numbers with gaps as floats.
-    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else nfc(str(cell).strip())
+    def _notes(self, decimal_commas: int) -> Iterator[str]:
+        if self.separator != ",":
+            yield f"{self.path.name} is separated by {SEPARATORS[self.separator]}"
+        if decimal_commas:
+            yield f"{self.path.name} has {decimal_commas:,} numbers with a decimal comma"

@@ -14,7 +14,7 @@ from torch import Tensor
 from magna.config.path_kind import SPLITS as SPLITS
 from magna.config.path_kind import TRIPLE_SUFFIXES
 from magna.data.store import PublicFile, public_files
-from magna.data.tables import nfc, text_of
+from magna.data.text import nfc, text_of
 from magna.errors import ArgumentError, DataError, listed, similar
 
 _ARCHIVES = {

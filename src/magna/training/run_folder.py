@@ -141,7 +141,7 @@ class RunFolder:
     def check_schema(self, schema: Mapping[str, Any]) -> None:
         """Refuse data that has changed since the run was started; a scale may differ in its last bits."""
         for name, value in self.schema.items():
-            if not _same(value, schema.get(name), last_bits=name in ("feature_shift", "feature_scale")):
+            if not _same(value, schema.get(name), last_bits=name.endswith(("_shift", "_scale"))):
                 raise DataError(
                     self.path,
                     f"it was started on other data than {self.config.data.name} holds now (schema.json: {name})",

@@ -12,7 +12,7 @@ import torch
 from magna.config.registry import LINK_TASK
 from magna.config.tables import LinkDataOptions
 from magna.data import KnowledgeGraph, from_anywhere
-from magna.data.tables import csv_rows, is_csv
+from magna.data.text import csv_rows, is_csv
 from magna.data.triples import read_lines, without_header
 from magna.errors import ArgumentError, DataError
 from magna.nn.link_model import LinkModel

@@ -15,7 +15,7 @@ from magna.config.registry import NODE_TASK
 from magna.config.tables import NodeDataOptions
 from magna.data import NodeData, Schema, from_anywhere, load_new_graph, load_node_data
 from magna.data.node_data import UNLABELLED
-from magna.data.tables import csv_rows, is_csv, text_of
+from magna.data.text import csv_rows, is_csv, text_of
 from magna.errors import DataError, listed
 from magna.tasks import NodeClassification
 from magna.training.capture import matmul_precision
@@ -156,7 +156,7 @@ def _graph(run: RunFolder, data: str | Path | None, data_dir: str | Path | None)
     else:
         graph = load_new_graph(data, settings, schema)
         if graph.fingerprint() != fingerprint:
-            return graph, ()
+            return graph, graph.notes
         settings = from_anywhere(settings, data)  # the run's graph, with the split that the run has drawn
     graph = load_node_data(settings, data_dir, scaled_like=schema)
     if schema.names != graph.schema.names:
