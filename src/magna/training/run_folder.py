@@ -5,33 +5,31 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from magna import __version__
 from magna.config.atomic_files import check_free, forget_parts, make_folder, write_whole, writing
 from magna.config.schema import Config
 from magna.data import DATASETS
-from magna.errors import ArgumentError, DataError, nearest_path
+from magna.errors import ArgumentError, DataError, listed, nearest_path
 from magna.nn.ensemble import model_class
 from magna.nn.hub import Saved
+from magna.training.environment import environment, installed
 
 FORMAT = 1  # grows when an older version could no longer read a run folder
 SUMS = "SHA256SUMS"
+MEMBERS = "portfolio.json"  # in place of a model
 _MODEL = ("model/config.json", "model/model.safetensors")
 # Files of a run before config.toml makes it one, and after.
-_BEGIN, _LATER = ("environment.json", "schema.json"), ("metrics.jsonl", "summary.json", "model", "checkpoint")
-_FILES = ("config.toml", SUMS, *_BEGIN, *_LATER[:2], "checkpoint/state.safetensors")
+_BEGIN, _LATER = ("environment.json", "schema.json"), ("metrics.jsonl", "summary.json", "model", MEMBERS, "checkpoint")
+_FILES = ("config.toml", SUMS, MEMBERS, *_BEGIN, *_LATER[:2], "checkpoint/state.safetensors")
 _COPY = "a copy of the run folder, or train again"
-_PACKAGES = ("magna", "torch", "numpy", "triton")  # that numbers depend on
 
 
 class RunFolder:
@@ -39,7 +37,7 @@ class RunFolder:
 
     `SHA256SUMS` has the hash of each file that is read back, in the format of the program `sha256sum`; a checkpoint,
     which is replaced every few seconds, is complete or absent. `summary.json` is written last: where it is, the run
-    has ended.
+    has ended. A portfolio has `portfolio.json` and the run folders that it names in place of a model.
     """
 
     config: Config  # of a run that was opened, or began here
@@ -62,7 +60,7 @@ class RunFolder:
         if self.exists():
             raise DataError(self.path, "it holds a run already", hint="resume=True, or another run_dir")
         self._check_free()
-        versions = {"format": FORMAT, **environment(device), "packages": _installed()}
+        versions = {"format": FORMAT, **environment(device), "packages": installed()}
         files = {"environment.json": _json(versions), "schema.json": _json(dict(schema))}
         files["config.toml"] = config.to_toml().encode()  # last: where it is, the folder holds a run
         self._write_sums(files)
@@ -160,8 +158,20 @@ class RunFolder:
         schema: dict[str, Any] = json.loads(self._read("schema.json"))
         return schema
 
+    @property
+    def members(self) -> list[tuple[RunFolder, float]]:
+        """The runs of a portfolio and their weights, whose sum is 1; [] for a run with a model."""
+        if not self._has(MEMBERS):
+            return []
+        rows = json.loads(self._read(MEMBERS))["members"]
+        total = math.fsum(row["weight"] for row in rows)
+        return [(RunFolder.open(self.path / row["run"]), row["weight"] / total) for row in rows]
+
     def load_model(self, **parts: Any) -> Saved:
         """The model with its best weights; `parts` are arguments that its files do not hold, as a user's `module`."""
+        if self.members:
+            names = (str(run.path) for run, _ in self.members)
+            raise DataError(self.path, "it is a portfolio, without a model", hint=f"a member: {listed(names)}")
         if self.summary is None:
             raise DataError(self.path, "its run has not ended", hint="resume=True")
         for name in _MODEL:
@@ -173,6 +183,8 @@ class RunFolder:
         """True if the run has ended; a model that is missing or damaged is made again from the checkpoint."""
         if self.summary is None:
             return False
+        if self.members:
+            return all(run.is_done() for run, _ in self.members)
         try:
             self.load_model(**parts)
         except DataError:
@@ -214,6 +226,14 @@ class RunFolder:
         self._write_sums(files | {end.name: _json(summary)})
         write_whole(end, _json(summary))
 
+    def finish_portfolio(self, weights: Mapping[str, float], summary: Mapping[str, Any]) -> None:
+        """Save the weight of each member by its folder, relative to this one, then the summary."""
+        members = [{"run": name, "weight": weight} for name, weight in weights.items()]
+        files = {MEMBERS: _json({"members": members}), "summary.json": _json(summary)}
+        self._write_sums(files)
+        for name, content in files.items():
+            write_whole(self.path / name, content)
+
     def _has(self, name: str) -> bool:
         return (self.path / name).is_file()
 
@@ -247,17 +267,6 @@ def _same(old: Any, new: Any, last_bits: bool) -> bool:
     return all(math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-12) for one, other in zip(old, new, strict=True))
 
 
-def environment(device: torch.device) -> dict[str, Any]:
-    """Versions and machine that a run depends on besides its config."""
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
-        "packages": {name: version for name in _PACKAGES if (version := package_version(name))},
-    }
-
-
 def pick_device(device: str) -> torch.device:
     """The device of a name; auto is the GPU where there is one."""
     if device not in ("auto", "cpu", "cuda"):
@@ -266,22 +275,6 @@ def pick_device(device: str) -> torch.device:
         raise ArgumentError("device", device, ["auto", "cpu"], "'cpu', as torch finds no GPU")
     on_gpu = device != "cpu" and torch.cuda.is_available()
     return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-
-
-def package_version(package: str) -> str | None:
-    """Version of an installed package, or None."""
-    if package == "magna":
-        return __version__
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _installed() -> dict[str, str]:
-    """Versions of all installed packages."""
-    versions = {each.name: each.version for each in metadata.distributions()}
-    return dict(sorted((versions | {"magna": __version__}).items()))
 
 
 def _json(value: Any) -> bytes:

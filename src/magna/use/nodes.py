@@ -16,11 +16,12 @@ from magna.config.tables import NodeDataOptions
 from magna.data import NodeData, Schema, from_anywhere, load_new_graph, load_node_data
 from magna.data.node_data import UNLABELLED
 from magna.data.tables import csv_rows, is_csv, text_of
-from magna.errors import DataError, listed
+from magna.errors import ArgumentError, DataError, listed
 from magna.tasks import NodeClassification
 from magna.training.capture import matmul_precision
 from magna.training.run_folder import RunFolder, pick_device
 from magna.use.files import write_answers
+from magna.use.portfolio import FixedScores, averaged_log
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +90,9 @@ def predict_nodes(
         model: your own module, if it was trained; it gets the weights of the run.
     """
     run = RunFolder.open(run_dir)
-    task, model, notes = open_nodes(run, data, data_dir, device, module=model)
-    graph = task.data
+    graph, every, notes = probabilities_of(run, data, data_dir=data_dir, device=device, model=model)
     chosen = torch.arange(graph.num_nodes) if nodes is None else graph.index_of([str(node) for node in nodes])
-    with matmul_precision(run.config.train.precision):
-        probabilities = task.finite_scores(model).cpu()[chosen].double().softmax(1)
+    probabilities = every[chosen]
     return Predictions(
         dataset=graph.name,
         classes=[graph.class_name(label) for label in range(probabilities.size(1))],
@@ -103,6 +102,23 @@ def predict_nodes(
         truth=[None if label == UNLABELLED else graph.class_name(label) for label in graph.y[chosen].tolist()],
         notes=notes,
     )
+
+
+def probabilities_of(
+    run: RunFolder,
+    data: str | Path | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    device: str = "auto",
+    model: nn.Module | None = None,
+) -> tuple[NodeData, Tensor, tuple[str, ...]]:
+    """The graph of any run or a new one, the probabilities [N, classes] of all its nodes, and notes on the data.
+
+    Those of a portfolio are the weighted mean of its members'. The arguments are those of :func:`predict_nodes`.
+    """
+    task, network, notes = open_nodes(run, data, data_dir, device, module=model)
+    with matmul_precision(run.config.train.precision):
+        return task.data, task.finite_scores(network).cpu().double().softmax(1), notes
 
 
 def read_ids(path: str | Path) -> list[str]:
@@ -132,10 +148,20 @@ def open_nodes(
     splits: Sequence[str] = (),
     module: nn.Module | None = None,
 ) -> tuple[NodeClassification, Any, tuple[str, ...]]:
-    """The task on the run's graph or a new one, whose `splits` must have nodes; the model, and notes on the data."""
+    """The task on the run's graph or a new one, whose `splits` must have nodes; the model, and notes on the data.
+
+    The model of a portfolio gives the logarithms of its probabilities on this graph.
+    """
     if not isinstance(run.config.data, NodeDataOptions):
         names = f"head={run.schema['entities'][0]!r} and relation={run.schema['relations'][0]!r}"
         raise DataError(run.path, "it is a run of link prediction", hint=f"queries, such as {names}")
+    if run.members:
+        if module is not None:
+            raise ArgumentError("model", type(module).__name__, "none for a portfolio, which holds its models")
+        scores = averaged_log((_scores(member, data, data_dir, device), weight) for member, weight in run.members)
+        graph, notes = _graph(run, data, data_dir)
+        task = NodeClassification(graph, run.config, pick_device(device), splits)
+        return task, FixedScores(scores.to(task.device)), notes
     model: Any = run.load_model(**({} if module is None else {"module": module}))
     graph, notes = _graph(run, data, data_dir)
     if graph.x is not None and graph.x.size(1) != model.in_channels:
@@ -143,6 +169,13 @@ def open_nodes(
         raise DataError(graph.name, f"it has {graph.x.size(1)} features", allowed=allowed)
     task = NodeClassification(graph, run.config, pick_device(device), splits)
     return task, model.to(task.device), notes
+
+
+def _scores(run: RunFolder, data: str | Path | None, data_dir: str | Path | None, device: str) -> Tensor:
+    """Scores [N, C] of a member of a portfolio, on the CPU."""
+    task, model, _ = open_nodes(run, data, data_dir, device)
+    with matmul_precision(run.config.train.precision):
+        return task.finite_scores(model).cpu()
 
 
 def _graph(run: RunFolder, data: str | Path | None, data_dir: str | Path | None) -> tuple[NodeData, tuple[str, ...]]:
