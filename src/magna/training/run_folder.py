@@ -17,14 +17,14 @@ import torch
 from magna.config.atomic_files import check_free, forget_parts, make_folder, write_whole, writing
 from magna.config.schema import Config
 from magna.data import DATASETS
-from magna.errors import ArgumentError, DataError, listed, nearest_path
+from magna.errors import ArgumentError, DataError, nearest_path
 from magna.nn.ensemble import model_class
 from magna.nn.hub import Saved
 from magna.training.environment import environment, installed
 
 FORMAT = 1  # grows when an older version could no longer read a run folder
 SUMS = "SHA256SUMS"
-MEMBERS = "portfolio.json"  # in place of a model
+MEMBERS = "portfolio.json"
 _MODEL = ("model/config.json", "model/model.safetensors")
 # Files of a run before config.toml makes it one, and after.
 _BEGIN, _LATER = ("environment.json", "schema.json"), ("metrics.jsonl", "summary.json", "model", MEMBERS, "checkpoint")
@@ -37,7 +37,7 @@ class RunFolder:
 
     `SHA256SUMS` has the hash of each file that is read back, in the format of the program `sha256sum`; a checkpoint,
     which is replaced every few seconds, is complete or absent. `summary.json` is written last: where it is, the run
-    has ended. A portfolio has `portfolio.json` and the run folders that it names in place of a model.
+    has ended. A portfolio is the run of its best member, with `portfolio.json`, which names all members, beside it.
     """
 
     config: Config  # of a run that was opened, or began here
@@ -160,18 +160,17 @@ class RunFolder:
 
     @property
     def members(self) -> list[tuple[RunFolder, float]]:
-        """The runs of a portfolio and their weights, whose sum is 1; [] for a run with a model."""
+        """The runs of a portfolio that has ended, and their weights, whose sum is 1; [] for a run of one model."""
         if not self._has(MEMBERS):
             return []
-        rows = json.loads(self._read(MEMBERS))["members"]
+        rows = json.loads((self.path / MEMBERS).read_bytes()).get("members", [])
         total = math.fsum(row["weight"] for row in rows)
         return [(RunFolder.open(self.path / row["run"]), row["weight"] / total) for row in rows]
 
     def load_model(self, **parts: Any) -> Saved:
-        """The model with its best weights; `parts` are arguments that its files do not hold, as a user's `module`."""
-        if self.members:
-            names = (str(run.path) for run, _ in self.members)
-            raise DataError(self.path, "it is a portfolio, without a model", hint=f"a member: {listed(names)}")
+        """The model with its best weights, of a portfolio the best member; `parts` are arguments that its files do not
+        hold, as a user's `module`.
+        """
         if self.summary is None:
             raise DataError(self.path, "its run has not ended", hint="resume=True")
         for name in _MODEL:
@@ -183,8 +182,6 @@ class RunFolder:
         """True if the run has ended; a model that is missing or damaged is made again from the checkpoint."""
         if self.summary is None:
             return False
-        if self.members:
-            return all(run.is_done() for run, _ in self.members)
         try:
             self.load_model(**parts)
         except DataError:
@@ -225,14 +222,6 @@ class RunFolder:
         files = {name: (self.path / name).read_bytes() for name in (*_MODEL, "metrics.jsonl") if self._has(name)}
         self._write_sums(files | {end.name: _json(summary)})
         write_whole(end, _json(summary))
-
-    def finish_portfolio(self, weights: Mapping[str, float], summary: Mapping[str, Any]) -> None:
-        """Save the weight of each member by its folder, relative to this one, then the summary."""
-        members = [{"run": name, "weight": weight} for name, weight in weights.items()]
-        files = {MEMBERS: _json({"members": members}), "summary.json": _json(summary)}
-        self._write_sums(files)
-        for name, content in files.items():
-            write_whole(self.path / name, content)
 
     def _has(self, name: str) -> bool:
         return (self.path / name).is_file()

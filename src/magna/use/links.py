@@ -219,9 +219,8 @@ def open_links(
 
 
 def temperature_of(run: RunFolder) -> float:
-    """The temperature of a run's scores; those of a portfolio are logarithms of probabilities, with 1 unless fitted."""
-    temperature: float = (run.summary or {}).get("temperature", 1.0)
-    return temperature
+    """The temperature of a run's scores; those of a portfolio are logarithms of probabilities already, with 1."""
+    return 1.0 if run.members else float((run.summary or {})["temperature"])
 
 
 def _model(run: RunFolder) -> Any:
