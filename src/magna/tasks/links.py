@@ -17,6 +17,7 @@ from magna.data import KnowledgeGraph
 from magna.errors import DataError
 from magna.nn.ensemble import make_model
 from magna.nn.link_model import LinkModel, Product
+from magna.nn.scaling import FeatureScaling
 from magna.ops import rank_scores, rank_targets
 from magna.tasks.link_objective import LinkObjective, batch_size
 from magna.tasks.metrics import Ranks, TieRule
@@ -42,6 +43,7 @@ class LinkPrediction:
     """
 
     METRIC, SHARES_BATCH = LinkTask.METRIC, LinkTask.SHARES_BATCH
+    scaling: FeatureScaling | None = None  # entities have no features
 
     def __init__(
         self,

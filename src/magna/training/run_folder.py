@@ -20,6 +20,7 @@ from magna.data import DATASETS
 from magna.errors import ArgumentError, DataError, nearest_path
 from magna.nn.ensemble import model_class
 from magna.nn.hub import Saved
+from magna.nn.scaling import FeatureScaling
 from magna.training.environment import environment, installed
 
 FORMAT = 1  # grows when an older version could no longer read a run folder
@@ -168,15 +169,20 @@ class RunFolder:
         return [(RunFolder.open(self.path / row["run"]), row["weight"] / total) for row in rows]
 
     def load_model(self, **parts: Any) -> Saved:
-        """The model with its best weights, of a portfolio the best member; `parts` are arguments that its files do not
-        hold, as a user's `module`.
+        """The model with its best weights, of a portfolio the best member; it takes features that a task has scaled.
+
+        `parts` are arguments that its files do not hold, as a user's `module`.
         """
+        return self.load_parts(**parts)[0]
+
+    def load_parts(self, **parts: Any) -> tuple[Saved, FeatureScaling | None]:
+        """The model of `load_model` and the scaling that leads to its features; None in runs of earlier versions."""
         if self.summary is None:
             raise DataError(self.path, "its run has not ended", hint="resume=True")
         for name in _MODEL:
             self._read(name)
         model: Saved = model_class(self.config.model).from_pretrained(self.path / "model", **parts)
-        return model
+        return model, model.detach_scaling()
 
     def is_done(self, **parts: Any) -> bool:
         """True if the run has ended; a model that is missing or damaged is made again from the checkpoint."""
@@ -210,12 +216,12 @@ class RunFolder:
         """True if the run has a checkpoint or has ended."""
         return self.checkpoint.is_file() or self.summary is not None
 
-    def finish(self, model: Saved, summary: Mapping[str, Any]) -> None:
-        """Save the model, then the summary."""
+    def finish(self, model: Saved, summary: Mapping[str, Any], scaling: FeatureScaling | None = None) -> None:
+        """Save the model with the scaling of its features, then the summary."""
         part, target, end = self.path / ".model.part", self.path / "model", self.path / "summary.json"
         with writing(target):
             shutil.rmtree(part, ignore_errors=True)
-            model.save_pretrained(part)
+            model.save_pretrained(part, scaling)
             end.unlink(missing_ok=True)  # it is of the model that is replaced now
             shutil.rmtree(target, ignore_errors=True)
             os.replace(part, target)

@@ -143,7 +143,7 @@ class Session:
             "valid": self.task.evaluate(network, "valid"),
             "test": self.task.evaluate(network, "test") if self.test else None,
         }
-        job.run.finish(network, summary)
+        job.run.finish(network, summary, self.task.scaling)
         return {**summary, "run_dir": str(job.run.path)}
 
     def _listener(self, index: int) -> OnEpoch:

@@ -162,12 +162,14 @@ def open_nodes(
         graph, notes = _graph(run, data, data_dir)
         task = NodeClassification(graph, run.config, pick_device(device), splits)
         return task, FixedScores(scores.to(task.device)), notes
-    model: Any = run.load_model(**({} if module is None else {"module": module}))
+    loaded, scaling = run.load_parts(**({} if module is None else {"module": module}))
+    model: Any = loaded
     graph, notes = _graph(run, data, data_dir)
-    if graph.x is not None and graph.x.size(1) != model.in_channels:
-        allowed = f"the {model.in_channels} that the run was trained on"
+    wanted = (scaling or model).in_channels
+    if graph.x is not None and graph.x.size(1) != wanted:
+        allowed = f"the {wanted} that the run was trained on"
         raise DataError(graph.name, f"it has {graph.x.size(1)} features", allowed=allowed)
-    task = NodeClassification(graph, run.config, pick_device(device), splits)
+    task = NodeClassification(graph, run.config, pick_device(device), splits, scaling)
     return task, model.to(task.device), notes
 
 
