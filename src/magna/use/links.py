@@ -113,12 +113,20 @@ def predict_links(
         data_dir: the data folder.
         device: "auto", "cpu" or "cuda".
     """
-    if top < 1:
-        raise ArgumentError("top", top, "1 or more")
-    if not queries:
-        raise ArgumentError("queries", queries, "one or more, such as (head, relation, None)")
+    _check_question(queries, top)
     run = RunFolder.open(run_dir)
-    task, model, notes = open_links(run, data, data_dir, device, new_triples=new_triples)
+    return answer_queries(run, open_links(run, data, data_dir, device, new_triples=new_triples), queries, top)
+
+
+def answer_queries(
+    run: RunFolder,
+    opened: tuple[LinkPrediction, LinkModel, tuple[str, ...]],
+    queries: Sequence[Query | tuple[str | None, str, str | None]] | None,
+    top: int,
+) -> LinkPredictions:
+    """The `top` best answers of each query, by a run that `open_links` has opened."""
+    _check_question(queries, top)
+    task, model, notes = opened
     asked, numbers = _numbered(queries, task.graph)
     entities, temperature = task.graph.triples.entities, temperature_of(run)
     answers: list[list[Answer]] = []
@@ -162,9 +170,17 @@ def _read_query(path: Path, number: int, columns: list[str]) -> Query:
         raise DataError(path, str(error), number) from None
 
 
-def _numbered(queries: Sequence[Any], graph: KnowledgeGraph) -> tuple[list[Query], list[tuple[int, int]]]:
+def _check_question(queries: Sequence[Any] | None, top: int) -> None:
+    if top < 1:
+        raise ArgumentError("top", top, "1 or more")
+    if not queries:
+        raise ArgumentError("queries", queries, "one or more, such as (head, relation, None)")
+
+
+def _numbered(queries: Sequence[Any] | None, graph: KnowledgeGraph) -> tuple[list[Query], list[tuple[int, int]]]:
     """The queries, and each as the model takes it; of many, the wrong one is named."""
     asked, numbers = [], []
+    queries = queries or ()
     for position, query in enumerate(queries, start=1):
         try:
             query = Query(*query) if isinstance(query, tuple) and len(query) == 3 else query

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from magna.config.path_kind import SPLITS
 from magna.config.registry import NODE_TASK
 from magna.config.tables import NodeDataOptions
 from magna.data import NodeData, Schema, from_anywhere, load_new_graph, load_node_data
@@ -20,6 +22,7 @@ from magna.errors import ArgumentError, DataError, listed
 from magna.tasks import NodeClassification
 from magna.training.capture import matmul_precision
 from magna.training.run_folder import RunFolder, pick_device
+from magna.use.embeddings import Embeddings, last_states
 from magna.use.files import write_answers
 from magna.use.portfolio import FixedScores, averaged_log
 
@@ -28,8 +31,8 @@ from magna.use.portfolio import FixedScores, averaged_log
 class Predictions:
     """One row for each node of the query.
 
-    Shapes: ids, labels and truth have an entry a row, probabilities is [rows, classes]; truth is None for a node
-    without a label.
+    Shapes: ids, labels, truth and split have an entry a row, probabilities is [rows, classes]; truth is None for a node
+    without a label, split for one that is in none.
     """
 
     dataset: str
@@ -38,6 +41,7 @@ class Predictions:
     labels: list[str]
     probabilities: Tensor
     truth: list[str | None]
+    split: list[str | None]
     notes: tuple[str, ...] = ()  # on the data, for the user
 
     def columns(self) -> dict[str, list[Any]]:
@@ -48,19 +52,22 @@ class Predictions:
             columns[f"probability_{name}"] = self.probabilities[:, index].tolist()
         if any(label is not None for label in self.truth):
             columns["true_label"] = self.truth
+        if any(split is not None for split in self.split):
+            columns["split"] = self.split
         return columns
 
     def to_dict(self) -> dict[str, Any]:
         """All values by node, ready for JSON."""
         shares = [dict(zip(self.classes, row, strict=True)) for row in self.probabilities.tolist()]
-        rows = zip(self.ids, self.labels, shares, self.truth, strict=True)
+        rows = zip(self.ids, self.labels, shares, self.truth, self.split, strict=True)
         return {
             "task": NODE_TASK,
             "dataset": self.dataset,
             "classes": self.classes,
             "nodes": [
-                {"id": id, "label": label, "probability": max(p.values()), "probabilities": p, "true_label": truth}
-                for id, label, p, truth in rows
+                {"id": id, "label": label, "probability": max(p.values()), "probabilities": p}
+                | {"true_label": truth, "split": split}
+                for id, label, p, truth, split in rows
             ],
             "notes": list(self.notes),
         }
@@ -90,18 +97,68 @@ def predict_nodes(
         model: your own module, if it was trained; it gets the weights of the run.
     """
     run = RunFolder.open(run_dir)
-    graph, every, notes = probabilities_of(run, data, data_dir=data_dir, device=device, model=model)
-    chosen = torch.arange(graph.num_nodes) if nodes is None else graph.index_of([str(node) for node in nodes])
-    probabilities = every[chosen]
-    return Predictions(
-        dataset=graph.name,
-        classes=[graph.class_name(label) for label in range(probabilities.size(1))],
-        ids=[graph.id_of(node) for node in chosen.tolist()],
-        labels=[graph.class_name(label) for label in probabilities.argmax(1).tolist()],
-        probabilities=probabilities,
-        truth=[None if label == UNLABELLED else graph.class_name(label) for label in graph.y[chosen].tolist()],
-        notes=notes,
-    )
+    return NodeScores(run, data, data_dir=data_dir, device=device, model=model).predictions(nodes)
+
+
+class NodeScores:
+    """A run on its graph or a new one: probabilities and hidden states of all nodes, computed once.
+
+    The arguments are those of :func:`predict_nodes`.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder,
+        data: str | Path | None = None,
+        *,
+        data_dir: str | Path | None = None,
+        device: str = "auto",
+        model: nn.Module | None = None,
+    ) -> None:
+        self.run, self.data, self.data_dir, self.device, self.model = run, data, data_dir, device, model
+
+    def predictions(self, nodes: Sequence[str | int] | None = None) -> Predictions:
+        """Labels of some nodes by their ids, None for all."""
+        (graph, every, notes), chosen = self._all, self._chosen(nodes)
+        probabilities = every[chosen]
+        split = {node: name for name in SPLITS for node in graph.split(name).tolist()}
+        return Predictions(
+            dataset=graph.name,
+            classes=[graph.class_name(label) for label in range(probabilities.size(1))],
+            ids=[graph.id_of(node) for node in chosen.tolist()],
+            labels=[graph.class_name(label) for label in probabilities.argmax(1).tolist()],
+            probabilities=probabilities,
+            truth=[None if label == UNLABELLED else graph.class_name(label) for label in graph.y[chosen].tolist()],
+            split=[split.get(node) for node in chosen.tolist()],
+            notes=notes,
+        )
+
+    def embeddings(self, nodes: Sequence[str | int] | None = None) -> Embeddings:
+        """The last hidden states of some nodes by their ids, None for all."""
+        (graph, _, notes), chosen = self._all, self._chosen(nodes)
+        return Embeddings(graph.name, [graph.id_of(node) for node in chosen.tolist()], self._states[chosen], notes)
+
+    def unlabelled(self) -> list[str]:
+        """The ids of the nodes without a label."""
+        graph = self._all[0]
+        return [graph.id_of(node) for node in (graph.y == UNLABELLED).nonzero().squeeze(1).tolist()]
+
+    def _chosen(self, nodes: Sequence[str | int] | None) -> Tensor:
+        graph = self._all[0]
+        return torch.arange(graph.num_nodes) if nodes is None else graph.index_of([str(node) for node in nodes])
+
+    @cached_property
+    def _all(self) -> tuple[NodeData, Tensor, tuple[str, ...]]:
+        return probabilities_of(self.run, self.data, data_dir=self.data_dir, device=self.device, model=self.model)
+
+    @cached_property
+    def _states(self) -> Tensor:
+        return torch.cat([self._states_of(run) for run, _ in self.run.members or [(self.run, 1.0)]], 1)
+
+    def _states_of(self, run: RunFolder) -> Tensor:
+        task, model, _ = open_nodes(run, self.data, self.data_dir, self.device, module=self.model)
+        with matmul_precision(run.config.train.precision):
+            return last_states(model, task.finite_scores).float().cpu()
 
 
 def probabilities_of(
