@@ -88,6 +88,11 @@ class LoadedNodes(Loaded):
         scores: NodeScores = self.opened(data)
         return scores.embeddings(ids)
 
+    def unlabelled(self, data: str | Path | None = None) -> list[str]:
+        """The ids of the nodes without a label."""
+        scores: NodeScores = self.opened(data)
+        return scores.unlabelled()
+
     def score(self, triples: Sequence[tuple[str, str, str]]) -> Links:
         """Refused: a run on nodes scores no triples."""
         raise ArgumentError("score", triples, "triples by a run of link prediction", "predict, for this run on nodes")

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from magna.config.registry import LINK_TASK
-from magna.data.triples import SPLITS, codes
-from magna.errors import ArgumentError
+from magna.data.tables import csv_rows, is_csv
+from magna.data.triples import SPLITS, codes, read_lines, without_header
+from magna.errors import ArgumentError, DataError
 from magna.nn.link_model import LinkModel
 from magna.tasks import LinkPrediction
 from magna.tasks.links import log_probabilities
@@ -164,3 +165,20 @@ def numbered_triples(task: LinkPrediction, triples: Sequence[tuple[str, str, str
         except ArgumentError as error:
             raise error.renamed(f"triple {place} of {len(triples)}: {error.name}") from None
     return torch.tensor(rows, dtype=torch.int64).view(-1, 3)
+
+
+def read_triples(path: str | Path) -> list[tuple[str, str, str]]:
+    """The triples of a file, plain or .gz, with tabs between the columns, or in a .csv commas; a header is skipped."""
+    path = Path(path)
+    if is_csv(path):
+        lines = [(number, [cell.strip() for cell in cells]) for number, cells in csv_rows(path)]
+    else:
+        lines = read_lines(path)
+    rows = []
+    for number, columns in without_header(lines)[0]:
+        if len(columns) != 3 or not all(columns):
+            raise DataError(path, "it is no triple", number, allowed="head, relation, tail")
+        rows.append((columns[0], columns[1], columns[2]))
+    if not rows:
+        raise DataError(path, "it has no triple", allowed="lines of head, relation and tail")
+    return rows
