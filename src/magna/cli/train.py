@@ -22,6 +22,8 @@ def _show(result: Result) -> None:
 
     runs = result["runs"]
     typer.echo(f"data: {result['dataset']}")
+    if "start" in result:
+        typer.echo(f"start: {result['start']}")
     for run in runs:
         test = "unread" if run["test"] is None else headline(run["test"])
         typer.echo(
@@ -59,6 +61,10 @@ def train(
     ] = None,
     device: OnDevice = "auto",
     resume: Annotated[bool, option(TRAINING, "", "Continue the run in the run folder.", "--resume")] = False,
+    start: Annotated[
+        Path | None,
+        option(TRAINING, "RUN", "Start from the weights of a finished run, by their names and shapes.", "--from"),
+    ] = None,
     together: Annotated[
         bool | None,
         option(
@@ -91,6 +97,7 @@ def train(
 
         return training.train(
             config,
+            start=start,
             run_dir=folder,
             seeds=seeds,
             data_dir=data_dir,
