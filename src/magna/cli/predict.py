@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,9 @@ from magna.cli.options import (
     show_notes,
 )
 from magna.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from magna.use.embeddings import Embeddings
 
 _ROWS = 20
 
@@ -148,20 +151,24 @@ def predict(
         *(node or [], nodes, unlabelled, head, tail, relation, queries, score, pair, missing, top, new_triples),
         embeddings=embeddings,
     )
-    question.check()
+    of_links = question.check()
     if embeddings is not None:
         check_embeddings(embeddings, out, force)
     answers = answer(run, question, data, data_dir, device)
     if embeddings is not None:
-        files = [str(file) for file in answers.write(embeddings)]
-        rows, width = answers.vectors.shape
-        return {"dataset": answers.dataset, "vectors": rows, "width": width, "files": files, "notes": [*answers.notes]}
-    if out is None:
-        whole: Result = answers.to_dict()
-        return whole
+        return _written_vectors(answers, embeddings)
+    return _written(answers, out, form, "answers" if of_links else "nodes") if out else answers.to_dict()
+
+
+def _written_vectors(answers: Embeddings, file: Path) -> Result:
+    rows, width = answers.vectors.shape
+    files = [str(each) for each in answers.write(file)]
+    return {"dataset": answers.dataset, "vectors": rows, "width": width, "files": files, "notes": list(answers.notes)}
+
+
+def _written(answers: Any, out: Path, form: TableFormat | None, unit: str) -> Result:
     answers.write(out, form)
     rows = len(next(iter(answers.columns().values())))
-    unit = "answers" if question.of_links else "nodes"
     return {"dataset": answers.dataset, unit: rows, "file": str(out), "notes": list(answers.notes)}
 
 

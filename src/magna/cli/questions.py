@@ -38,8 +38,8 @@ class Question:
     def of_ends(self) -> bool:
         return any(option is not None for option in (self.head, self.tail, self.relation, self.queries))
 
-    def check(self) -> None:
-        """Refuse options that do not go together."""
+    def check(self) -> bool:
+        """Refuse options that do not go together; True for a question on links."""
         if self.of_links and (self.node or self.nodes or self.unlabelled):
             raise ValueError("nodes and links are asked for at once; allowed: --node and --nodes, or the others")
         kinds = {
@@ -60,6 +60,7 @@ class Question:
             raise ArgumentError("--embeddings", str(self.embeddings), "alone, or with --node, --nodes or --unlabelled")
         if self.of_ends and self.relation is None and (self.head or self.tail or self.queries is None):
             raise ValueError("--relation is missing; allowed: --head or --tail with --relation, or --queries FILE")
+        return self.of_links
 
 
 def answer(run: Path, question: Question, data: Path | None, data_dir: Path | None, device: str) -> Any:

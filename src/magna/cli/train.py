@@ -16,6 +16,21 @@ if TYPE_CHECKING:
     from magna.config.schema import Config
 
 
+Start = Annotated[
+    Path | None,
+    option(TRAINING, "RUN", "Start from the weights of a finished run, by their names and shapes.", "--from"),
+]
+Together = Annotated[
+    bool | None,
+    option(
+        TRAINING,
+        "",
+        "Train several seeds of node classification in one batch, or in turn. Default: together on a GPU.",
+        "--together/--one-by-one",
+    ),
+]
+
+
 def _show(result: Result) -> None:
     from magna.config.registry import LINK_TASK
     from magna.tasks.metrics import headline
@@ -61,19 +76,8 @@ def train(
     ] = None,
     device: OnDevice = "auto",
     resume: Annotated[bool, option(TRAINING, "", "Continue the run in the run folder.", "--resume")] = False,
-    start: Annotated[
-        Path | None,
-        option(TRAINING, "RUN", "Start from the weights of a finished run, by their names and shapes.", "--from"),
-    ] = None,
-    together: Annotated[
-        bool | None,
-        option(
-            TRAINING,
-            "",
-            "Train several seeds of node classification in one batch, or in turn. Default: together on a GPU.",
-            "--together/--one-by-one",
-        ),
-    ] = None,
+    start: Start = None,
+    together: Together = None,
     test: Annotated[
         bool, option(TRAINING, "", "Score the test split at the end, or leave it unread.", "--test/--no-test")
     ] = True,
