@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from magna.search.sweep import sweep
     from magna.search.train import train
     from magna.training.plan import plan
+    from magna.use.load import load
     from magna.use.predict import evaluate, predict
 
 __version__ = "0.1.0"
@@ -30,6 +31,7 @@ __all__ = [
     "edge_softmax",
     "evaluate",
     "hops_for",
+    "load",
     "load_recipe",
     "plan",
     "predict",
@@ -53,6 +55,7 @@ _HOME = {
     "train": "magna.search.train",
     "plan": "magna.training.plan",
     "sweep": "magna.search.sweep",
+    "load": "magna.use.load",
     "evaluate": "magna.use.predict",
     "predict": "magna.use.predict",
 }

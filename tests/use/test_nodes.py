@@ -82,7 +82,9 @@ def test_probabilities_are_a_distribution_over_the_users_classes(animals: tuple[
     assert answers.classes == list(KINDS) and set(answers.labels) <= set(KINDS) and set(answers.truth) == set(KINDS)
     assert answers.probabilities.shape == (40, 2)
     assert torch.allclose(answers.probabilities.sum(1), torch.ones(40, dtype=torch.float64))
-    assert list(answers.columns()) == ["id", "label", "probability", "probability_cat", "probability_dog", "true_label"]
+    names = ["id", "label", "probability", "probability_cat", "probability_dog", "true_label", "split"]
+    assert list(answers.columns()) == names
+    assert answers.split == ["train"] * 20 + ["valid"] * 10 + ["test"] * 10
 
 
 @pytest.mark.parametrize("recipe", ["digits", "cora"])
@@ -136,7 +138,7 @@ def test_some_nodes_are_the_rows_of_all_nodes(animals: tuple[Path, Path]) -> Non
     with pytest.raises(ValueError, match="node is 'animal7'; allowed: an id of animals, such as 'animal-7'"):
         predict_nodes(animals[0], ["animal7"], device="cpu")
     empty = predict_nodes(animals[0], [], device="cpu")
-    assert list(empty.columns()) == list(every.columns())[:-1] and empty.to_dict()["nodes"] == []
+    assert list(empty.columns()) == list(every.columns())[:-2] and empty.to_dict()["nodes"] == []
 
 
 def test_ids_of_built_in_data_are_numbers(digits: Path) -> None:

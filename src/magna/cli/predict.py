@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,7 +26,7 @@ from magna.cli.options import (
 from magna.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from magna.use.links import Query
+    from magna.use.embeddings import Embeddings
 
 _ROWS = 20
 
@@ -37,8 +37,12 @@ def _show(result: Result) -> None:
         unit = "answers" if "answers" in result else "nodes"
         count = result[unit]
         typer.echo(f"{result['dataset']}: {count:,} {unit if count != 1 else unit[:-1]} in {result['file']}")
+    elif "files" in result:
+        typer.echo(f"{result['dataset']}: {result['vectors']:,} x {result['width']} in {' and '.join(result['files'])}")
     elif "queries" in result:
         show_links(result)
+    elif "links" in result:
+        show_triples(result)
     else:
         show_nodes(result)
 
@@ -74,10 +78,28 @@ def show_links(result: Result) -> None:
         plain_console().print(table)
 
 
+def show_triples(result: Result) -> None:
+    """Print the first triples with their scores."""
+    from rich.table import Table
+
+    links = result["links"]
+    table = Table("head", "relation", "tail", "score", "p(tail)", "p(head)", "", title=result["dataset"])
+    for link in links[:_ROWS]:
+        shares = (f"{100 * link[name]:.1f} %" for name in ("tail_probability", "head_probability"))
+        names = (link[name] for name in ("head", "relation", "tail"))
+        table.add_row(*names, f"{link['score']:.2f}", *shares, "known" if link["known"] else "")
+    plain_console().print(table)
+    if len(links) > _ROWS:
+        typer.echo(f"the first {_ROWS} of {len(links):,} triples; all with --out FILE or --json")
+
+
 @command(
     "magna predict runs/digits --node 3 --node 17",
-    "magna predict runs/digits --out answers.csv",
+    "magna predict runs/digits --unlabelled --out answers.csv",
+    "magna predict runs/digits --embeddings states.npy",
     "magna predict runs/families --head adam-1172 --relation aunt_of",
+    "magna predict runs/families --pair adam-1172 anna-1171",
+    "magna predict runs/families --missing aunt_of --top 100 --out missing.csv",
     show=_show,
     panel=FIRST,
 )
@@ -85,13 +107,21 @@ def predict(
     run: RunPath,
     node: Annotated[list[str] | None, option(NODES, "ID", "Id of a node; may be repeated. Default: all nodes.")] = None,
     nodes: Annotated[Path | None, option(NODES, "FILE", "File of ids: one a line, or a CSV with a column id.")] = None,
+    unlabelled: Annotated[bool, option(NODES, "", "Only nodes without a label.", "--unlabelled")] = False,
     head: Annotated[str | None, option(LINKS, "ENTITY", "The head; asks for tails.")] = None,
     tail: Annotated[str | None, option(LINKS, "ENTITY", "The tail; asks for heads.")] = None,
     relation: Annotated[str | None, option(LINKS, "NAME", "The relation of --head or --tail.")] = None,
     queries: Annotated[
         Path | None, option(LINKS, "FILE", "File of queries: head, relation, tail, one end empty; TSV or CSV.")
     ] = None,
-    top: Annotated[int | None, option(LINKS, "N", "Answers of each query. Default: 10.", min=1)] = None,
+    score: Annotated[Path | None, option(LINKS, "FILE", "File of triples to score: TSV or CSV.")] = None,
+    pair: Annotated[tuple[str, str] | None, option(LINKS, "HEAD TAIL", "Two entities; ranks the relations.")] = None,
+    missing: Annotated[
+        str | None, option(LINKS, "RELATION", "Links of a relation that the data lacks, best first.")
+    ] = None,
+    top: Annotated[
+        int | None, option(LINKS, "N", "Answers of each query, default: 10, or of --missing, default: 100.", min=1)
+    ] = None,
     new_triples: Annotated[
         Path | None, option(LINKS, "FILE", "TSV of new triples of known entities; no training.")
     ] = None,
@@ -101,38 +131,55 @@ def predict(
         TableFormat | None,
         option(OUTPUT, "NAME", "csv, tsv, json or parquet, if the file's name does not say.", "--format"),
     ] = None,
-    force: Annotated[bool, option(OUTPUT, "", "Replace the file of --out.", "--force")] = False,
+    embeddings: Annotated[
+        Path | None,
+        option(OUTPUT, "FILE", "File of hidden states of nodes or entities: .npy, or .tsv for projectors."),
+    ] = None,
+    force: Annotated[bool, option(OUTPUT, "", "Replace files that exist.", "--force")] = False,
     data_dir: DataDir = None,
     device: OnDevice = "auto",
 ) -> Result:
-    """Predict labels of nodes, or the missing ends of links.
+    """Predict labels of nodes, or the missing parts of links.
 
     Nodes get a label with the probability of each class. (head, relation) gets the best tails, (relation, tail) the
     best heads.
     """
-    of_links = any(option is not None for option in (head, tail, relation, queries, new_triples))
     check_file(out, form, force)
-    if of_links and (node or nodes):
-        raise ValueError("nodes and links are asked for at once; allowed: --node and --nodes, or the others")
-    if top is not None and not of_links:
-        raise ArgumentError("--top", top, "with --head, --tail or --queries")
-    from magna.use import links
-    from magna.use import nodes as node_labels
+    from magna.cli.questions import Question, answer
 
-    if of_links:
-        asked = _queries(head, relation, tail, queries)
-        answers: links.LinkPredictions | node_labels.Predictions = links.predict_links(
-            run, asked, data, top=top or 10, new_triples=new_triples, data_dir=data_dir, device=device
-        )
-    else:
-        ids = [*(node or []), *(node_labels.read_ids(nodes) if nodes is not None else [])]
-        answers = node_labels.predict_nodes(run, ids if node or nodes else None, data, data_dir=data_dir, device=device)
-    if out is None:
-        return answers.to_dict()
+    question = Question(
+        *(node or [], nodes, unlabelled, head, tail, relation, queries, score, pair, missing, top, new_triples),
+        embeddings=embeddings,
+    )
+    of_links = question.check()
+    if embeddings is not None:
+        check_embeddings(embeddings, out, force)
+    answers = answer(run, question, data, data_dir, device)
+    if embeddings is not None:
+        return _written_vectors(answers, embeddings)
+    return _written(answers, out, form, "answers" if of_links else "nodes") if out else answers.to_dict()
+
+
+def _written_vectors(answers: Embeddings, file: Path) -> Result:
+    rows, width = answers.vectors.shape
+    files = [str(each) for each in answers.write(file)]
+    return {"dataset": answers.dataset, "vectors": rows, "width": width, "files": files, "notes": list(answers.notes)}
+
+
+def _written(answers: Any, out: Path, form: TableFormat | None, unit: str) -> Result:
     answers.write(out, form)
     rows = len(next(iter(answers.columns().values())))
-    unit = "answers" if of_links else "nodes"
     return {"dataset": answers.dataset, unit: rows, "file": str(out), "notes": list(answers.notes)}
+
+
+def check_embeddings(file: Path, out: Path | None, force: bool) -> None:
+    """Refuse files of embeddings that cannot be written, or that nobody wants replaced."""
+    from magna.use.embeddings import names_file
+
+    if out is not None:
+        raise ArgumentError("--out", str(out), "without --embeddings, which names its own file")
+    for each in (file, names_file(file)):
+        _check_place("--embeddings", each, force)
 
 
 def check_file(out: Path | None, form: TableFormat | None, force: bool) -> None:
@@ -144,10 +191,14 @@ def check_file(out: Path | None, form: TableFormat | None, force: bool) -> None:
             raise ArgumentError("--format", form, "with --out FILE")
         return
     check_format(out, form)
-    if not out.parent.is_dir() or (out.exists() and not out.is_file()):  # a device is not to be replaced
-        raise ArgumentError("--out", str(out), "a file in an existing folder")
-    if out.exists() and not force and not _replaces(out):
-        raise ArgumentError("--out", str(out), "a new file, because this one exists", "--force to replace it")
+    _check_place("--out", out, force)
+
+
+def _check_place(flag: str, file: Path, force: bool) -> None:
+    if not file.parent.is_dir() or (file.exists() and not file.is_file()):  # a device is not to be replaced
+        raise ArgumentError(flag, str(file), "a file in an existing folder")
+    if file.exists() and not force and not _replaces(file):
+        raise ArgumentError(flag, str(file), "a new file, because this one exists", "--force to replace it")
 
 
 def _replaces(out: Path) -> bool:
@@ -158,12 +209,3 @@ def _replaces(out: Path) -> bool:
         return typer.confirm(f"replace {out}?", err=True)
     except typer.Abort:  # the end of input
         return False
-
-
-def _queries(head: str | None, relation: str | None, tail: str | None, file: Path | None) -> list[Query]:
-    from magna.use.links import Query, read_queries
-
-    if relation is None and (head is not None or tail is not None or file is None):
-        raise ValueError("--relation is missing; allowed: --head or --tail with --relation, or --queries FILE")
-    asked = [] if relation is None else [Query(head, relation, tail)]
-    return asked + (read_queries(file) if file is not None else [])

@@ -41,6 +41,19 @@ Steps = Annotated[
 Single = Annotated[
     bool, option(TRAINING, "", "Keep the best model for your own graph, not the average of the best.", "--single")
 ]
+Start = Annotated[
+    Path | None,
+    option(TRAINING, "RUN", "Start from the weights of a finished run, by their names and shapes.", "--from"),
+]
+Together = Annotated[
+    bool | None,
+    option(
+        TRAINING,
+        "",
+        "Train several seeds of node classification in one batch, or in turn. Default: together on a GPU.",
+        "--together/--one-by-one",
+    ),
+]
 
 
 def _show(result: Result) -> None:
@@ -52,6 +65,8 @@ def _show(result: Result) -> None:
 
     runs = result["runs"]
     typer.echo(f"data: {result['dataset']}")
+    if "start" in result:
+        typer.echo(f"start: {result['start']}")
     for run in runs:
         test = "unread" if run["test"] is None else headline(run["test"])
         typer.echo(
@@ -120,15 +135,8 @@ def train(
     ] = None,
     device: OnDevice = "auto",
     resume: Annotated[bool, option(TRAINING, "", "Continue the run in the run folder.", "--resume")] = False,
-    together: Annotated[
-        bool | None,
-        option(
-            TRAINING,
-            "",
-            "Train several seeds of node classification in one batch, or in turn. Default: together on a GPU.",
-            "--together/--one-by-one",
-        ),
-    ] = None,
+    start: Start = None,
+    together: Together = None,
     test: Annotated[
         bool, option(TRAINING, "", "Score the test split at the end, or leave it unread.", "--test/--no-test")
     ] = True,
@@ -149,7 +157,7 @@ def train(
         if value:
             raise ArgumentError(f"--{name}", value, "with a folder of your own graph, without --recipe")
     folder, config = _folder_and_config(recipe, of_recipe, assignments or [], run_dir, resume)
-    options |= {"run_dir": folder, "together": together, "tensorboard": tensorboard}
+    options |= {"run_dir": folder, "together": together, "tensorboard": tensorboard, "start": start}
     notes = _notes(config, assignments or [], folder if run_dir is None and not resume else None)
     return _train_recipe(config, notes, **options)
 

@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from magna.data.scaling import MOST_DEVIATIONS, column_moments, columns_scaled, rows_normalised
 from magna.data.schema import Schema as Schema
 from magna.data.schema import Target as Target
 from magna.data.text import nfc
 from magna.errors import ArgumentError, DataError, listed, similar
 
 UNLABELLED = -1
-
-_MOST_DEVIATIONS = 20  # of a standardised feature
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +110,7 @@ class NodeData:
     def with_row_normalised_features(self) -> NodeData:
         """Each feature row divided by its sum; rows of zeros stay."""
         assert self.x is not None
-        total = self.x.sum(1, keepdim=True)
-        return replace(self, x=torch.where(total == 0, self.x, self.x / total))
+        return replace(self, x=rows_normalised(self.x))
 
     def with_standardised_features(self) -> NodeData:
         """Each feature of nodes and edges with mean 0 and deviation 1 over all of them, or as the schema says.
@@ -123,12 +121,12 @@ class NodeData:
         if data.x is not None:
             scale = _scale(self.name, data.x, data.schema.feature_shift, data.schema.feature_scale)
             schema = replace(data.schema, feature_shift=scale[0], feature_scale=scale[1])
-            notes = (*data.notes, *_cut(standardised(data.x, *scale, cut=False), schema.feature_names))
-            data = replace(data, x=standardised(data.x, *scale), schema=schema, notes=notes)
+            notes = (*data.notes, *_cut(columns_scaled(data.x, *_as_tensors(scale), cut=False), schema.feature_names))
+            data = replace(data, x=columns_scaled(data.x, *_as_tensors(scale)), schema=schema, notes=notes)
         if data.edge_attr is not None:
             scale = _scale(self.name, data.edge_attr, data.schema.edge_shift, data.schema.edge_scale)
             schema = replace(data.schema, edge_shift=scale[0], edge_scale=scale[1])
-            data = replace(data, edge_attr=standardised(data.edge_attr, *scale), schema=schema)
+            data = replace(data, edge_attr=columns_scaled(data.edge_attr, *_as_tensors(scale)), schema=schema)
         return data
 
     def with_self_loops(self) -> NodeData:
@@ -203,23 +201,15 @@ def _hash(text: str, *parts: Tensor | None) -> str:
 _Numbers = tuple[float, ...]
 
 
-def standardised(x: Tensor, shift: _Numbers, scale: _Numbers, cut: bool = True) -> Tensor:
-    """(x - shift) · scale in single precision, cut at 20 deviations.
-
-    >>> standardised(torch.tensor([[3.0], [1e9]]), (1.0,), (0.5,)).tolist()
-    [[1.0], [20.0]]
-    """
-    scaled = (x.double() - x.new_tensor(shift, dtype=torch.float64)) * x.new_tensor(scale, dtype=torch.float64)
-    return (scaled.clamp_(-_MOST_DEVIATIONS, _MOST_DEVIATIONS) if cut else scaled).float()
+def _as_tensors(scale: tuple[_Numbers, _Numbers]) -> tuple[Tensor, Tensor]:
+    return torch.tensor(scale[0], dtype=torch.float64), torch.tensor(scale[1], dtype=torch.float64)
 
 
 def _scale(name: str, x: Tensor, shift: _Numbers | None, scale: _Numbers | None) -> tuple[_Numbers, _Numbers]:
     """Shift and scale of a training, or those of these features."""
     if shift is None or scale is None:
-        raw = x.double()
-        deviation = raw.std(0, correction=0)
-        inverse = torch.where(deviation > 1e-12 * raw.abs().amax(0), 1 / deviation, 0.0)
-        return tuple(raw.mean(0).tolist()), tuple(inverse.tolist())
+        mean, inverse = column_moments(x)
+        return tuple(mean.tolist()), tuple(inverse.tolist())
     if x.size(1) != len(shift):
         raise DataError(name, f"it has {x.size(1)} features", allowed=f"{len(shift)}, as in training")
     return shift, scale
@@ -227,12 +217,12 @@ def _scale(name: str, x: Tensor, shift: _Numbers | None, scale: _Numbers | None)
 
 def _cut(scaled: Tensor, names: Sequence[str] | None) -> tuple[str, ...]:
     """A note on standardised values that are cut."""
-    far = scaled.abs() > _MOST_DEVIATIONS
+    far = scaled.abs() > MOST_DEVIATIONS
     if not (count := int(far.sum())):
         return ()
     columns = far.any(0).nonzero().squeeze(1).tolist()
     said = listed(names[column] if names else column for column in columns)
-    return (f"{count:,} values are more than {_MOST_DEVIATIONS} deviations from their mean and were cut there: {said}",)
+    return (f"{count:,} values are more than {MOST_DEVIATIONS} deviations from their mean and were cut there: {said}",)
 
 
 def undirected(source: Tensor, target: Tensor, num_nodes: int) -> Tensor:

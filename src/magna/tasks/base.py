@@ -8,6 +8,7 @@ from torch import Tensor, device
 
 from magna.config.registry import ModelSettings
 from magna.config.schema import Config
+from magna.nn.scaling import FeatureScaling
 
 
 class Objective(Protocol):
@@ -29,6 +30,7 @@ class Task(Protocol):
 
     METRIC: str  # that models are judged by
     SHARES_BATCH: bool  # trials can train in one batch: it is a `BatchTask`
+    scaling: FeatureScaling | None  # from raw features to those of the models
     dataset: str
     device: device
     num_nodes: int

@@ -17,6 +17,7 @@ from magna.data import KnowledgeGraph
 from magna.errors import DataError
 from magna.nn.ensemble import make_model
 from magna.nn.link_model import LinkModel, Product
+from magna.nn.scaling import FeatureScaling
 from magna.ops import rank_scores, rank_targets
 from magna.tasks.link_objective import LinkObjective, batch_size
 from magna.tasks.metrics import Ranks, TieRule
@@ -42,6 +43,7 @@ class LinkPrediction:
     """
 
     METRIC, SHARES_BATCH = LinkTask.METRIC, LinkTask.SHARES_BATCH
+    scaling: FeatureScaling | None = None  # entities have no features
 
     def __init__(
         self,
@@ -111,16 +113,16 @@ class LinkPrediction:
         return model.eval().encode(self.edge_index, self.edge_type)
 
     def blocks(
-        self, model: LinkModel, queries: Tensor, splits: Sequence[str] = SPLITS
+        self, model: LinkModel, queries: Tensor, splits: Sequence[str] = SPLITS, size: int = _BLOCK
     ) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Queries [Q, 2] a block at a time: its rows, the scores [b, N], and a mask [b, N] of their known answers.
 
-        Answers are known from the triples of the splits.
+        Answers are known from the triples of the splits; `size` is the largest b.
         """
         states, known = self.states(model), self.graph.answers_to(queries.cpu(), splits)
         queries = queries.to(self.device)
-        for start in range(0, len(queries), _BLOCK):
-            rows = slice(start, start + _BLOCK)
+        for start in range(0, len(queries), size):
+            rows = slice(start, start + size)
             with torch.no_grad():
                 scores = model.scores(states, *queries[rows].unbind(1))
             query = torch.repeat_interleave(torch.arange(len(scores)), known.counts[rows])

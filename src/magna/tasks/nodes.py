@@ -19,7 +19,9 @@ from magna.config.tables import NodeDataOptions, NodeTask
 from magna.data import NodeData, prepare, with_random_split
 from magna.errors import ArgumentError, DataError
 from magna.nn.ensemble import make_model, members_of
+from magna.nn.scaling import FeatureScaling
 from magna.nn.sparse import SparseRows, has_few_entries
+from magna.tasks.feature_scaling import with_scaling
 from magna.tasks.metrics import correct
 
 Model = Callable[..., Tensor]  # a model, or a function in place of one
@@ -37,12 +39,20 @@ class NodeClassification:
 
     METRIC, SHARES_BATCH = NodeTask.METRIC, NodeTask.SHARES_BATCH
 
-    def __init__(self, data: NodeData, config: Config, device: torch.device, splits: Sequence[str] = SPLITS):
-        """Put a graph on a device; `splits` must have nodes."""
+    def __init__(
+        self,
+        data: NodeData,
+        config: Config,
+        device: torch.device,
+        splits: Sequence[str] = SPLITS,
+        scaling: FeatureScaling | None = None,
+    ):
+        """Put a graph on a device; `splits` must have nodes. A finished run brings the `scaling` of its training."""
         assert isinstance(config.data, NodeDataOptions) and isinstance(config.task, NodeTask)
         _check(data, splits)
         self.data_config, self._unprepared = config.data, data
-        self.data = data = prepare(data, config.data)
+        self.data, self.scaling = with_scaling(prepare(data, config.data), config.data, scaling)
+        data = self.data
         assert data.x is not None
         self.dataset, self.device, self.settings = data.name, device, config.task
         self.num_nodes, self.num_edges = data.num_nodes, data.edge_index.size(1)
@@ -156,12 +166,12 @@ class NodeClassification:
     @torch.no_grad()
     def finite_scores(self, model: nn.Module) -> Tensor:
         """Scores [N, C] for predictions; others than numbers are refused."""
-        scores, data = self.scores(model.eval()), self.data
+        scores, data = self.scores(model.eval()), self._unprepared
         if scores.isfinite().all():
             return scores
         assert data.x is not None
         # The largest feature is the likely source; diffusion spreads it to other nodes.
-        node, column = divmod(int(data.x.abs().argmax()), self.in_channels)
+        node, column = divmod(int(data.x.abs().argmax()), data.x.size(1))
         names = data.schema.feature_names
         largest = f"{float(data.x[node, column]):.3g}, {names[column] if names else column} of {data.id_of(node)}"
         fault = f"its scores are not numbers; the largest input of the model is {largest}"

@@ -22,6 +22,7 @@ from magna.training.run_folder import RunFolder
 from magna.training.schedule import check_loss
 from magna.training.tensorboard import Board
 from magna.training.trials import train_trials
+from magna.training.warm_start import take_weights
 
 OnEpoch = Callable[[Epoch], None]
 _REPORTED = ("seed", "run_dir", "seconds", "epochs", "valid", "test")
@@ -50,6 +51,8 @@ class Session:
     tensorboard: bool
     on_epoch: OnEpoch
     module: nn.Module | None = None  # the user's, in place of the model of the settings
+    start: RunFolder | None = None  # whose weights new runs start from
+    started: str = ""  # the sentence on them
     ended: dict[int, dict[str, Any]] = field(default_factory=dict)  # summaries by the index of the job
     diverged: dict[int, str] = field(default_factory=dict)
 
@@ -72,6 +75,8 @@ class Session:
         if self.module is not None:
             parts = {"module": _module_of_seed(self.module, len(self.jobs))}
         network = self.task.make_model(job.config.model, **parts).to(self.task.device)
+        if self.start is not None and job.is_new:
+            self.started = take_weights(network, self.task.schema, self.start, **parts)
         # Only now: settings that give no model leave no folder behind.
         with job.run.alone():
             if not job.goes_on:
@@ -143,7 +148,7 @@ class Session:
             "valid": self.task.evaluate(network, "valid"),
             "test": self.task.evaluate(network, "test") if self.test else None,
         }
-        job.run.finish(network, summary)
+        job.run.finish(network, summary, self.task.scaling)
         return {**summary, "run_dir": str(job.run.path)}
 
     def _listener(self, index: int) -> OnEpoch:
@@ -181,6 +186,7 @@ class Session:
             "device": self.task.device.type,
             "runs": runs,
             "mean": {"valid": _over([run["valid"] for run in runs], fmean), "test": _over(test, fmean)},
+            **({"start": self.started} if self.started else {}),
             "std": {"test": _over(test, lambda values: stdev(values) if len(values) > 1 else 0.0)},
         }
 

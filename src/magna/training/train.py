@@ -34,6 +34,7 @@ def train(
     recipe: str | None = None,
     settings: Mapping[str, Any] | None = None,
     model: nn.Module | None = None,
+    start: str | Path | None = None,
     seeds: int = 1,
     run_dir: str | Path | None = None,
     data_dir: str | Path | None = None,
@@ -57,6 +58,8 @@ def train(
         settings: values by their keys, such as `{"train.epochs": 40}`.
         model: your own module for node classification, called as `model(x, edge_index)`; one seed starts from its
             weights and leaves the best ones in it, several call its `reset_parameters`.
+        start: the folder of a finished run whose weights of equal names and shapes the training starts from; those of
+            entities and relations are found by their names.
         seeds: number of seeds; the first one is that of the settings.
         run_dir: where the run folder is made; None: a new folder `runs/RECIPE`.
         data_dir: the data folder.
@@ -88,7 +91,7 @@ def train(
         raise ArgumentError("together", together, f"False for {config.task.title()}, whose seeds train in turn")
     if tensorboard:
         Board(run_dir)  # refuses a missing package before the data is read
-    where = pick_device(device)
+    where, begun = pick_device(device), None if start is None else RunFolder.open(start)
     jobs = _jobs(config, opened, run_dir, seeds)
     task = make_task(config, data_dir, where, ("valid", "test") if test else ("valid",))
     for job in jobs:
@@ -96,8 +99,8 @@ def train(
             job.run.check_schema(task.schema)
     with shown(progress, on_start, on_epoch) as (started, ended):
         started(config, task, where)
-        session = Session(jobs, task, test, tensorboard, ended, model)
-        if model is None and can_share_batch(task) and shares_batch(seeds, where, together):
+        session = Session(jobs, task, test, tensorboard, ended, model, begun)
+        if model is None and start is None and can_share_batch(task) and shares_batch(seeds, where, together):
             session.train_together(task)
         session.train_in_turn()
     return session.result()

@@ -21,6 +21,7 @@ from magna.tasks.links import log_probabilities
 from magna.training.capture import matmul_precision
 from magna.training.run_folder import RunFolder, pick_device
 from magna.use.files import write_answers
+from magna.use.portfolio import LinkPortfolio
 
 _COLUMNS = ("head", "relation", "tail")
 
@@ -112,14 +113,22 @@ def predict_links(
         data_dir: the data folder.
         device: "auto", "cpu" or "cuda".
     """
-    if top < 1:
-        raise ArgumentError("top", top, "1 or more")
-    if not queries:
-        raise ArgumentError("queries", queries, "one or more, such as (head, relation, None)")
+    _check_question(queries, top)
     run = RunFolder.open(run_dir)
-    task, model, notes = open_links(run, data, data_dir, device, new_triples=new_triples)
+    return answer_queries(run, open_links(run, data, data_dir, device, new_triples=new_triples), queries, top)
+
+
+def answer_queries(
+    run: RunFolder,
+    opened: tuple[LinkPrediction, LinkModel, tuple[str, ...]],
+    queries: Sequence[Query | tuple[str | None, str, str | None]] | None,
+    top: int,
+) -> LinkPredictions:
+    """The `top` best answers of each query, by a run that `open_links` has opened."""
+    _check_question(queries, top)
+    task, model, notes = opened
     asked, numbers = _numbered(queries, task.graph)
-    entities, temperature = task.graph.triples.entities, (run.summary or {})["temperature"]
+    entities, temperature = task.graph.triples.entities, temperature_of(run)
     answers: list[list[Answer]] = []
     with matmul_precision(run.config.train.precision):
         for _, scores, known in task.blocks(model, torch.tensor(numbers)):
@@ -161,9 +170,17 @@ def _read_query(path: Path, number: int, columns: list[str]) -> Query:
         raise DataError(path, str(error), number) from None
 
 
-def _numbered(queries: Sequence[Any], graph: KnowledgeGraph) -> tuple[list[Query], list[tuple[int, int]]]:
+def _check_question(queries: Sequence[Any] | None, top: int) -> None:
+    if top < 1:
+        raise ArgumentError("top", top, "1 or more")
+    if not queries:
+        raise ArgumentError("queries", queries, "one or more, such as (head, relation, None)")
+
+
+def _numbered(queries: Sequence[Any] | None, graph: KnowledgeGraph) -> tuple[list[Query], list[tuple[int, int]]]:
     """The queries, and each as the model takes it; of many, the wrong one is named."""
     asked, numbers = [], []
+    queries = queries or ()
     for position, query in enumerate(queries, start=1):
         try:
             query = Query(*query) if isinstance(query, tuple) and len(query) == 3 else query
@@ -196,7 +213,7 @@ def open_links(
     if new_triples is not None and control == "random-graph":
         allowed = "none for a run on a random graph, which hides all triples"
         raise ArgumentError("new_triples", str(new_triples), allowed)
-    model, where = run.load_model(), pick_device(device)
+    model, where = _model(run), pick_device(device)
     if data is None:
         run.check_data("data=… with the folder where its triples are now")
     else:
@@ -215,6 +232,17 @@ def open_links(
         notes += extended.notes[len(triples.notes) :]
         task = LinkPrediction(KnowledgeGraph.from_triples(extended), where, control, ranked)
     return task, model.to(where), notes
+
+
+def temperature_of(run: RunFolder) -> float:
+    """The temperature of a run's scores; those of a portfolio are logarithms of probabilities already, with 1."""
+    return 1.0 if run.members else float((run.summary or {})["temperature"])
+
+
+def _model(run: RunFolder) -> Any:
+    if not (members := run.members):
+        return run.load_model()
+    return LinkPortfolio([(_model(member), weight, temperature_of(member)) for member, weight in members])
 
 
 def _changes(run: RunFolder, task: LinkPrediction) -> tuple[str, ...]:

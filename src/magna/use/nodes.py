@@ -5,30 +5,34 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from magna.config.path_kind import SPLITS
 from magna.config.registry import NODE_TASK
 from magna.config.tables import NodeDataOptions
 from magna.data import NodeData, Schema, from_anywhere, load_new_graph, load_node_data
 from magna.data.node_data import UNLABELLED
 from magna.data.text import csv_rows, is_csv, text_of
-from magna.errors import DataError, listed
+from magna.errors import ArgumentError, DataError, listed
 from magna.tasks import NodeClassification
 from magna.training.capture import matmul_precision
 from magna.training.run_folder import RunFolder, pick_device
+from magna.use.embeddings import Embeddings, last_states
 from magna.use.files import write_answers
+from magna.use.portfolio import FixedScores, averaged_log
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
     """One row for each node of the query.
 
-    Shapes: ids, labels and truth have an entry a row, probabilities is [rows, classes]; truth is None for a node
-    without a label.
+    Shapes: ids, labels, truth and split have an entry a row, probabilities is [rows, classes]; truth is None for a node
+    without a label, split for one that is in none.
     """
 
     dataset: str
@@ -37,6 +41,7 @@ class Predictions:
     labels: list[str]
     probabilities: Tensor
     truth: list[str | None]
+    split: list[str | None]
     notes: tuple[str, ...] = ()  # on the data, for the user
 
     def columns(self) -> dict[str, list[Any]]:
@@ -47,19 +52,22 @@ class Predictions:
             columns[f"probability_{name}"] = self.probabilities[:, index].tolist()
         if any(label is not None for label in self.truth):
             columns["true_label"] = self.truth
+        if any(split is not None for split in self.split):
+            columns["split"] = self.split
         return columns
 
     def to_dict(self) -> dict[str, Any]:
         """All values by node, ready for JSON."""
         shares = [dict(zip(self.classes, row, strict=True)) for row in self.probabilities.tolist()]
-        rows = zip(self.ids, self.labels, shares, self.truth, strict=True)
+        rows = zip(self.ids, self.labels, shares, self.truth, self.split, strict=True)
         return {
             "task": NODE_TASK,
             "dataset": self.dataset,
             "classes": self.classes,
             "nodes": [
-                {"id": id, "label": label, "probability": max(p.values()), "probabilities": p, "true_label": truth}
-                for id, label, p, truth in rows
+                {"id": id, "label": label, "probability": max(p.values()), "probabilities": p}
+                | {"true_label": truth, "split": split}
+                for id, label, p, truth, split in rows
             ],
             "notes": list(self.notes),
         }
@@ -89,20 +97,85 @@ def predict_nodes(
         model: your own module, if it was trained; it gets the weights of the run.
     """
     run = RunFolder.open(run_dir)
-    task, model, notes = open_nodes(run, data, data_dir, device, module=model)
-    graph = task.data
-    chosen = torch.arange(graph.num_nodes) if nodes is None else graph.index_of([str(node) for node in nodes])
+    return NodeScores(run, data, data_dir=data_dir, device=device, model=model).predictions(nodes)
+
+
+class NodeScores:
+    """A run on its graph or a new one: probabilities and hidden states of all nodes, computed once.
+
+    The arguments are those of :func:`predict_nodes`.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder,
+        data: str | Path | None = None,
+        *,
+        data_dir: str | Path | None = None,
+        device: str = "auto",
+        model: nn.Module | None = None,
+    ) -> None:
+        self.run, self.data, self.data_dir, self.device, self.model = run, data, data_dir, device, model
+
+    def predictions(self, nodes: Sequence[str | int] | None = None) -> Predictions:
+        """Labels of some nodes by their ids, None for all."""
+        (graph, every, notes), chosen = self._all, self._chosen(nodes)
+        probabilities = every[chosen]
+        split = {node: name for name in SPLITS for node in graph.split(name).tolist()}
+        return Predictions(
+            dataset=graph.name,
+            classes=[graph.class_name(label) for label in range(probabilities.size(1))],
+            ids=[graph.id_of(node) for node in chosen.tolist()],
+            labels=[graph.class_name(label) for label in probabilities.argmax(1).tolist()],
+            probabilities=probabilities,
+            truth=[None if label == UNLABELLED else graph.class_name(label) for label in graph.y[chosen].tolist()],
+            split=[split.get(node) for node in chosen.tolist()],
+            notes=notes,
+        )
+
+    def embeddings(self, nodes: Sequence[str | int] | None = None) -> Embeddings:
+        """The last hidden states of some nodes by their ids, None for all."""
+        (graph, _, notes), chosen = self._all, self._chosen(nodes)
+        return Embeddings(graph.name, [graph.id_of(node) for node in chosen.tolist()], self._states[chosen], notes)
+
+    def unlabelled(self) -> list[str]:
+        """The ids of the nodes without a label."""
+        graph = self._all[0]
+        return [graph.id_of(node) for node in (graph.y == UNLABELLED).nonzero().squeeze(1).tolist()]
+
+    def _chosen(self, nodes: Sequence[str | int] | None) -> Tensor:
+        graph = self._all[0]
+        return torch.arange(graph.num_nodes) if nodes is None else graph.index_of([str(node) for node in nodes])
+
+    @cached_property
+    def _all(self) -> tuple[NodeData, Tensor, tuple[str, ...]]:
+        return probabilities_of(self.run, self.data, data_dir=self.data_dir, device=self.device, model=self.model)
+
+    @cached_property
+    def _states(self) -> Tensor:
+        return torch.cat([self._states_of(run) for run, _ in self.run.members or [(self.run, 1.0)]], 1)
+
+    def _states_of(self, run: RunFolder) -> Tensor:
+        task, model, _ = open_nodes(run, self.data, self.data_dir, self.device, module=self.model)
+        with matmul_precision(run.config.train.precision):
+            return last_states(model, task.finite_scores).float().cpu()
+
+
+def probabilities_of(
+    run: RunFolder,
+    data: str | Path | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    device: str = "auto",
+    model: nn.Module | None = None,
+) -> tuple[NodeData, Tensor, tuple[str, ...]]:
+    """The graph of any run or a new one, the probabilities [N, classes] of all its nodes, and notes on the data.
+
+    Those of a portfolio are the weighted mean of its members'. The arguments are those of :func:`predict_nodes`.
+    """
+    task, network, notes = open_nodes(run, data, data_dir, device, module=model)
     with matmul_precision(run.config.train.precision):
-        probabilities = task.finite_scores(model).cpu()[chosen].double().softmax(1)
-    return Predictions(
-        dataset=graph.name,
-        classes=[graph.class_name(label) for label in range(probabilities.size(1))],
-        ids=[graph.id_of(node) for node in chosen.tolist()],
-        labels=[graph.class_name(label) for label in probabilities.argmax(1).tolist()],
-        probabilities=probabilities,
-        truth=[None if label == UNLABELLED else graph.class_name(label) for label in graph.y[chosen].tolist()],
-        notes=notes,
-    )
+        return task.data, task.finite_scores(network).cpu().double().softmax(1), notes
 
 
 def read_ids(path: str | Path) -> list[str]:
@@ -132,17 +205,36 @@ def open_nodes(
     splits: Sequence[str] = (),
     module: nn.Module | None = None,
 ) -> tuple[NodeClassification, Any, tuple[str, ...]]:
-    """The task on the run's graph or a new one, whose `splits` must have nodes; the model, and notes on the data."""
+    """The task on the run's graph or a new one, whose `splits` must have nodes; the model, and notes on the data.
+
+    The model of a portfolio gives the logarithms of its probabilities on this graph.
+    """
     if not isinstance(run.config.data, NodeDataOptions):
         names = f"head={run.schema['entities'][0]!r} and relation={run.schema['relations'][0]!r}"
         raise DataError(run.path, "it is a run of link prediction", hint=f"queries, such as {names}")
-    model: Any = run.load_model(**({} if module is None else {"module": module}))
+    if run.members:
+        if module is not None:
+            raise ArgumentError("model", type(module).__name__, "none for a portfolio, which holds its models")
+        scores = averaged_log((_scores(member, data, data_dir, device), weight) for member, weight in run.members)
+        graph, notes = _graph(run, data, data_dir)
+        task = NodeClassification(graph, run.config, pick_device(device), splits)
+        return task, FixedScores(scores.to(task.device)), notes
+    loaded, scaling = run.load_parts(**({} if module is None else {"module": module}))
+    model: Any = loaded
     graph, notes = _graph(run, data, data_dir)
-    if graph.x is not None and graph.x.size(1) != model.in_channels:
-        allowed = f"the {model.in_channels} that the run was trained on"
+    wanted = (scaling or model).in_channels
+    if graph.x is not None and graph.x.size(1) != wanted:
+        allowed = f"the {wanted} that the run was trained on"
         raise DataError(graph.name, f"it has {graph.x.size(1)} features", allowed=allowed)
-    task = NodeClassification(graph, run.config, pick_device(device), splits)
+    task = NodeClassification(graph, run.config, pick_device(device), splits, scaling)
     return task, model.to(task.device), notes
+
+
+def _scores(run: RunFolder, data: str | Path | None, data_dir: str | Path | None, device: str) -> Tensor:
+    """Scores [N, C] of a member of a portfolio, on the CPU."""
+    task, model, _ = open_nodes(run, data, data_dir, device)
+    with matmul_precision(run.config.train.precision):
+        return task.finite_scores(model).cpu()
 
 
 def _graph(run: RunFolder, data: str | Path | None, data_dir: str | Path | None) -> tuple[NodeData, tuple[str, ...]]:
