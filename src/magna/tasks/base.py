@@ -27,7 +27,7 @@ class Objective(Protocol):
 class Task(Protocol):
     """Data on a device, with what is predicted on it, the loss of a model, and its metrics."""
 
-    METRIC: str  # that models are judged by
+    metric: str  # that models are judged by
     SHARES_BATCH: bool  # trials can train in one batch: it is a `BatchTask`
     dataset: str
     device: device
@@ -78,7 +78,10 @@ class BatchTask(Task, Protocol):
         """The nodes of a split; with a seed, of that random split."""
 
     def scores(self, model: Any) -> Tensor:
-        """The scores of the classes for all nodes."""
+        """The scores of a model for all nodes."""
+
+    def averaged(self, scores: Tensor) -> Tensor:
+        """The scores of an ensemble by those of its members."""
 
     def measure(self, scores: Tensor, nodes: Tensor) -> dict[str, Tensor]:
         """Metrics on some nodes by the scores of all."""

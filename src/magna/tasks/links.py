@@ -41,7 +41,7 @@ class LinkPrediction:
     ['hits@1', 'hits@10', 'hits@3', 'mr', 'mrr', 'mrr_optimistic', 'mrr_pessimistic']
     """
 
-    METRIC, SHARES_BATCH = LinkTask.METRIC, LinkTask.SHARES_BATCH
+    metric, SHARES_BATCH = LinkTask.METRIC, LinkTask.SHARES_BATCH
 
     def __init__(
         self,
@@ -98,8 +98,10 @@ class LinkPrediction:
         return {**names, "fingerprints": triples.fingerprints()}
 
     def make_model(self, settings: ModelSettings, **parts: Any) -> LinkModel:
-        sizes = {"num_entities": self.graph.num_entities, "num_relations": self.graph.num_relations}
-        model: LinkModel = make_model(settings, **sizes, **({} if self.typed else {"typed": False}), **parts)
+        sizes: dict[str, Any] = {"num_entities": self.graph.num_entities, "num_relations": self.graph.num_relations}
+        if not self.typed:
+            sizes["typed"] = False
+        model: LinkModel = make_model(settings, **sizes, **parts)
         return model
 
     def objective(self, settings: Any, model: LinkModel) -> LinkObjective:

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from magna.errors import ArgumentError, MissingExtra
 from magna.typing import one_of
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 TieRule = Literal["realistic", "optimistic", "pessimistic"]
 RANK_METRICS = ("mrr", "mr", "hits@1", "hits@3", "hits@10")
 _TIE_DIGITS = 9
+Number = TypeVar("Number", float, "Tensor")
 
 
 def correct(scores: Tensor, target: Tensor) -> Tensor:
@@ -51,7 +52,7 @@ class MetricForm(NamedTuple):
         number = " ± ".join(self.number(each) for each in (value, std) if each is not None)
         return f"{number} %" if self.unit == "%" else f"{self.unit} {number}"
 
-    def score(self, value: float) -> float:
+    def score(self, value: Number) -> Number:
         """The value as selection compares it, larger is better."""
         return value if self.larger_is_better else -value
 

@@ -92,7 +92,7 @@ class Session:
 
             def on_report(number: int, running: list[int], best: list[float]) -> Collection[int]:
                 if running:
-                    label, metrics = f"{len(new)} seeds together", {task.METRIC: fmean(best)}
+                    label, metrics = f"{len(new)} seeds together", {task.metric: fmean(best)}
                     self.on_epoch(Epoch(label, number, epochs, None, None, metrics))
                 return ()
 
