@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeGuard
 
 from torch import Tensor, device
@@ -58,14 +59,14 @@ class Task(Protocol):
     def evaluate(self, model: Any, split: str) -> dict[str, float]:
         """Metrics on a split."""
 
-    def report(self, model: Any, split: str) -> dict[str, Any]:
-        """The metrics on a split and their parts, for a finished run."""
+    def report(self, model: Any, split: str, calibration: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The metrics on a split and their parts, for a finished run; `calibration` is from `calibrate`."""
 
     def score(self, metrics: dict[str, float]) -> tuple[float, float]:
         """The values that selection compares, larger is better."""
 
-    def calibrate(self, model: Any) -> dict[str, float]:
-        """Values that are fitted on validation after training."""
+    def calibrate(self, model: Any) -> dict[str, Any]:
+        """Values that fit the probabilities to validation, after training; `temperature` is NaN for scores of NaN."""
 
 
 class BatchTask(Task, Protocol):

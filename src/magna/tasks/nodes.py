@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,8 +19,10 @@ from magna.data import NodeData, prepare, with_random_split
 from magna.errors import ArgumentError, DataError
 from magna.nn.ensemble import averaged, make_model, members_of
 from magna.nn.sparse import SparseRows, has_few_entries
+from magna.tasks.calibration import calibrated, fit
 from magna.tasks.metrics import METRIC_FORMS
 from magna.tasks.node_metrics import NODE_METRICS
+from magna.tasks.node_report import class_report, confidences, node_metrics
 from magna.tasks.targets import target_of
 
 Model = Callable[..., Tensor]  # a model, or a function in place of one
@@ -175,9 +177,31 @@ class NodeClassification:
         metrics = self.measure(self.scores(model.eval()), self.nodes(split))
         return {name: float(value) for name, value in metrics.items()}
 
-    def report(self, model: nn.Module, split: str) -> dict[str, Any]:
-        metrics = self.measure(self.finite_scores(model), self.nodes(split))
-        return {"metrics": {name: float(value) for name, value in metrics.items()}}
+    def report(self, model: nn.Module, split: str, calibration: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return self.report_of(self.finite_scores(model), split, calibration)
+
+    def report_of(self, scores: Tensor, split: str, calibration: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The report on a split by the scores of all nodes, which may be those of several models.
+
+        Its metrics are those of the calibrated probabilities; the metric of the task comes first.
+        """
+        nodes = self.nodes(split)
+        metrics = {name: float(value) for name, value in self.measure(scores, nodes).items()}
+        kind, measured, truth = self.target.name, self.target.scores(scores[nodes]), self._truth[nodes]
+        names = [self.data.class_name(label) for label in range(self.num_classes)]
+        return {
+            "metrics": metrics | node_metrics(measured, truth, kind, calibration),
+            **class_report(measured, truth, kind, names, calibration),
+        }
+
+    def answers(self, scores: Tensor, calibration: Mapping[str, Any] | None = None) -> Tensor:
+        """float64 probabilities [N, C] of classes or labels, calibrated; the values [N] of a number in its unit."""
+        return self.target.answers(scores if self.target.name == "number" else calibrated(scores, calibration))
+
+    def confidences(self, scores: Tensor, calibration: Mapping[str, Any] | None = None) -> tuple[Tensor, Tensor]:
+        """Confidence in each answer on validation, and whether it is right."""
+        nodes = self.nodes("valid")
+        return confidences(calibrated(scores[nodes], calibration), self._truth[nodes], self.target.name)
 
     @torch.no_grad()
     def finite_scores(self, model: nn.Module) -> Tensor:
@@ -206,8 +230,12 @@ class NodeClassification:
         """The values that selection compares, larger is better: the metric of the task, then the loss."""
         return METRIC_FORMS[self.metric].score(metrics[self.metric]), -metrics["loss"]
 
-    def calibrate(self, _: nn.Module) -> dict[str, float]:
-        return {}
+    @torch.no_grad()
+    def calibrate(self, model: nn.Module) -> dict[str, Any]:
+        """Temperature, or slopes and biases of labels, that fit the probabilities to validation."""
+        nodes, balanced = self.nodes("valid"), self.settings.class_weights == "balanced"
+        scores = self.scores(model.eval())[nodes].cpu()
+        return fit(scores, self._truth[nodes].cpu(), self.target.name, with_bias=not balanced)
 
 
 @dataclass

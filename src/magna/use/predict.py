@@ -59,5 +59,5 @@ def evaluate(
     else:
         task, network, notes = open_links(run, data, data_dir, device, (split,))
     with matmul_precision(run.config.train.precision):
-        report = task.report(network, split)
+        report = task.report(network, split, run.calibration)
     return {"task": run.config.task.name, "dataset": task.dataset, "split": split, **report, "notes": list(notes)}
