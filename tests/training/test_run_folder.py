@@ -159,7 +159,7 @@ def test_the_hashes_are_in_the_format_of_sha256sum(finished: RunFolder) -> None:
 
 
 def test_a_full_disk_under_a_model_is_one_line(finished: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: MAGNA, folder: Path) -> None:
+    def full(self: MAGNA, *_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(MAGNA, "save_pretrained", full)

@@ -15,7 +15,8 @@ from magna.bench.graphs import SHAPES, load, shape_of
 from magna.bench.peers import Problem
 from magna.graph import Graph
 from magna.paper.render import digits
-from magna.training.run_folder import package_version, pick_device
+from magna.training.environment import package_version
+from magna.training.run_folder import pick_device
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -20,7 +20,7 @@ from magna.data.store import ENVIRONMENT_VARIABLE, cache_folder
 from magna.errors import distribution
 from magna.ops.backend.registry import MODULES, why_not
 from magna.ops.self_check import KernelCheck, check_kernels, devices
-from magna.training.run_folder import package_version
+from magna.training.environment import package_version
 
 _PACKAGES = ("torch", "triton", "numpy", "safetensors", "rich", "typer")
 _LITTLE_DISK = 1 << 30  # bytes; a run on the larger graphs leaves a few hundred MB

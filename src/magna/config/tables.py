@@ -11,6 +11,7 @@ from magna.errors import ArgumentError
 from magna.typing import Control, NodeMetric, RelationGuess
 
 _CONSISTENCY = Needs("consistency above 0", lambda o: o.consistency > 0)
+_PCA = Needs("feature_transform 'pca'", lambda o: o.feature_transform == "pca")
 _SKIP = Needs("model.skip_channels above 0", lambda model: getattr(model, "skip_channels", 0) > 0)
 _GUESS = Needs(
     "relation_prediction or skip_relation_prediction above 0",
@@ -32,11 +33,18 @@ class NodeDataOptions(Options):
     undirected: bool = option(True, "Both directions of every edge; false: edges as the files have them.")
     standardise_features: bool = option(False, "Scale each column to mean 0 and deviation 1.")
     normalise_features: bool = option(False, "Divide each row by its sum.")
+    feature_transform: Literal["none", "tfidf", "pca"] = option(
+        "none", "tfidf: weigh counts of words by TF-IDF; pca: the first principal components."
+    )
+    components: int = option(64, "Number of principal components at most.", low=1, high=HUGE, needs=_PCA)
     self_loops: bool = option(True, "One loop for each node, in place of those in the data.")
 
     def check(self) -> None:
         if self.standardise_features and self.normalise_features:
             raise ArgumentError("normalise_features", True, "false with standardise_features")
+        if self.feature_transform != "none" and (self.standardise_features or self.normalise_features):
+            allowed = "none with standardise_features or normalise_features"
+            raise ArgumentError("feature_transform", self.feature_transform, allowed)
 
 
 @dataclass(frozen=True, kw_only=True)

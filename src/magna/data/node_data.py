@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from magna.data.scaling import column_moments, columns_scaled, rows_normalised
 from magna.data.tables import nfc
 from magna.errors import ArgumentError, DataError, listed, similar
 
@@ -130,8 +131,7 @@ class NodeData:
     def with_row_normalised_features(self) -> NodeData:
         """Each feature row divided by its sum; rows of zeros stay."""
         assert self.x is not None
-        total = self.x.sum(1, keepdim=True)
-        return replace(self, x=torch.where(total == 0, self.x, self.x / total))
+        return replace(self, x=rows_normalised(self.x))
 
     def with_standardised_features(self) -> NodeData:
         """Each feature with mean 0 and deviation 1 over all nodes, or as the schema says; constant ones become 0."""
@@ -139,16 +139,14 @@ class NodeData:
             return self
         schema = self.schema
         if schema.feature_shift is None or schema.feature_scale is None:
-            raw = self.x.double()
-            deviation = raw.std(0, correction=0)
-            scale = torch.where(deviation > 1e-12 * raw.abs().amax(0), 1 / deviation, 0.0)
-            schema = replace(schema, feature_shift=tuple(raw.mean(0).tolist()), feature_scale=tuple(scale.tolist()))
+            mean, inverse = column_moments(self.x)
+            schema = replace(schema, feature_shift=tuple(mean.tolist()), feature_scale=tuple(inverse.tolist()))
         shift, scale = (
             torch.tensor(part, dtype=torch.float64) for part in (schema.feature_shift, schema.feature_scale)
         )
         if self.x.size(1) != len(shift):
             raise DataError(self.name, f"it has {self.x.size(1)} features", allowed=f"{len(shift)}, as in training")
-        return replace(self, x=((self.x.double() - shift) * scale).float(), schema=schema)
+        return replace(self, x=columns_scaled(self.x, shift, scale), schema=schema)
 
     def with_self_loops(self) -> NodeData:
         """One loop for every node, which replaces its loops; among typed edges, loops are a relation of their own.

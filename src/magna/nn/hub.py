@@ -13,32 +13,58 @@ from torch import nn
 
 from magna.config.atomic_files import write_whole
 from magna.errors import ArgumentError, DataError, nearest_path
+from magna.nn.scaling import FeatureScaling
+from magna.nn.sparse import as_dense
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+_SCALING = "feature_scaling"  # in the files
 _TIMEOUT_SECONDS = 5.0  # for the first answer of the hub
 
 
 class Saved(nn.Module):
     """Base of models with `save_pretrained(folder)` and `from_pretrained(folder)`.
 
-    `config` holds every argument of the constructor: `type(model)(**model.config)` is a model of the same form.
+    `config` holds every argument of the constructor: `type(model)(**model.config)` is a model of the same form. With
+    a :class:`magna.nn.scaling.FeatureScaling` attached, a model takes raw features.
     """
 
     config: dict[str, Any]
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write config.json and model.safetensors into a folder, made where it is new."""
+    def save_pretrained(self, folder: str | Path, scaling: FeatureScaling | None = None) -> None:
+        """Write config.json and model.safetensors into a folder, made where it is new.
+
+        Args:
+            folder: the folder.
+            scaling: of the features that the model was trained on; the saved model has it attached.
+        """
+        config, state = self.config, self.state_dict()
+        if (scaling := scaling or self._modules.get(_SCALING)) is not None:  # type: ignore[assignment]
+            config = config | {_SCALING: scaling.config}
+            state |= {f"{_SCALING}.{name}": value for name, value in scaling.state_dict().items()}
         # Copies, as tensors that share their memory cannot be stored.
         weights = {
-            name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
-            for name, value in self.state_dict().items()
+            name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in state.items()
         }
         write_whole(Path(folder) / _WEIGHTS, safetensors.torch.save(weights, {"format": "pt"}))
-        write_whole(Path(folder) / _CONFIG, json.dumps(self.config, sort_keys=True, indent=2).encode())
+        write_whole(Path(folder) / _CONFIG, json.dumps(config, sort_keys=True, indent=2).encode())
+
+    def attach_scaling(self, scaling: FeatureScaling) -> None:
+        """Scale the features of every call from now on."""
+        self.detach_scaling()
+        self.add_module(_SCALING, scaling)
+        self._scaling_hook = self.register_forward_pre_hook(_scale_features, with_kwargs=True)
+
+    def detach_scaling(self) -> FeatureScaling | None:
+        """Take the scaling off, so that the model takes scaled features again; None if there is none."""
+        scaling = self._modules.pop(_SCALING, None)
+        if scaling is not None:
+            self._scaling_hook.remove()
+        assert scaling is None or isinstance(scaling, FeatureScaling)
+        return scaling
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, revision: str | None = None, **changes: Any) -> Self:
-        """A model from its files, in evaluation mode.
+        """A model from its files, in evaluation mode; with the scaling of its training, it takes raw features.
 
         Args:
             folder: the folder, or with huggingface_hub installed the name of a model on the Hugging Face Hub.
@@ -58,9 +84,20 @@ class Saved(nn.Module):
             raise DataError(path / _WEIGHTS, f"it is damaged ({error})") from error
         if not isinstance(config, dict):
             raise DataError(path / _CONFIG, "it holds no JSON object")
+        scaling = config.pop(_SCALING, None)
         model = cls(**config | changes)
+        if scaling is not None:
+            model.attach_scaling(FeatureScaling(**scaling))
         model.load_state_dict(weights)
         return model.eval()
+
+
+def _scale_features(model: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The arguments of a call, its features scaled."""
+    scaling = model.get_submodule(_SCALING)
+    if not args:
+        return args, named | {"x": scaling(as_dense(named["x"]))}
+    return (scaling(as_dense(args[0])), *args[1:]), named
 
 
 def _nearest(path: Path) -> str:

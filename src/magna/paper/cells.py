@@ -22,7 +22,7 @@ from magna.paper.experiments import Cell, cell_path
 from magna.paper.node_search import SearchStore
 from magna.paper.records import PROTOCOL, Record, read_records, settings_of, write_records
 from magna.paper.searches import Search, read_search, read_searches, write_search, write_searches
-from magna.training.run_folder import environment
+from magna.training.environment import environment
 
 PROGRESS_SECONDS = 10  # at least, between two lines about the same training
 

@@ -18,9 +18,9 @@ from magna.paper.records import PROTOCOL, settings_of
 from magna.paper.study import StudyJob
 from magna.tasks import NodeClassification
 from magna.tasks.metrics import Spread, spread
+from magna.training.environment import environment
 from magna.training.loop import TrialResult
 from magna.training.progress import seldom
-from magna.training.run_folder import environment
 from magna.training.trials import train_trials
 
 _PROGRESS_SECONDS = 10.0

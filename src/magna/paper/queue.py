@@ -19,9 +19,10 @@ from magna.paper.cells import CellStore
 from magna.paper.experiments import EXPERIMENTS, Cell, cells
 from magna.paper.published import KNOWLEDGE_GRAPHS
 from magna.paper.registry import REGISTRY
+from magna.training.environment import environment
 from magna.training.plan import plan
 from magna.training.progress import duration
-from magna.training.run_folder import environment, pick_device
+from magna.training.run_folder import pick_device
 from magna.training.trials import structure
 
 SEED_BLOCK = 5  # seeds of every row before any row gets more

@@ -9,6 +9,7 @@ from torch import Tensor, device
 
 from magna.config.registry import ModelSettings
 from magna.config.schema import Config
+from magna.nn.scaling import FeatureScaling
 
 
 class Objective(Protocol):
@@ -30,6 +31,7 @@ class Task(Protocol):
 
     metric: str  # that models are judged by
     SHARES_BATCH: bool  # trials can train in one batch: it is a `BatchTask`
+    scaling: FeatureScaling | None  # from raw features to those of the models
     dataset: str
     device: device
     num_nodes: int
@@ -56,8 +58,8 @@ class Task(Protocol):
     def objective(self, settings: Any, model: Any) -> Objective:
         """The training of a model; settings that it cannot serve are refused."""
 
-    def evaluate(self, model: Any, split: str) -> dict[str, float]:
-        """Metrics on a split."""
+    def evaluate(self, model: Any, split: str, calibration: Mapping[str, Any] | None = None) -> dict[str, float]:
+        """Metrics on a split, first the one that models are judged by; with a calibration all that it defines."""
 
     def report(self, model: Any, split: str, calibration: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The metrics on a split and their parts, for a finished run; `calibration` is from `calibrate`."""

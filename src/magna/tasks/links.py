@@ -16,6 +16,7 @@ from magna.data import KnowledgeGraph
 from magna.errors import DataError
 from magna.nn.ensemble import make_model
 from magna.nn.link_model import LinkModel, Product
+from magna.nn.scaling import FeatureScaling
 from magna.ops import rank_scores, rank_targets
 from magna.tasks.calibration import fit_temperature, reliability
 from magna.tasks.link_objective import LinkObjective, batch_size
@@ -41,6 +42,7 @@ class LinkPrediction:
     """
 
     metric, SHARES_BATCH = LinkTask.METRIC, LinkTask.SHARES_BATCH
+    scaling: FeatureScaling | None = None  # entities have no features
 
     def __init__(
         self,
@@ -150,7 +152,7 @@ class LinkPrediction:
         targets = ranking.query, ranking.target, ranking.known, self_bias
         return Ranks(*rank_targets(query, candidates, bias, *targets))
 
-    def evaluate(self, model: LinkModel, split: str) -> dict[str, float]:
+    def evaluate(self, model: LinkModel, split: str, _: Mapping[str, Any] | None = None) -> dict[str, float]:
         """MRR, mean rank and hits of both sides of `valid` or `test`, by each rule for ties."""
         return _metrics(self.ranks(model, split))
 

@@ -57,7 +57,6 @@ class MetricForm(NamedTuple):
         return value if self.larger_is_better else -value
 
 
-# The first one that a task reports is the one that it is judged by, see `headline`.
 METRIC_FORMS = {
     "accuracy": MetricForm("accuracy", "%", 100, 1),
     "balanced_accuracy": MetricForm("balanced accuracy", "balanced accuracy", 1, 3),
@@ -72,13 +71,13 @@ METRIC_FORMS = {
 
 
 def headline(metrics: Mapping[str, float], std: Mapping[str, float] | None = None) -> str:
-    """The metric that a task is judged by, with its deviation.
+    """The metric that a task is judged by, the first one of its metrics, with its deviation.
 
     >>> headline({"accuracy": 0.815, "loss": 0.7}, {"accuracy": 0.01}), headline({"mr": 12.0, "mrr": 0.3456})
     ('81.5 ± 1.0 %', 'MRR 0.346')
     """
-    name, form = next((name, form) for name, form in METRIC_FORMS.items() if name in metrics)
-    return form.text(metrics[name], None if std is None else std[name])
+    name = next(name for name in metrics if name in METRIC_FORMS)
+    return METRIC_FORMS[name].text(metrics[name], None if std is None else std[name])
 
 
 @dataclass(frozen=True, eq=False)

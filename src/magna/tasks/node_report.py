@@ -25,10 +25,11 @@ def node_metrics(
     """
     honest = calibrated(scores, calibration) if kind != "number" else scores
     # A temperature changes no decision: scores as they are have no further rounding.
-    parts = {
-        name: honest if name in _DECIDED or "slope" in (calibration or {}) else scores for name in NODE_METRICS[kind]
+    decided = honest if "slope" in (calibration or {}) else scores
+    values = {
+        name: float(measure(honest if name in _OF_PROBABILITIES else decided, target))
+        for name, measure in NODE_METRICS[kind].items()
     }
-    values = {name: float(measure(parts[name], target)) for name, measure in NODE_METRICS[kind].items()}
     return {name: value for name, value in values.items() if not math.isnan(value)}
 
 

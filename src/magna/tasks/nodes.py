@@ -18,8 +18,10 @@ from magna.config.tables import NodeDataOptions, NodeTask
 from magna.data import NodeData, prepare, with_random_split
 from magna.errors import ArgumentError, DataError
 from magna.nn.ensemble import averaged, make_model, members_of
+from magna.nn.scaling import FeatureScaling
 from magna.nn.sparse import SparseRows, has_few_entries
 from magna.tasks.calibration import calibrated, fit
+from magna.tasks.feature_scaling import with_scaling
 from magna.tasks.metrics import METRIC_FORMS
 from magna.tasks.node_metrics import NODE_METRICS
 from magna.tasks.node_report import class_report, confidences, node_metrics
@@ -48,13 +50,18 @@ class NodeClassification:
         config: Config,
         device: torch.device,
         splits: Sequence[str] = SPLITS,
+        scaling: FeatureScaling | None = None,
         target_scale: Sequence[float] | None = None,
     ):
-        """Put a graph on a device; `splits` must have nodes. `target_scale` is that of a finished run on numbers."""
+        """Put a graph on a device; `splits` must have nodes.
+
+        A finished run brings the `scaling` of its training, of numbers also their mean and deviation.
+        """
         assert isinstance(config.data, NodeDataOptions) and isinstance(config.task, NodeTask)
         _check(data, splits, config.task)
         self.data_config, self._unprepared = config.data, data
-        self.data = data = prepare(data, config.data)
+        self.data, self.scaling = with_scaling(prepare(data, config.data), config.data, scaling)
+        data = self.data
         assert data.x is not None
         self.dataset, self.device, self.settings = data.name, device, config.task
         self.num_nodes, self.num_edges = data.num_nodes, data.edge_index.size(1)
@@ -172,26 +179,26 @@ class NodeClassification:
         return {self.metric: value, "loss": self.target.loss(scores[nodes], self._y[nodes])}
 
     @torch.no_grad()
-    def evaluate(self, model: nn.Module, split: str) -> dict[str, float]:
-        """The metric of the task and the loss on `train`, `valid` or `test`."""
-        metrics = self.measure(self.scores(model.eval()), self.nodes(split))
-        return {name: float(value) for name, value in metrics.items()}
+    def evaluate(self, model: nn.Module, split: str, calibration: Mapping[str, Any] | None = None) -> dict[str, float]:
+        """The metric of the task and the loss on `train`, `valid` or `test`; with a calibration all metrics."""
+        return self._metrics(self.scores(model.eval()), split, calibration)
 
-    def report(self, model: nn.Module, split: str, calibration: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        return self.report_of(self.finite_scores(model), split, calibration)
-
-    def report_of(self, scores: Tensor, split: str, calibration: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The report on a split by the scores of all nodes, which may be those of several models.
-
-        Its metrics are those of the calibrated probabilities; the metric of the task comes first.
-        """
+    def _metrics(self, scores: Tensor, split: str, calibration: Mapping[str, Any] | None) -> dict[str, float]:
         nodes = self.nodes(split)
         metrics = {name: float(value) for name, value in self.measure(scores, nodes).items()}
-        kind, measured, truth = self.target.name, self.target.scores(scores[nodes]), self._truth[nodes]
+        if calibration is None:
+            return metrics
+        measured = self.target.scores(scores[nodes])
+        return metrics | node_metrics(measured, self._truth[nodes], self.target.name, calibration)
+
+    def report(self, model: nn.Module, split: str, calibration: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Metrics on a split, each class, the confusion matrix and the reliability, as calibrated."""
+        scores, nodes, calibration = self.finite_scores(model), self.nodes(split), calibration or {}
         names = [self.data.class_name(label) for label in range(self.num_classes)]
+        measured, truth = self.target.scores(scores[nodes]), self._truth[nodes]
         return {
-            "metrics": metrics | node_metrics(measured, truth, kind, calibration),
-            **class_report(measured, truth, kind, names, calibration),
+            "metrics": self._metrics(scores, split, calibration),
+            **class_report(measured, truth, self.target.name, names, calibration),
         }
 
     def answers(self, scores: Tensor, calibration: Mapping[str, Any] | None = None) -> Tensor:
@@ -206,12 +213,12 @@ class NodeClassification:
     @torch.no_grad()
     def finite_scores(self, model: nn.Module) -> Tensor:
         """Scores [N, C] for predictions; others than numbers are refused."""
-        scores, data = self.scores(model.eval()), self.data
+        scores, data = self.scores(model.eval()), self._unprepared
         if scores.isfinite().all():
             return scores
         assert data.x is not None
         # The largest feature is the likely source; diffusion spreads it to other nodes.
-        node, column = divmod(int(data.x.abs().argmax()), self.in_channels)
+        node, column = divmod(int(data.x.abs().argmax()), data.x.size(1))
         names = data.schema.feature_names
         largest = f"{float(data.x[node, column]):.3g}, {names[column] if names else column} of {data.id_of(node)}"
         fault = f"its scores are not numbers; the largest input of the model is {largest}"

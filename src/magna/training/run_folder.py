@@ -5,34 +5,33 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from magna import __version__
 from magna.config.atomic_files import check_free, forget_parts, make_folder, write_whole, writing
 from magna.config.schema import Config
 from magna.data import DATASETS
 from magna.errors import ArgumentError, DataError, nearest_path
 from magna.nn.ensemble import model_class
 from magna.nn.hub import Saved
+from magna.nn.scaling import FeatureScaling
+from magna.training.environment import environment, installed
 
 FORMAT = 1  # grows when an older version could no longer read a run folder
 SUMS = "SHA256SUMS"
+MEMBERS = "portfolio.json"
 _MODEL = ("model/config.json", "model/model.safetensors")
 # Files of a run before config.toml makes it one, and after.
-_BEGIN, _LATER = ("environment.json", "schema.json"), ("metrics.jsonl", "summary.json", "model", "checkpoint")
-_FILES = ("config.toml", SUMS, *_BEGIN, *_LATER[:2], "checkpoint/state.safetensors")
+_BEGIN, _LATER = ("environment.json", "schema.json"), ("metrics.jsonl", "summary.json", "model", MEMBERS, "checkpoint")
+_FILES = ("config.toml", SUMS, MEMBERS, *_BEGIN, *_LATER[:2], "checkpoint/state.safetensors")
 _CALIBRATION = ("temperature", "slope", "bias")
 _COPY = "a copy of the run folder, or train again"
-_PACKAGES = ("magna", "torch", "numpy", "triton")  # that numbers depend on
 
 
 class RunFolder:
@@ -40,7 +39,7 @@ class RunFolder:
 
     `SHA256SUMS` has the hash of each file that is read back, in the format of the program `sha256sum`; a checkpoint,
     which is replaced every few seconds, is complete or absent. `summary.json` is written last: where it is, the run
-    has ended.
+    has ended. A portfolio is the run of its best member, with `portfolio.json`, which names all members, beside it.
     """
 
     config: Config  # of a run that was opened, or began here
@@ -63,7 +62,7 @@ class RunFolder:
         if self.exists():
             raise DataError(self.path, "it holds a run already", hint="resume=True, or another run_dir")
         self._check_free()
-        versions = {"format": FORMAT, **environment(device), "packages": _installed()}
+        versions = {"format": FORMAT, **environment(device), "packages": installed()}
         files = {"environment.json": _json(versions), "schema.json": _json(dict(schema))}
         files["config.toml"] = config.to_toml().encode()  # last: where it is, the folder holds a run
         self._write_sums(files)
@@ -157,7 +156,9 @@ class RunFolder:
 
     @property
     def calibration(self) -> dict[str, Any]:
-        """Values that fit probabilities to validation; none for a run that was made without them."""
+        """Values that fit probabilities to validation; none for a portfolio, whose members have their own."""
+        if self.members:
+            return {}
         return {name: value for name, value in (self.summary or {}).items() if name in _CALIBRATION}
 
     @property
@@ -166,14 +167,30 @@ class RunFolder:
         schema: dict[str, Any] = json.loads(self._read("schema.json"))
         return schema
 
+    @property
+    def members(self) -> list[tuple[RunFolder, float]]:
+        """The runs of a portfolio that has ended, and their weights, whose sum is 1; [] for a run of one model."""
+        if not self._has(MEMBERS):
+            return []
+        rows = json.loads((self.path / MEMBERS).read_bytes()).get("members", [])
+        total = math.fsum(row["weight"] for row in rows)
+        return [(RunFolder.open(self.path / row["run"]), row["weight"] / total) for row in rows]
+
     def load_model(self, **parts: Any) -> Saved:
-        """The model with its best weights; `parts` are arguments that its files do not hold, as a user's `module`."""
+        """The model with its best weights, of a portfolio the best member; it takes features that a task has scaled.
+
+        `parts` are arguments that its files do not hold, as a user's `module`.
+        """
+        return self.load_parts(**parts)[0]
+
+    def load_parts(self, **parts: Any) -> tuple[Saved, FeatureScaling | None]:
+        """The model of `load_model` and the scaling that leads to its features; None in runs of earlier versions."""
         if self.summary is None:
             raise DataError(self.path, "its run has not ended", hint="resume=True")
         for name in _MODEL:
             self._read(name)
         model: Saved = model_class(self.config.model).from_pretrained(self.path / "model", **parts)
-        return model
+        return model, model.detach_scaling()
 
     def is_done(self, **parts: Any) -> bool:
         """True if the run has ended; a model that is missing or damaged is made again from the checkpoint."""
@@ -207,12 +224,12 @@ class RunFolder:
         """True if the run has a checkpoint or has ended."""
         return self.checkpoint.is_file() or self.summary is not None
 
-    def finish(self, model: Saved, summary: Mapping[str, Any]) -> None:
-        """Save the model, then the summary."""
+    def finish(self, model: Saved, summary: Mapping[str, Any], scaling: FeatureScaling | None = None) -> None:
+        """Save the model with the scaling of its features, then the summary."""
         part, target, end = self.path / ".model.part", self.path / "model", self.path / "summary.json"
         with writing(target):
             shutil.rmtree(part, ignore_errors=True)
-            model.save_pretrained(part)
+            model.save_pretrained(part, scaling)
             end.unlink(missing_ok=True)  # it is of the model that is replaced now
             shutil.rmtree(target, ignore_errors=True)
             os.replace(part, target)
@@ -253,17 +270,6 @@ def _same(old: Any, new: Any, last_bits: bool) -> bool:
     return all(math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-12) for one, other in zip(old, new, strict=True))
 
 
-def environment(device: torch.device) -> dict[str, Any]:
-    """Versions and machine that a run depends on besides its config."""
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
-        "packages": {name: version for name in _PACKAGES if (version := package_version(name))},
-    }
-
-
 def pick_device(device: str) -> torch.device:
     """The device of a name; auto is the GPU where there is one."""
     if device not in ("auto", "cpu", "cuda"):
@@ -272,22 +278,6 @@ def pick_device(device: str) -> torch.device:
         raise ArgumentError("device", device, ["auto", "cpu"], "'cpu', as torch finds no GPU")
     on_gpu = device != "cpu" and torch.cuda.is_available()
     return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-
-
-def package_version(package: str) -> str | None:
-    """Version of an installed package, or None."""
-    if package == "magna":
-        return __version__
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _installed() -> dict[str, str]:
-    """Versions of all installed packages."""
-    versions = {each.name: each.version for each in metadata.distributions()}
-    return dict(sorted((versions | {"magna": __version__}).items()))
 
 
 def _json(value: Any) -> bytes:

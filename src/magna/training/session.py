@@ -139,10 +139,10 @@ class Session:
             "epochs": progress.epoch,
             "best_epoch": progress.best_epoch,
             **calibrated,
-            "valid": self.task.evaluate(network, "valid"),
-            "test": self.task.evaluate(network, "test") if self.test else None,
+            "valid": self.task.evaluate(network, "valid", calibrated),
+            "test": self.task.evaluate(network, "test", calibrated) if self.test else None,
         }
-        job.run.finish(network, summary)
+        job.run.finish(network, summary, self.task.scaling)
         return {**summary, "run_dir": str(job.run.path)}
 
     def _listener(self, index: int) -> OnEpoch:
@@ -198,4 +198,8 @@ def _module_of_seed(module: nn.Module, seeds: int) -> nn.Module:
 
 def _over(metrics: Sequence[Any], statistic: Callable[[list[float]], float]) -> dict[str, float] | None:
     """A statistic of each metric over the runs; None if one of them was not scored."""
-    return None if None in metrics else {name: statistic([each[name] for each in metrics]) for name in metrics[0]}
+    if None in metrics:
+        return None
+    # A random split may leave a metric undefined.
+    names = [name for name in metrics[0] if all(name in each for each in metrics)]
+    return {name: statistic([each[name] for each in metrics]) for name in names}

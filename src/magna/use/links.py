@@ -21,6 +21,7 @@ from magna.tasks.links import log_probabilities
 from magna.training.capture import matmul_precision
 from magna.training.run_folder import RunFolder, pick_device
 from magna.use.files import write_answers
+from magna.use.portfolio import LinkPortfolio
 
 _COLUMNS = ("head", "relation", "tail")
 
@@ -119,7 +120,7 @@ def predict_links(
     run = RunFolder.open(run_dir)
     task, model, notes = open_links(run, data, data_dir, device, new_triples=new_triples)
     asked, numbers = _numbered(queries, task.graph)
-    entities, temperature = task.graph.triples.entities, (run.summary or {})["temperature"]
+    entities, temperature = task.graph.triples.entities, temperature_of(run)
     answers: list[list[Answer]] = []
     with matmul_precision(run.config.train.precision):
         for _, scores, known in task.blocks(model, torch.tensor(numbers)):
@@ -196,7 +197,7 @@ def open_links(
     if new_triples is not None and control == "random-graph":
         allowed = "none for a run on a random graph, which hides all triples"
         raise ArgumentError("new_triples", str(new_triples), allowed)
-    model, where = run.load_model(), pick_device(device)
+    model, where = _model(run), pick_device(device)
     if data is None:
         run.check_data("data=… with the folder where its triples are now")
     else:
@@ -215,6 +216,17 @@ def open_links(
         notes += extended.notes[len(triples.notes) :]
         task = LinkPrediction(KnowledgeGraph.from_triples(extended), where, control, ranked)
     return task, model.to(where), notes
+
+
+def temperature_of(run: RunFolder) -> float:
+    """The temperature of a run's scores; those of a portfolio are logarithms of probabilities already, with 1."""
+    return 1.0 if run.members else float((run.summary or {})["temperature"])
+
+
+def _model(run: RunFolder) -> Any:
+    if not (members := run.members):
+        return run.load_model()
+    return LinkPortfolio([(_model(member), weight, temperature_of(member)) for member, weight in members])
 
 
 def _changes(run: RunFolder, task: LinkPrediction) -> tuple[str, ...]:

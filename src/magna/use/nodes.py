@@ -14,13 +14,16 @@ from torch import Tensor, nn
 from magna.config.registry import NODE_TASK
 from magna.config.tables import NodeDataOptions
 from magna.data import NodeData, Schema, from_anywhere, load_new_graph, load_node_data
-from magna.data.node_data import UNLABELLED
+from magna.data.node_data import Target
 from magna.data.tables import csv_rows, is_csv, text_of
-from magna.errors import DataError, listed
+from magna.errors import ArgumentError, DataError, listed
 from magna.tasks import NodeClassification
+from magna.tasks.calibration import calibrated
 from magna.training.capture import matmul_precision
 from magna.training.run_folder import RunFolder, pick_device
 from magna.use.files import write_answers
+from magna.use.node_labels import columns_of, labels_of, names_of, truth_of
+from magna.use.portfolio import FixedScores, averaged_log
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +41,12 @@ class Predictions:
     probabilities: Tensor
     truth: list[str | None]
     notes: tuple[str, ...] = ()  # on the data, for the user
+    target: Target = "classes"  # under "number" the probabilities are values, [rows, 1]
 
     def columns(self) -> dict[str, list[Any]]:
         """All values by column, as a table file and `pandas.DataFrame` take them."""
+        if self.target != "classes":
+            return columns_of(self)
         best = self.probabilities.amax(1).tolist() if self.ids else []
         columns: dict[str, list[Any]] = {"id": self.ids, "label": self.labels, "probability": best}
         for index, name in enumerate(self.classes):
@@ -51,12 +57,15 @@ class Predictions:
 
     def to_dict(self) -> dict[str, Any]:
         """All values by node, ready for JSON."""
+        head = {"task": NODE_TASK, "dataset": self.dataset, "classes": self.classes}
+        if self.target != "classes":
+            columns = columns_of(self)
+            nodes = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+            return head | {"target": self.target, "nodes": nodes, "notes": list(self.notes)}
         shares = [dict(zip(self.classes, row, strict=True)) for row in self.probabilities.tolist()]
         rows = zip(self.ids, self.labels, shares, self.truth, strict=True)
         return {
-            "task": NODE_TASK,
-            "dataset": self.dataset,
-            "classes": self.classes,
+            **head,
             "nodes": [
                 {"id": id, "label": label, "probability": max(p.values()), "probabilities": p, "true_label": truth}
                 for id, label, p, truth in rows
@@ -89,20 +98,39 @@ def predict_nodes(
         model: your own module, if it was trained; it gets the weights of the run.
     """
     run = RunFolder.open(run_dir)
-    task, model, notes = open_nodes(run, data, data_dir, device, module=model)
-    graph = task.data
+    graph, every, notes = probabilities_of(run, data, data_dir=data_dir, device=device, model=model)
     chosen = torch.arange(graph.num_nodes) if nodes is None else graph.index_of([str(node) for node in nodes])
-    with matmul_precision(run.config.train.precision):
-        probabilities = task.finite_scores(model).cpu()[chosen].double().softmax(1)
+    probabilities = every[chosen]
     return Predictions(
         dataset=graph.name,
-        classes=[graph.class_name(label) for label in range(probabilities.size(1))],
+        classes=names_of(graph),
         ids=[graph.id_of(node) for node in chosen.tolist()],
-        labels=[graph.class_name(label) for label in probabilities.argmax(1).tolist()],
+        labels=labels_of(graph, probabilities),
         probabilities=probabilities,
-        truth=[None if label == UNLABELLED else graph.class_name(label) for label in graph.y[chosen].tolist()],
+        truth=truth_of(graph, chosen),
+        target=graph.target,
         notes=notes,
     )
+
+
+def probabilities_of(
+    run: RunFolder,
+    data: str | Path | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    device: str = "auto",
+    model: nn.Module | None = None,
+) -> tuple[NodeData, Tensor, tuple[str, ...]]:
+    """The graph of any run or a new one, the probabilities [N, classes] of all its nodes, and notes on the data.
+
+    They are calibrated on validation. Under the target "labels" each column has its own; under "number" they are the
+    values [N, 1]. Those of a portfolio are the weighted mean of its members'. The arguments are those of
+    :func:`predict_nodes`.
+    """
+    task, network, notes = open_nodes(run, data, data_dir, device, module=model)
+    with matmul_precision(run.config.train.precision):
+        answers = task.answers(task.finite_scores(network), run.calibration).cpu()
+    return task.data, answers.view(task.num_nodes, -1), notes
 
 
 def read_ids(path: str | Path) -> list[str]:
@@ -132,24 +160,47 @@ def open_nodes(
     splits: Sequence[str] = (),
     module: nn.Module | None = None,
 ) -> tuple[NodeClassification, Any, tuple[str, ...]]:
-    """The task on the run's graph or a new one, whose `splits` must have nodes; the model, and notes on the data."""
+    """The task on the run's graph or a new one, whose `splits` must have nodes; the model, and notes on the data.
+
+    The model of a portfolio gives the logarithms of its probabilities on this graph.
+    """
     if not isinstance(run.config.data, NodeDataOptions):
         names = f"head={run.schema['entities'][0]!r} and relation={run.schema['relations'][0]!r}"
         raise DataError(run.path, "it is a run of link prediction", hint=f"queries, such as {names}")
-    model: Any = run.load_model(**({} if module is None else {"module": module}))
+    if run.members:
+        if module is not None:
+            raise ArgumentError("model", type(module).__name__, "none for a portfolio, which holds its models")
+        graph, notes = _graph(run, data, data_dir)
+        scale = run.schema.get("target_scale")
+        task = NodeClassification(graph, run.config, pick_device(device), splits, target_scale=scale)
+        each = [(_scores(member, data, data_dir, device), weight) for member, weight in run.members]
+        scores = task.target.outputs(averaged_log(each, graph.target))
+        return task, FixedScores(scores.to(task.device)), notes
+    loaded, scaling = run.load_parts(**({} if module is None else {"module": module}))
+    model: Any = loaded
     graph, notes = _graph(run, data, data_dir)
-    if graph.x is not None and graph.x.size(1) != model.in_channels:
-        allowed = f"the {model.in_channels} that the run was trained on"
+    wanted = (scaling or model).in_channels
+    if graph.x is not None and graph.x.size(1) != wanted:
+        allowed = f"the {wanted} that the run was trained on"
         raise DataError(graph.name, f"it has {graph.x.size(1)} features", allowed=allowed)
-    task = NodeClassification(graph, run.config, pick_device(device), splits)
+    scale = run.schema.get("target_scale")
+    task = NodeClassification(graph, run.config, pick_device(device), splits, scaling, scale)
     return task, model.to(task.device), notes
+
+
+def _scores(run: RunFolder, data: str | Path | None, data_dir: str | Path | None, device: str) -> Tensor:
+    """Calibrated scores [N, C] of a member of a portfolio, on the CPU; a number in its unit."""
+    task, model, _ = open_nodes(run, data, data_dir, device)
+    with matmul_precision(run.config.train.precision):
+        scores = task.finite_scores(model)
+    return task.target.scores(calibrated(scores, run.calibration)).cpu()
 
 
 def _graph(run: RunFolder, data: str | Path | None, data_dir: str | Path | None) -> tuple[NodeData, tuple[str, ...]]:
     """The run's graph, at its present place, or a new one, and notes on it."""
     settings, stored = run.config.data, run.schema
     assert isinstance(settings, NodeDataOptions)
-    fingerprint, splits, _ = (stored.pop(name) for name in ("fingerprint", "splits", "features"))
+    fingerprint, splits, *_ = (stored.pop(name, None) for name in ("fingerprint", "splits", "features", "target_scale"))
     schema = Schema.from_dict(stored)
     if data is None:
         run.check_data("data=… with the folder or file where it is now")
