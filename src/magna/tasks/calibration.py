@@ -173,7 +173,7 @@ def note_on_reliability(values: Mapping[str, Any]) -> str | None:
     error, n = values["expected_calibration_error"], values["n"]
     if n == 0 or error <= _POOR + 1 / math.sqrt(n):
         return None
-    return f"probabilities are off by {100 * error:.0f} points on average (expected calibration error, n = {n:,})"
+    return f"probabilities are poor: off by {100 * error:.0f} points on average (n = {n:,})"
 
 
 class Threshold(NamedTuple):

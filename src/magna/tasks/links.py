@@ -171,7 +171,7 @@ class LinkPrediction:
         names = self.graph.triples.relations
         honest = {}
         if calibration is not None:
-            honest = {"calibration": reliability(*self.confidences(model, split, calibration["temperature"]))}
+            honest = {"calibration": reliability(*self.confidences(model, split, calibration.get("temperature", 1.0)))}
         return {
             "metrics": _metrics(ranks),
             **{side: _metrics(ranks.select(ranking.side(side))) for side in SIDES},

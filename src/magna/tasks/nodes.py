@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -181,9 +182,12 @@ class NodeClassification:
     @torch.no_grad()
     def evaluate(self, model: nn.Module, split: str, calibration: Mapping[str, Any] | None = None) -> dict[str, float]:
         """The metric of the task and the loss on `train`, `valid` or `test`; with a calibration all metrics."""
-        return self._metrics(self.scores(model.eval()), split, calibration)
+        return self.metrics_of(self.scores(model.eval()), split, calibration)
 
-    def _metrics(self, scores: Tensor, split: str, calibration: Mapping[str, Any] | None) -> dict[str, float]:
+    def metrics_of(
+        self, scores: Tensor, split: str, calibration: Mapping[str, Any] | None = MappingProxyType({})
+    ) -> dict[str, float]:
+        """Metrics on a split by the scores of all nodes."""
         nodes = self.nodes(split)
         metrics = {name: float(value) for name, value in self.measure(scores, nodes).items()}
         if calibration is None:
@@ -197,7 +201,7 @@ class NodeClassification:
         names = [self.data.class_name(label) for label in range(self.num_classes)]
         measured, truth = self.target.scores(scores[nodes]), self._truth[nodes]
         return {
-            "metrics": self._metrics(scores, split, calibration),
+            "metrics": self.metrics_of(scores, split, calibration),
             **class_report(measured, truth, self.target.name, names, calibration),
         }
 

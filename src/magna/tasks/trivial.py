@@ -5,14 +5,15 @@ A model is worth its graph where it is better than these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from magna.data import KnowledgeGraph
 from magna.ops import rank_scores
+from magna.tasks.base import Task
+from magna.tasks.links import LinkPrediction
 from magna.tasks.metrics import METRIC_FORMS, Ranks
 from magna.tasks.nodes import NodeClassification
 
@@ -67,7 +68,7 @@ def _fitted(loss: Callable[[Tensor], Tensor], inputs: Tensor, outputs: int, pena
         with torch.enable_grad():
             value = loss(inputs @ weight + bias) + penalty / 2 * weight.square().sum()
             value.backward()
-        return float(value)
+        return float(value.detach())
 
     optimiser.step(closure)
     return weight.detach(), bias.detach()
@@ -103,8 +104,10 @@ class _Rules:
         tail = answers.index.cpu()
         kinds = int(relation.max()) + 1
         pair, place = torch.unique(head * size + tail, return_inverse=True)
-        entries = torch.sparse_coo_tensor(torch.stack([relation, place]), torch.ones(len(tail)), (kinds, len(pair)))
-        together = torch.sparse.mm(entries, entries.t()).to_dense()
+        together = torch.zeros(kinds, kinds)
+        for kind in range(kinds):
+            has_kind = torch.zeros(len(pair), dtype=torch.bool).index_fill_(0, place[relation == kind], True)
+            together[kind] = torch.bincount(relation[has_kind[place]], minlength=kinds)
         self._confidence = together / together.diagonal().clamp(min=1)[:, None]  # of the column, given the row
         self._confidence.fill_diagonal_(0)
         order = torch.argsort(head, stable=True)
@@ -123,8 +126,20 @@ class _Rules:
         )
 
 
-def gain_note(metric: str, value: float, trivial: Mapping[str, Mapping[str, float]], part: str) -> str | None:
-    """A line for a model that is no better than a trivial predictor; `part` is what it adds to that."""
+def trivial_metrics(task: Task, split: str) -> dict[str, dict[str, float]]:
+    """Metrics of the trivial predictors on a split."""
+    if isinstance(task, NodeClassification):
+        scores = trivial_scores(task)
+        return {name: task.metrics_of(each.to(task.device), split) for name, each in scores.items()}
+    if isinstance(task, LinkPrediction):
+        return {
+            name: ranks.metrics() for name, ranks in trivial_ranks(task.graph.to(torch.device("cpu")), split).items()
+        }
+    return {}
+
+
+def gain_note(metric: str, value: float, trivial: Mapping[str, Mapping[str, float]]) -> str | None:
+    """A line for a model that is no better than a trivial predictor."""
     form = METRIC_FORMS[metric]
     scored = {name: metrics[metric] for name, metrics in trivial.items() if metric in metrics}
     if not scored:
@@ -132,20 +147,13 @@ def gain_note(metric: str, value: float, trivial: Mapping[str, Mapping[str, floa
     best = max(scored, key=lambda name: form.score(scored[name]))
     if form.score(value) > form.score(scored[best]):
         return None
-    return f"{part} brings nothing: {_WORDS[best]} gives {form.text(scored[best])}, the model {form.text(value)}"
+    return f"no gain over {TRIVIAL_WORDS[best]}: {form.text(scored[best])}, the model {form.text(value)}"
 
 
-_WORDS = {
+TRIVIAL_WORDS = {
     "majority": "the majority class",
     "mean": "the mean of training",
-    "features": "a linear model of the features alone",
-    "frequency": "the most frequent answer",
-    "reverse": "the rule of reverse triples",
+    "features": "the features alone",
+    "frequency": "the most frequent answers",
+    "reverse": "the reverse triples alone",
 }
-
-
-def lines(metric: str, trivial: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """A line for each trivial predictor."""
-    for name, metrics in trivial.items():
-        if metric in metrics:
-            yield f"{_WORDS[name]}: {METRIC_FORMS[metric].text(metrics[metric])}"
