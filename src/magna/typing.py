@@ -22,6 +22,9 @@ Init = Literal["glorot", "official"]
 RelationSource = Literal["relations", "entities"]
 RelationGuess = Literal["states", "embeddings"]
 Control = Literal["none", "random-graph", "no-types"]
+NodeMetric = Literal[
+    "auto", "accuracy", "balanced_accuracy", "macro_f1", "roc_auc", "average_precision", "log_loss", "r2", "mae"
+]
 Sampler = Literal["random", "tpe"]
 
 

@@ -14,7 +14,7 @@ from magna.config.schema import Config
 from magna.config.tables import NodeDataOptions, NodeTask
 from magna.data import NodeData, load_digits
 from magna.tasks import NodeClassification, make_task
-from magna.tasks.nodes import consistency
+from magna.tasks.targets import consistency
 
 CPU = torch.device("cpu")
 
@@ -62,8 +62,8 @@ def test_evaluation_is_without_dropout(task: NodeClassification) -> None:
     assert task.evaluate(model, "valid") == task.evaluate(model, "valid")
 
 
-def test_selection_prefers_accuracy_then_loss() -> None:
-    score = NodeClassification.score
+def test_selection_prefers_accuracy_then_loss(task: NodeClassification) -> None:
+    score = task.score
     assert score({"accuracy": 0.9, "loss": 9.0}) > score({"accuracy": 0.8, "loss": 0.1})
     assert score({"accuracy": 0.9, "loss": 0.1}) > score({"accuracy": 0.9, "loss": 0.2})
 

@@ -91,7 +91,9 @@ def test_ranks_from_files_are_those_of_training(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     for split in ("valid", "test"):
         again = evaluate(run, split, device="cpu")
-        assert list(again) == ["task", "dataset", "split", "metrics", "head", "tail", "ties", "relations", "notes"]
+        head = ["task", "dataset", "split", "metrics", "head", "tail", "ties"]
+        assert list(again) == [*head, "calibration", "relations", "trivial", "remarks", "notes"]
+        assert set(again["trivial"]) == {"frequency", "reverse"}
         assert again["metrics"] == summary[split]
         assert {"mr", "mrr", "hits@1", "hits@3", "hits@10"} <= again["metrics"].keys()
         assert again["metrics"]["mrr"] == pytest.approx((again["head"]["mrr"] + again["tail"]["mrr"]) / 2)

@@ -97,7 +97,8 @@ def test_predictions_are_those_of_the_task(recipe: str, tmp_path: Path) -> None:
     for split in ("valid", "test"):
         assert evaluate(tmp_path, split, device="cpu")["metrics"] == summary[split]
     answers, task = predict_nodes(tmp_path, device="cpu"), node_task(config)
-    probabilities = task.scores(RunFolder.open(tmp_path).load_model().eval()).double().softmax(1)
+    run = RunFolder.open(tmp_path)
+    probabilities = (task.scores(run.load_model().eval()).double() / run.calibration["temperature"]).softmax(1)
     torch.testing.assert_close(answers.probabilities, probabilities, rtol=0, atol=1e-6)
     test = task.nodes("test").tolist()
     right = sum(answers.labels[node] == answers.truth[node] for node in test)
@@ -128,7 +129,8 @@ def test_an_ensemble_is_a_run_like_any_other(tmp_path: Path) -> None:
         assert summary is not None and evaluate(run, device="cpu")["metrics"] == pytest.approx(summary["test"])
         model, data = RunFolder.open(run).load_model(), prepare(load_digits(), NodeDataOptions(name="digits"))
         members = [member.eval()(data.x, data.edge_index).softmax(1) for member in model.members]  # type: ignore[union-attr]
-        torch.testing.assert_close(answers.probabilities.float(), torch.stack(members).mean(0))
+        scores = torch.stack(members).mean(0).log() / summary["temperature"]
+        torch.testing.assert_close(answers.probabilities.float(), scores.softmax(1))
 
 
 def test_some_nodes_are_the_rows_of_all_nodes(animals: tuple[Path, Path]) -> None:

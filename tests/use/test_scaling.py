@@ -30,7 +30,8 @@ def test_the_saved_model_takes_raw_features(settings: tuple[str, ...], tmp_path:
     answers, raw = predict_nodes(tmp_path, device="cpu"), load_digits()
     model = MAGNA.from_pretrained(tmp_path / "model")
     with torch.no_grad():
-        out = model(raw.x, raw.with_self_loops().edge_index).double().softmax(1)
+        out = model(raw.x, raw.with_self_loops().edge_index).double()
+    out = (out / RunFolder.open(tmp_path).calibration["temperature"]).softmax(1)
     torch.testing.assert_close(out, answers.probabilities, rtol=0, atol=1e-6)
     assert evaluate(tmp_path, device="cpu")["metrics"] == summary["test"]
     assert (model.detach_scaling() is None) == (not settings)

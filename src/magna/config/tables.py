@@ -9,7 +9,7 @@ from magna.config.columns import listed_names, new_names
 from magna.config.options import HUGE, Needs, Options, option
 from magna.config.registry import LINK_TASK, NODE_TASK
 from magna.errors import ArgumentError
-from magna.typing import Control, RelationGuess
+from magna.typing import Control, NodeMetric, RelationGuess
 
 _CONSISTENCY = Needs("consistency above 0", lambda o: o.consistency > 0)
 _PCA = Needs("feature_transform 'pca'", lambda o: o.feature_transform == "pca")
@@ -88,10 +88,18 @@ class TaskOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeTask(TaskOptions):
-    """Node classification: weight and form of the consistency loss (GRAND)."""
+    """Targets of nodes: the metric that decides, weights of classes, and the consistency loss (GRAND)."""
 
     name, DATA, METRIC, SHARES_BATCH = NODE_TASK, NodeDataOptions, "accuracy", True
 
+    metric: NodeMetric = option(
+        "auto",
+        "Metric on validation that chooses the epoch; auto: accuracy of classes, roc_auc of several labels, r2 of "
+        "numbers.",
+    )
+    class_weights: Literal["none", "balanced"] = option(
+        "none", "Weights of the classes in the loss; balanced: all classes together weigh alike."
+    )
     consistency: float = option(
         0.0, "Weight of the distance between stochastic passes (GRAND); 0: one pass.", low=0, per_trial=True
     )

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
 
 from magna.config.registry import NODE_TASK, ModelSettings, find_model
+from magna.data.node_data import Target
 from magna.nn.attention import check_size
 from magna.nn.hub import Saved
 
@@ -24,6 +26,7 @@ class Ensemble(Saved):
     Args:
         name: the registered name of the members' class, such as "magna".
         members: number of members.
+        target: what the scores are of: labels have an average of their own, and numbers are averaged as they are.
         settings: the arguments of each.
 
     Shapes: inputs of a member → [N, C]; in training mode [M, N, C].
@@ -33,27 +36,35 @@ class Ensemble(Saved):
     torch.Size([3, 3])
     """
 
-    def __init__(self, name: str, members: int, **settings: Any) -> None:
+    def __init__(self, name: str, members: int, *, target: Target = "classes", **settings: Any) -> None:
         super().__init__()
+        self.target: Target = target
         check_size("members", members)
         kind = find_model(NODE_TASK, name).kind
         made = [kind(**settings) for _ in range(members)]
         self.members = nn.ModuleList(made)
         self.in_channels, self.out_channels = made[0].in_channels, made[0].out_channels
-        self.config = {"name": name, "members": members, **made[0].config}
+        other = {} if target == "classes" else {"target": target}
+        self.config = {"name": name, "members": members, **other, **made[0].config}
 
-    def forward(self, *inputs: Any) -> Tensor:
+    def forward(self, *inputs: Any, **edges: Tensor) -> Tensor:
         """Scores of the classes whose softmax is the mean of the members'; in training mode those of each member."""
-        scores = torch.stack([member(*inputs) for member in self.members])  # [M, N, C]
-        return scores if self.training else averaged(scores)
+        scores = torch.stack([member(*inputs, **edges) for member in self.members])  # [M, N, C]
+        return scores if self.training else averaged(scores, self.target)
 
 
-def averaged(scores: Tensor) -> Tensor:
-    """Scores whose softmax is the mean of the members'.
+def averaged(scores: Tensor, target: Target = "classes") -> Tensor:
+    """Scores whose softmax is the mean of the members'; for labels their sigmoid, for numbers they themselves.
 
     Shapes: scores [M, N, C] → [N, C].
     """
-    return scores[0] if len(scores) == 1 else scores.log_softmax(-1).logsumexp(0) - math.log(len(scores))
+    if len(scores) == 1:
+        return scores[0]
+    if target == "number":
+        return scores.mean(0)
+    if target == "labels":
+        return logsigmoid(scores).logsumexp(0) - logsigmoid(-scores).logsumexp(0)
+    return scores.log_softmax(-1).logsumexp(0) - math.log(len(scores))
 
 
 def members_of(model: nn.Module) -> list[nn.Module]:
@@ -61,8 +72,8 @@ def members_of(model: nn.Module) -> list[nn.Module]:
     return list(model.members) if isinstance(model, Ensemble) else [model]
 
 
-def make_model(settings: ModelSettings, **sizes: Any) -> Any:
-    """A fresh model, or an ensemble of them; `sizes` are the arguments that follow from the data.
+def make_model(settings: ModelSettings, target: Target = "classes", **sizes: Any) -> Any:
+    """A fresh model, or an ensemble of them; `target` and `sizes` follow from the data.
 
     >>> from magna.config.registry import model_settings
     >>> make_model(model_settings(name="gat", heads=4), in_channels=16, out_channels=7).out_channels
@@ -71,7 +82,7 @@ def make_model(settings: ModelSettings, **sizes: Any) -> Any:
     values = settings.recipe_values()
     if values.pop("members", 1) == 1:
         return find_model(settings.task, settings.name).kind(**sizes, **values)
-    return Ensemble(settings.name, settings.members, **sizes, **values)
+    return Ensemble(settings.name, settings.members, target=target, **sizes, **values)
 
 
 def model_class(settings: ModelSettings) -> Any:

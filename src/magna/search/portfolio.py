@@ -192,7 +192,7 @@ class Portfolio:
             if time.monotonic() >= deadline:
                 raise _Late
             if epoch.best is not None and step.fold is None and epoch.number == epoch.of // _CHECK_AFTER:
-                self._check(epoch.best[task.METRIC])
+                self._check(epoch.best[task.metric])
 
         if step.fold is None:
             run = RunFolder(folder)
@@ -215,7 +215,7 @@ class Portfolio:
         name = PROBABILITIES if step.fold is None else f"fold-{step.fold + 1}.safetensors"
         folder.mkdir(parents=True, exist_ok=True)
         save_file({"probabilities": probabilities}, folder / name)
-        return float(valid[task.METRIC]), epochs
+        return float(valid[task.metric]), epochs
 
     def _check(self, accuracy: float) -> None:
         size = self.data.valid.numel() + 2

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from magna.config.atomic_files import write_whole
 from magna.config.schema import Config
 from magna.config.spaces import split_key
-from magna.config.tables import TASKS, ExpectedOptions, SearchRun
+from magna.config.tables import ExpectedOptions, SearchRun
 from magna.search.study import Refusal, Study, refusal_of
 from magna.tasks.metrics import METRIC_FORMS
 
@@ -35,8 +35,8 @@ def trial_rows(study: Study, confirm_seeds: Sequence[int]) -> list[dict[str, Any
     return [_row(trial, confirmed.get(trial.number)) for trial in study.trials()]
 
 
-def judge(rows: Sequence[Mapping[str, Any]], top: int) -> dict[str, Any]:
-    """Numbers of trials by their state, and the best trials."""
+def judge(rows: Sequence[Mapping[str, Any]], top: int, metric: str) -> dict[str, Any]:
+    """Numbers of trials by their state, and the best trials. A `value` is larger for a better trial."""
     states = {state: sum(row["state"] == state for row in rows) for state in STATES}
     refused = {kind: next((row["refused"] for row in rows if row["state"] == kind), None) for kind in _REFUSALS}
     if any(refused.values()) and not states["complete"] + states["pruned"]:
@@ -44,7 +44,8 @@ def judge(rows: Sequence[Mapping[str, Any]], top: int) -> dict[str, Any]:
     ranked = sorted((row for row in rows if row["state"] == "complete"), key=_rank, reverse=True)
     if not ranked:
         raise RuntimeError("no trial was trained to its end; try more trials")
-    if not any(row["value"] > 0 for row in ranked):
+    form = METRIC_FORMS[metric]
+    if not any(row["value"] > form.score(form.worst) for row in ranked):
         raise RuntimeError("every trial diverged; try smaller values of train.lr, with another out")
     return {
         "states": states,
@@ -60,13 +61,12 @@ def best_recipe(config: Config, result: Mapping[str, Any]) -> Config:
     """The recipe with the settings that the search chose, and an entry of the search."""
     best, states = result["best"], result["states"]
     untrained = " and ".join(f"{states[kind]} that {text}" for kind, text in _REFUSALS.items() if states[kind])
-    metric = METRIC_FORMS[config.task.METRIC].words
-    choice = (
-        f"trial {best['number']} with {name_seeds(result['search_seeds'])}: validation {metric} {best['value']:.4f}"
-    )
+    form = METRIC_FORMS[result["metric"]]
+    value = form.score(best["value"])
+    choice = f"trial {best['number']} with {name_seeds(result['search_seeds'])}: validation {form.words} {value:.4f}"
     if best["confirmed"] is not None:
         seeds = name_seeds(result["confirm_seeds"])
-        choice += f"; best of {result['confirmed']} trained again with {seeds}: {best['confirmed']:.4f}"
+        choice += f"; best of {result['confirmed']} trained again with {seeds}: {form.score(best['confirmed']):.4f}"
     if untrained:
         choice += f"; not counting {untrained}"
     run = SearchRun(
@@ -121,10 +121,10 @@ def show_search(result: Mapping[str, Any], console: Console) -> None:
     for row in top:
         table.add_column(str(row["number"]), justify="right")
     table.add_column("weight", justify="right")
-    form = METRIC_FORMS[TASKS[result["task"]].METRIC]
+    form = METRIC_FORMS[result["metric"]]
     for name, key in (("valid", "value"), ("valid, further seeds", "confirmed")):
         if any(row[key] is not None for row in top):
-            cells = ("" if row[key] is None else form.number(row[key]) for row in top)
+            cells = ("" if row[key] is None else form.number(form.score(row[key])) for row in top)
             table.add_row(f"{name}, {form.unit}", *cells, "")
     for key in top[0]["params"]:
         weight = result["importances"].get(key)

@@ -14,7 +14,7 @@ from magna.config.schema import Config
 from magna.config.tables import TrainOptions
 from magna.search.study import Study
 from magna.tasks import Task
-from magna.tasks.metrics import headline
+from magna.tasks.metrics import METRIC_FORMS
 from magna.training.loop import OnReport, TrialResult
 from magna.training.progress import seldom
 from magna.training.trials import train_trials
@@ -102,7 +102,9 @@ class Watch:
         """Epochs between two reports."""
         return _every(self.epochs)
 
-    def __call__(self, epoch: int, which: list[int], scores: list[float]) -> list[int]:
+    def __call__(self, epoch: int, which: list[int], values: list[float]) -> list[int]:
+        form = METRIC_FORMS[self.metric]
+        scores = [form.score(value) for value in values]  # larger is better
         for run, score in zip(which, scores, strict=True):
             self.seen.setdefault(run, {})[epoch] = score
         running = {run // self.runs_per_trial for run in which} - self.stopped
@@ -114,7 +116,7 @@ class Watch:
             self.stopped |= {place for place, mean in means.items() if not continues(mean, peers)}
         # Patience may have ended every run.
         if scores:
-            self.say(f"epoch {epoch} · {len(running)} running · best {headline({self.metric: max(scores)})}")
+            self.say(f"epoch {epoch} · {len(running)} running · best {form.text(form.score(max(scores)))}")
         return [run for run in which if run // self.runs_per_trial in self.stopped]
 
     def _mean(self, place: int, epoch: int) -> float | None:

@@ -22,7 +22,7 @@ from magna.search.report import FILES, judge, name_seeds, recipe_of, trial_rows,
 from magna.search.runs import Watch, fault_of, note_on_validation, train_runs, with_seeds
 from magna.search.study import GRACE_SECONDS, Study, file_url, import_optuna, safe
 from magna.tasks import Task, make_task
-from magna.tasks.metrics import headline
+from magna.tasks.metrics import METRIC_FORMS
 from magna.training.loop import TrialResult
 from magna.training.run_folder import pick_device
 from magna.typing import Sampler
@@ -131,6 +131,7 @@ def sweep(
     rows = trial_rows(study, seeds)
     result = {
         "task": config.task.name,
+        "metric": task.metric,
         "dataset": task.dataset,
         "notes": list(task.notes(config)),
         "recipe": config.recipe,
@@ -141,7 +142,7 @@ def sweep(
         "seed": plan.seed,
         "search_seeds": list(plan.search_seeds),
         "confirm_seeds": seeds,
-        **judge(rows, top),
+        **judge(rows, top, task.metric),
         "importances": study.importances(),
     }
     write_files(folder, config, rows, result)
@@ -210,7 +211,7 @@ def _run_batch(search: _Search, count: int) -> None:
         if isinstance(runs, str):
             study.end(trials[place], "FAIL", too_large=runs)
             return
-        valid = [run.valid[task.METRIC] for run in runs]
+        valid = [task.score(run.valid)[0] for run in runs]
         seconds, epochs = sum(run.seconds for run in runs), max(run.epochs for run in runs)
         state, value = ("PRUNED", None) if place in watch.stopped else ("COMPLETE", statistics.fmean(valid))
         study.end(trials[place], state, value, record={"valid": valid, "epochs": epochs, "seconds": seconds})
@@ -225,14 +226,15 @@ def _run_batch(search: _Search, count: int) -> None:
                     study.end(trial, "FAIL", refused=reason)
             # The runs of a trial follow one another, as `Watch` expects.
             configs = with_seeds(config, (trial.params for trial in trials), plan.search_seeds)
-            watch = Watch(study, trials, plan.seeds_per_trial, config.train.epochs, plan.prune, search.say, task.METRIC)
+            watch = Watch(study, trials, plan.seeds_per_trial, config.train.epochs, plan.prune, search.say, task.metric)
             train_runs(configs, task, plan.seeds_per_trial, record, watch.every, watch)
     except BaseException as error:
         running = [trial for place, trial in enumerate(trials) if place not in ended]
         study.give_up(running, again=isinstance(error, KeyboardInterrupt))
         raise
     finished, best = len(study.finished()), study.best()
-    so_far = f"best {headline({task.METRIC: best[0].value or 0.0})} (trial {best[0].number}) · " if best else ""
+    form = METRIC_FORMS[task.metric]
+    so_far = f"best {form.text(form.score(best[0].value or 0.0))} (trial {best[0].number}) · " if best else ""
     search.say(f"{finished}/{plan.trials} trials · {so_far}{len(trials)} in {time.monotonic() - started:.1f} s")
 
 
@@ -254,7 +256,7 @@ def _confirm(search: _Search) -> None:
             if isinstance(runs, str):
                 search.say(f"trial {number} is not confirmed: {runs}")
             else:
-                search.study.confirm(number, seeds, [run.valid[search.task.METRIC] for run in runs])
+                search.study.confirm(number, seeds, [search.task.score(run.valid)[0] for run in runs])
 
         configs = with_seeds(search.config, (trial.params for trial in trials), seeds)
         train_runs(configs, search.task, len(seeds), record)

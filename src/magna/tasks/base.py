@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeGuard
 
 from torch import Tensor, device
@@ -28,7 +29,7 @@ class Objective(Protocol):
 class Task(Protocol):
     """Data on a device, with what is predicted on it, the loss of a model, and its metrics."""
 
-    METRIC: str  # that models are judged by
+    metric: str  # that models are judged by
     SHARES_BATCH: bool  # trials can train in one batch: it is a `BatchTask`
     scaling: FeatureScaling | None  # from raw features to those of the models
     dataset: str
@@ -57,17 +58,17 @@ class Task(Protocol):
     def objective(self, settings: Any, model: Any) -> Objective:
         """The training of a model; settings that it cannot serve are refused."""
 
-    def evaluate(self, model: Any, split: str) -> dict[str, float]:
-        """Metrics on a split."""
+    def evaluate(self, model: Any, split: str, calibration: Mapping[str, Any] | None = None) -> dict[str, float]:
+        """Metrics on a split, first the one that models are judged by; with a calibration all that it defines."""
 
-    def report(self, model: Any, split: str) -> dict[str, Any]:
-        """The metrics on a split and their parts, for a finished run."""
+    def report(self, model: Any, split: str, calibration: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The metrics on a split and their parts, for a finished run; `calibration` is from `calibrate`."""
 
     def score(self, metrics: dict[str, float]) -> tuple[float, float]:
         """The values that selection compares, larger is better."""
 
-    def calibrate(self, model: Any) -> dict[str, float]:
-        """Values that are fitted on validation after training."""
+    def calibrate(self, model: Any) -> dict[str, Any]:
+        """Values that fit the probabilities to validation, after training; `temperature` is NaN for scores of NaN."""
 
 
 class BatchTask(Task, Protocol):
@@ -80,7 +81,10 @@ class BatchTask(Task, Protocol):
         """The nodes of a split; with a seed, of that random split."""
 
     def scores(self, model: Any) -> Tensor:
-        """The scores of the classes for all nodes."""
+        """The scores of a model for all nodes."""
+
+    def averaged(self, scores: Tensor) -> Tensor:
+        """The scores of an ensemble by those of its members."""
 
     def measure(self, scores: Tensor, nodes: Tensor) -> dict[str, Tensor]:
         """Metrics on some nodes by the scores of all."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,15 +18,15 @@ from magna.nn.ensemble import make_model
 from magna.nn.link_model import LinkModel, Product
 from magna.nn.scaling import FeatureScaling
 from magna.ops import rank_scores, rank_targets
+from magna.tasks.calibration import fit_temperature, reliability
 from magna.tasks.link_objective import LinkObjective, batch_size
 from magna.tasks.metrics import Ranks, TieRule
 from magna.typing import Control
 
 SIDES = ("head", "tail")
 _OTHER_TIES: tuple[TieRule, ...] = ("optimistic", "pessimistic")
-# The temperature of the scores is searched among these, on at most so many ranks of validation.
-_TEMPERATURES = [16 ** (step / 10) for step in range(-10, 11)]
-_CALIBRATED = 1024
+_CALIBRATED = 1024  # ranks that probabilities are fitted to, and judged by
+_TOLERANCE = 1e-3  # of the temperature
 _BLOCK = 128  # queries that are scored at a time
 
 
@@ -42,7 +41,7 @@ class LinkPrediction:
     ['hits@1', 'hits@10', 'hits@3', 'mr', 'mrr', 'mrr_optimistic', 'mrr_pessimistic']
     """
 
-    METRIC, SHARES_BATCH = LinkTask.METRIC, LinkTask.SHARES_BATCH
+    metric, SHARES_BATCH = LinkTask.METRIC, LinkTask.SHARES_BATCH
     scaling: FeatureScaling | None = None  # entities have no features
 
     def __init__(
@@ -100,8 +99,10 @@ class LinkPrediction:
         return {**names, "fingerprints": triples.fingerprints()}
 
     def make_model(self, settings: ModelSettings, **parts: Any) -> LinkModel:
-        sizes = {"num_entities": self.graph.num_entities, "num_relations": self.graph.num_relations}
-        model: LinkModel = make_model(settings, **sizes, **({} if self.typed else {"typed": False}), **parts)
+        sizes: dict[str, Any] = {"num_entities": self.graph.num_entities, "num_relations": self.graph.num_relations}
+        if not self.typed:
+            sizes["typed"] = False
+        model: LinkModel = make_model(settings, **sizes, **parts)
         return model
 
     def objective(self, settings: Any, model: LinkModel) -> LinkObjective:
@@ -113,13 +114,19 @@ class LinkPrediction:
         return model.eval().encode(self.edge_index, self.edge_type)
 
     def blocks(
-        self, model: LinkModel, queries: Tensor, splits: Sequence[str] = SPLITS, size: int = _BLOCK
+        self,
+        model: LinkModel,
+        queries: Tensor,
+        splits: Sequence[str] = SPLITS,
+        size: int = _BLOCK,
+        states: Tensor | None = None,
     ) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Queries [Q, 2] a block at a time: its rows, the scores [b, N], and a mask [b, N] of their known answers.
 
         Answers are known from the triples of the splits; `size` is the largest b.
         """
-        states, known = self.states(model), self.graph.answers_to(queries.cpu(), splits)
+        states = self.states(model) if states is None else states
+        known = self.graph.answers_to(queries.cpu(), splits)
         queries = queries.to(self.device)
         for start in range(0, len(queries), size):
             rows = slice(start, start + size)
@@ -150,13 +157,15 @@ class LinkPrediction:
         targets = ranking.query, ranking.target, ranking.known, self_bias
         return Ranks(*rank_targets(query, candidates, bias, *targets))
 
-    def evaluate(self, model: LinkModel, split: str) -> dict[str, float]:
+    def evaluate(self, model: LinkModel, split: str, _: Mapping[str, Any] | None = None) -> dict[str, float]:
         """MRR, mean rank and hits of both sides of `valid` or `test`, by each rule for ties."""
         return _metrics(self.ranks(model, split))
 
     @torch.no_grad()
-    def report(self, model: LinkModel, split: str) -> dict[str, Any]:
+    def report(self, model: LinkModel, split: str, calibration: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Metrics of both sides, of each side and each relation, and by the other rules for ties.
+
+        With a calibration also the reliability of its probabilities.
 
         A model of several parts is also ranked by the scores of each part alone.
         """
@@ -165,11 +174,15 @@ class LinkPrediction:
         parts = model.parts(states, *ranking.queries.unbind(1)) if len(model.scorers) > 1 else {}
         relations = ranks.by(ranking.rel_type.cpu())
         names = self.graph.triples.relations
+        honest = {}
+        if calibration is not None:
+            honest = {"calibration": reliability(*self.confidences(model, split, calibration.get("temperature", 1.0)))}
         return {
             "metrics": _metrics(ranks),
             **{side: _metrics(ranks.select(ranking.side(side))) for side in SIDES},
             **{name: _metrics(self._product_ranks(part.product, split)) for name, part in parts.items()},
             "ties": {tie: ranks.metrics(tie) for tie in _OTHER_TIES},
+            **honest,
             "relations": {names[r]: {"ranks": len(part), **_metrics(part)} for r, part in relations.items()},
         }
 
@@ -179,18 +192,48 @@ class LinkPrediction:
         return metrics["mrr"], -metrics["mr"]
 
     @torch.no_grad()
-    def calibrate(self, model: LinkModel) -> dict[str, float]:
+    def calibrate(self, model: LinkModel) -> dict[str, Any]:
         """The temperature whose `log_probabilities` fit the answers of validation best; NaN for scores that are NaN."""
-        ranking = self._rankings["valid"]
+        queries, target = self._sample("valid")
+        states = self.states(model)
+
+        def derivatives(scale: float) -> tuple[float, float]:
+            sums = torch.zeros(2, dtype=torch.float64)
+            for rows, scores, known in self.blocks(model, queries, ("train", "valid"), states=states):
+                answer = scores.gather(1, target[rows, None])
+                # The target against all entities that are not known answers; a known one weighs nothing.
+                rivals = scores.masked_fill(known, -torch.inf).scatter(1, target[rows, None], answer)
+                shares = (scale * rivals).softmax(1)
+                distance = torch.where(rivals.isinf(), 0.0, scores - answer)
+                mean = (shares * distance).sum(1)
+                variance = (shares * (distance - mean[:, None]).square()).sum(1)
+                sums += torch.stack([mean.double().sum(), variance.double().sum()]).cpu()
+            return float(sums[0]), float(sums[1])
+
+        return {"temperature": fit_temperature(derivatives, _TOLERANCE)}
+
+    @torch.no_grad()
+    def confidences(self, model: LinkModel, split: str, temperature: float) -> tuple[Tensor, Tensor]:
+        """Probability of the best unknown answer of some queries of a split, and whether the split has it."""
+        earlier: tuple[str, ...] = ("train",) if split == "valid" else ("train", "valid")
+        queries = torch.unique(self._sample(split)[0], dim=0)
+        truth = self.graph.answers_to(queries.cpu(), (split,))
+        probability, right = [], []
+        for rows, scores, known in self.blocks(model, queries, earlier):
+            logs = log_probabilities(scores.double() / temperature, known).masked_fill(known, -torch.inf)
+            best, entity = logs.max(1)
+            probability.append(best.exp().cpu())
+            counts, first = truth.counts[rows], int(truth.ptr[rows.start])
+            query = torch.repeat_interleave(torch.arange(len(scores)), counts)
+            is_answer = truth.index[first : first + len(query)] == entity.cpu()[query]
+            right.append(torch.zeros(len(scores)).index_add_(0, query, is_answer.float()) > 0)
+        return torch.cat(probability), torch.cat(right)
+
+    def _sample(self, split: str) -> tuple[Tensor, Tensor]:
+        """Queries [n, 2] and answers [n] of at most 1,024 ranks of a split, evenly over it."""
+        ranking = self._rankings[split]
         sample = torch.linspace(0, len(ranking.query) - 1, min(_CALIBRATED, len(ranking.query))).long().to(self.device)
-        queries, target = ranking.queries[ranking.query[sample]], ranking.target[sample]
-        loss = torch.zeros(len(_TEMPERATURES))
-        for rows, scores, known in self.blocks(model, queries, ("train", "valid")):
-            for i, temperature in enumerate(_TEMPERATURES):
-                log_probability = log_probabilities(scores / temperature, known)
-                loss[i] -= float(log_probability.gather(1, target[rows, None]).sum())
-        loss = loss.nan_to_num(torch.inf)
-        return {"temperature": _TEMPERATURES[int(loss.argmin())] if loss.isfinite().any() else math.nan}
+        return ranking.queries[ranking.query[sample]], ranking.target[sample]
 
 
 def log_probabilities(scores: Tensor, known: Tensor) -> Tensor:

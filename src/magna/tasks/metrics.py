@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from magna.errors import ArgumentError, MissingExtra
 from magna.typing import one_of
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 TieRule = Literal["realistic", "optimistic", "pessimistic"]
 RANK_METRICS = ("mrr", "mr", "hits@1", "hits@3", "hits@10")
 _TIE_DIGITS = 9
+Number = TypeVar("Number", float, "Tensor")
 
 
 def correct(scores: Tensor, target: Tensor) -> Tensor:
@@ -30,29 +31,53 @@ def correct(scores: Tensor, target: Tensor) -> Tensor:
 
 
 class MetricForm(NamedTuple):
-    """A metric in sentences and tables."""
+    """A metric in sentences and tables, and its direction."""
 
     words: str
     unit: str
     scale: int
     digits: int
+    larger_is_better: bool = True
+    worst: float = 0.0  # value of a training that diverged
 
     def number(self, value: float) -> str:
         return f"{self.scale * value:.{self.digits}f}"
 
+    def text(self, value: float, std: float | None = None) -> str:
+        """The value with its unit.
 
-METRIC_FORMS = {"accuracy": MetricForm("accuracy", "%", 100, 1), "mrr": MetricForm("MRR", "MRR", 1, 3)}
+        >>> METRIC_FORMS["accuracy"].text(0.815, 0.01), METRIC_FORMS["mrr"].text(0.3456)
+        ('81.5 ± 1.0 %', 'MRR 0.346')
+        """
+        number = " ± ".join(self.number(each) for each in (value, std) if each is not None)
+        return f"{number} %" if self.unit == "%" else f"{self.unit} {number}"
+
+    def score(self, value: Number) -> Number:
+        """The value as selection compares it, larger is better."""
+        return value if self.larger_is_better else -value
+
+
+METRIC_FORMS = {
+    "accuracy": MetricForm("accuracy", "%", 100, 1),
+    "balanced_accuracy": MetricForm("balanced accuracy", "balanced accuracy", 1, 3),
+    "macro_f1": MetricForm("macro F1", "macro F1", 1, 3),
+    "roc_auc": MetricForm("ROC AUC", "ROC AUC", 1, 3),
+    "average_precision": MetricForm("average precision", "average precision", 1, 3),
+    "log_loss": MetricForm("log-loss", "log-loss", 1, 4, larger_is_better=False, worst=math.inf),
+    "r2": MetricForm("R²", "R²", 1, 3, worst=-math.inf),
+    "mae": MetricForm("mean absolute error", "MAE", 1, 4, larger_is_better=False, worst=math.inf),
+    "mrr": MetricForm("MRR", "MRR", 1, 3),
+}
 
 
 def headline(metrics: Mapping[str, float], std: Mapping[str, float] | None = None) -> str:
-    """The metric that a task is judged by, with its deviation.
+    """The metric that a task is judged by, the first one of its metrics, with its deviation.
 
     >>> headline({"accuracy": 0.815, "loss": 0.7}, {"accuracy": 0.01}), headline({"mr": 12.0, "mrr": 0.3456})
     ('81.5 ± 1.0 %', 'MRR 0.346')
     """
-    name, form = next((name, form) for name, form in METRIC_FORMS.items() if name in metrics)
-    number = " ± ".join(form.number(each[name]) for each in (metrics, std) if each is not None)
-    return f"{number} %" if form.unit == "%" else f"{form.unit} {number}"
+    name = next(name for name in metrics if name in METRIC_FORMS)
+    return METRIC_FORMS[name].text(metrics[name], None if std is None else std[name])
 
 
 @dataclass(frozen=True, eq=False)

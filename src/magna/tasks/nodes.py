@@ -1,15 +1,15 @@
-"""Node classification on one graph, all nodes in one batch: batches, loss and metrics. No optimiser."""
+"""Targets of nodes on one graph, all nodes in one batch: batches, loss and metrics. No optimiser."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from magna.config.layers import AttentionOptions
 from magna.config.path_kind import SPLITS
@@ -18,17 +18,23 @@ from magna.config.schema import Config
 from magna.config.tables import NodeDataOptions, NodeTask
 from magna.data import NodeData, prepare, with_random_split
 from magna.errors import ArgumentError, DataError
-from magna.nn.ensemble import make_model, members_of
+from magna.nn.ensemble import averaged, make_model, members_of
 from magna.nn.scaling import FeatureScaling
 from magna.nn.sparse import SparseRows, has_few_entries
+from magna.tasks.calibration import calibrated, fit_calibration
 from magna.tasks.feature_scaling import with_scaling
-from magna.tasks.metrics import correct
+from magna.tasks.metrics import METRIC_FORMS
+from magna.tasks.node_metrics import NODE_METRICS
+from magna.tasks.node_report import class_report, confidences, node_metrics
+from magna.tasks.targets import target_of
 
 Model = Callable[..., Tensor]  # a model, or a function in place of one
 
 
 class NodeClassification:
-    """Cross-entropy over the labelled nodes of the training split; the model always sees the whole graph.
+    """The loss over the labelled nodes of the training split; the model always sees the whole graph.
+
+    Nodes have a class, several labels or a number (`NodeData.target`). Scores of a number are standardised.
 
     >>> from magna.config.registry import model_settings
     >>> from magna.data import load_digits
@@ -37,7 +43,7 @@ class NodeClassification:
     ['accuracy', 'loss']
     """
 
-    METRIC, SHARES_BATCH = NodeTask.METRIC, NodeTask.SHARES_BATCH
+    SHARES_BATCH = NodeTask.SHARES_BATCH
 
     def __init__(
         self,
@@ -46,10 +52,14 @@ class NodeClassification:
         device: torch.device,
         splits: Sequence[str] = SPLITS,
         scaling: FeatureScaling | None = None,
+        target_scale: Sequence[float] | None = None,
     ):
-        """Put a graph on a device; `splits` must have nodes. A finished run brings the `scaling` of its training."""
+        """Put a graph on a device; `splits` must have nodes.
+
+        A finished run brings the `scaling` of its training, of numbers also their mean and deviation.
+        """
         assert isinstance(config.data, NodeDataOptions) and isinstance(config.task, NodeTask)
-        _check(data, splits)
+        _check(data, splits, config.task)
         self.data_config, self._unprepared = config.data, data
         self.data, self.scaling = with_scaling(prepare(data, config.data), config.data, scaling)
         data = self.data
@@ -57,10 +67,16 @@ class NodeClassification:
         self.dataset, self.device, self.settings = data.name, device, config.task
         self.num_nodes, self.num_edges = data.num_nodes, data.edge_index.size(1)
         self.in_channels, self.num_classes = data.x.size(1), data.num_classes
+        self.target = target_of(data, target_scale)
+        self.metric = self.target.metric(config.task.metric, data)
+        self._measure = NODE_METRICS[data.target][self.metric]
         # The same tensors are handed to the model every time, so their sorted `Graph` is built only once.
         self._x = (SparseRows.of(data.x) if has_few_entries(data.x) else data.x).to(device)
-        self._edge_index, self._y = data.edge_index.to(device), data.y.to(device)
+        self._edge_index, self._y = data.edge_index.to(device), self.target.encoded(data.y).to(device)
+        self._truth = data.y.to(device)
         self._types = () if data.edge_type is None else (data.edge_type.to(device),)
+        edges = {"edge_weight": data.edge_weight, "edge_attr": data.edge_attr}
+        self._edges = {name: value.to(device) for name, value in edges.items() if value is not None}
         self._nodes = {name: data.split(name).to(device) for name in SPLITS}
         self._random: dict[int, dict[str, Tensor]] = {}
 
@@ -76,16 +92,19 @@ class NodeClassification:
                 if name in ("relation_channels", "relation_norm"):
                     allowed = f"the default, as the edges of {self.dataset} have no types"
                     raise ArgumentError(f"model.{name}", value, allowed)
-        return make_model(settings, **sizes)
+        if self.data.edge_attr is not None:
+            sizes["edge_dim"] = self.data.edge_attr.size(1)
+        return make_model(settings, self.target.name, **sizes)
 
     @property
     def size(self) -> str:
-        return f"{self.num_nodes:,} nodes, {self.num_edges:,} edges, {self.num_classes} classes"
+        outputs = "a number" if self.target.name == "number" else f"{self.num_classes} {self.target.name}"
+        return f"{self.num_nodes:,} nodes, {self.num_edges:,} edges, {outputs}"
 
     @property
     def data_bytes(self) -> int:
         """Size of the data on the device; the edges are stored sorted by target and by source."""
-        return self._x.nbytes + 4 * self._edge_index.nbytes
+        return self._x.nbytes + 4 * self._edge_index.nbytes + sum(part.nbytes for part in self._edges.values())
 
     def notes(self, _: Config) -> tuple[str, ...]:
         return self.data.notes
@@ -98,10 +117,12 @@ class NodeClassification:
         """The columns that another graph must have, and fingerprints of this one, for the run folder."""
         data = self._unprepared
         fingerprints = data.fingerprint(), data.split_fingerprint(), data.feature_fingerprint()
-        return data.schema.to_dict() | dict(zip(("fingerprint", "splits", "features"), fingerprints, strict=True))
+        marks = dict(zip(("fingerprint", "splits", "features"), fingerprints, strict=True))
+        scale = {} if self.target.scale is None else {"target_scale": self.target.scale}
+        return data.schema.to_dict() | marks | scale
 
     def loss(self, model: Model, nodes: Tensor, epoch: int | Tensor = 0, settings: NodeTask | None = None) -> Tensor:
-        """Cross-entropy of some training nodes, the consistency of passes where the task asks for it, and the loss that
+        """The loss of some training nodes, the consistency of passes where the task asks for it, and the loss that
         the model brings along.
 
         Args:
@@ -133,35 +154,65 @@ class NodeClassification:
 
     def _loss(self, passes: Sequence[Tensor], nodes: Tensor, epoch: int | Tensor, settings: NodeTask) -> Tensor:
         """Loss of one model from its passes, [N, C] each."""
-        target = self._y[nodes]
+        target, balanced = self._y[nodes], settings.class_weights == "balanced"
         if len(passes) == 1:
-            return F.cross_entropy(passes[0][nodes], target)
-        passes = [scores.log_softmax(-1) for scores in passes]
-        supervised = torch.stack([F.nll_loss(scores[nodes], target) for scores in passes]).mean()
+            return self.target.loss(passes[0][nodes], target, balanced)
+        passes = [self.target.logs(scores) for scores in passes]
+        supervised = torch.stack(
+            [self.target.loss_of_logs(scores[nodes], target, balanced) for scores in passes]
+        ).mean()
         if settings.consistency_nodes > 0:
             drawn = torch.randint(self.num_nodes, (settings.consistency_nodes,), device=target.device)
             passes = [scores[drawn] for scores in passes]
         ramp = torch.as_tensor(epoch + 1, device=target.device) / settings.ramp
-        distance = consistency(passes, settings.temperature, settings.confidence)
+        distance = self.target.distance(passes, settings.temperature, settings.confidence)
         return supervised + settings.consistency * ramp.clamp(max=1) * distance
 
     def scores(self, model: Model) -> Tensor:
-        return model(self._x, self._edge_index, *self._types)
+        return model(self._x, self._edge_index, *self._types, **self._edges)
+
+    def averaged(self, scores: Tensor) -> Tensor:
+        """The scores of an ensemble by those of its members, [M, N, C]."""
+        return averaged(scores, self.target.name)
 
     def measure(self, scores: Tensor, nodes: Tensor) -> dict[str, Tensor]:
-        target = self._y[nodes]
-        accuracy = correct(scores[nodes], target).double().mean()
-        return {"accuracy": accuracy, "loss": F.cross_entropy(scores[nodes], target)}
+        value = self._measure(self.target.scores(scores[nodes]), self._truth[nodes])
+        return {self.metric: value, "loss": self.target.loss(scores[nodes], self._y[nodes])}
 
     @torch.no_grad()
-    def evaluate(self, model: nn.Module, split: str) -> dict[str, float]:
-        """Accuracy and loss on `train`, `valid` or `test`."""
-        metrics = self.measure(self.scores(model.eval()), self.nodes(split))
-        return {name: float(value) for name, value in metrics.items()}
+    def evaluate(self, model: nn.Module, split: str, calibration: Mapping[str, Any] | None = None) -> dict[str, float]:
+        """The metric of the task and the loss on `train`, `valid` or `test`; with a calibration all metrics."""
+        return self.metrics_of(self.scores(model.eval()), split, calibration)
 
-    def report(self, model: nn.Module, split: str) -> dict[str, Any]:
-        metrics = self.measure(self.finite_scores(model), self.nodes(split))
-        return {"metrics": {name: float(value) for name, value in metrics.items()}}
+    def metrics_of(
+        self, scores: Tensor, split: str, calibration: Mapping[str, Any] | None = MappingProxyType({})
+    ) -> dict[str, float]:
+        """Metrics on a split by the scores of all nodes."""
+        nodes = self.nodes(split)
+        metrics = {name: float(value) for name, value in self.measure(scores, nodes).items()}
+        if calibration is None:
+            return metrics
+        measured = self.target.scores(scores[nodes])
+        return metrics | node_metrics(measured, self._truth[nodes], self.target.name, calibration)
+
+    def report(self, model: nn.Module, split: str, calibration: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Metrics on a split, each class, the confusion matrix and the reliability, as calibrated."""
+        scores, nodes, calibration = self.finite_scores(model), self.nodes(split), calibration or {}
+        names = [self.data.class_name(label) for label in range(self.num_classes)]
+        measured, truth = self.target.scores(scores[nodes]), self._truth[nodes]
+        return {
+            "metrics": self.metrics_of(scores, split, calibration),
+            **class_report(measured, truth, self.target.name, names, calibration),
+        }
+
+    def answers(self, scores: Tensor, calibration: Mapping[str, Any] | None = None) -> Tensor:
+        """float64 probabilities [N, C] of classes or labels, calibrated; the values [N] of a number in its unit."""
+        return self.target.answers(scores if self.target.name == "number" else calibrated(scores, calibration))
+
+    def confidences(self, scores: Tensor, calibration: Mapping[str, Any] | None = None) -> tuple[Tensor, Tensor]:
+        """Confidence in each answer on validation, and whether it is right."""
+        nodes = self.nodes("valid")
+        return confidences(calibrated(scores[nodes], calibration), self._truth[nodes], self.target.name)
 
     @torch.no_grad()
     def finite_scores(self, model: nn.Module) -> Tensor:
@@ -186,13 +237,16 @@ class NodeClassification:
             self._random[seed] = {name: drawn.split(name).to(self.device) for name in self._nodes}
         return self._random[seed][split]
 
-    @staticmethod
-    def score(metrics: dict[str, float]) -> tuple[float, float]:
-        """The values that selection compares, larger is better: accuracy, then the loss."""
-        return metrics["accuracy"], -metrics["loss"]
+    def score(self, metrics: dict[str, float]) -> tuple[float, float]:
+        """The values that selection compares, larger is better: the metric of the task, then the loss."""
+        return METRIC_FORMS[self.metric].score(metrics[self.metric]), -metrics["loss"]
 
-    def calibrate(self, _: nn.Module) -> dict[str, float]:
-        return {}
+    @torch.no_grad()
+    def calibrate(self, model: nn.Module) -> dict[str, Any]:
+        """Temperature, or slopes and biases of labels, that fit the probabilities to validation."""
+        nodes, balanced = self.nodes("valid"), self.settings.class_weights == "balanced"
+        scores = self.scores(model.eval())[nodes].cpu()
+        return fit_calibration(scores, self._truth[nodes].cpu(), self.target.name, with_bias=not balanced)
 
 
 @dataclass
@@ -210,39 +264,19 @@ class NodeObjective:
         return self.task.loss(model, batch, epoch, self.settings)
 
 
-def _check(data: NodeData, splits: Sequence[str]) -> None:
+def _check(data: NodeData, splits: Sequence[str], settings: NodeTask) -> None:
     """Refuse data without features, or without classes or nodes that the splits need."""
     if data.x is None:
         raise DataError(data.name, "it has no features", allowed="one column or more of numbers beside id and label")
-    if "train" in splits and data.num_classes < 2:
+    if settings.class_weights == "balanced" and data.target == "number":
+        raise ArgumentError("task.class_weights", settings.class_weights, "none for numbers, which have no classes")
+    if "train" in splits and data.target == "classes" and data.num_classes < 2:
         fault = "no label" if data.num_classes == 0 else "one label alone"
         raise DataError(data.name, f"it has {fault}", allowed="nodes of two classes or more")
     empty = [split for split in splits if data.split(split).numel() == 0]
     if len(empty) == 3:
-        fault = f"it has {int((data.y >= 0).sum())} labelled nodes in {data.num_classes} classes"
+        fault = f"it has {int(data.labelled.sum())} labelled nodes in {data.num_classes} classes"
         allowed = "one or more for validation and for the test beside 60 % of each class, or a column 'split'"
         raise DataError(data.name, fault, allowed=allowed)
     if empty:
         raise DataError(data.name, f"it has no {empty[0]} node", allowed="one or more with a label")
-
-
-def consistency(passes: Sequence[Tensor], temperature: float | Tensor, confidence: float | Tensor = 0.0) -> Tensor:
-    """Distance of stochastic passes from their sharpened mean (Feng et al. 2020, GRAND).
-
-    Σ_s ‖p_s − p̄‖² / S with p̄ ∝ m^(1/T), m the mean of the p_s, which gets no gradient; averaged over the nodes where
-    some class has at least `confidence` in m (Feng et al. 2022, GRAND+), 0 where there is no such node.
-
-    Shapes: passes [N, C] each, log-probabilities → [].
-
-    >>> one_hot = torch.eye(2).log()
-    >>> float(consistency([one_hot, one_hot], 0.5))
-    0.0
-    """
-    probabilities = torch.stack([scores.exp() for scores in passes])  # [S, N, C]
-    with torch.no_grad():
-        mean = probabilities.mean(0)
-        sharp = mean ** (1 / temperature)
-        sharp = sharp / sharp.sum(-1, keepdim=True)
-        sure = (mean.amax(-1) >= confidence).to(mean.dtype)
-    distances = (probabilities - sharp).square().sum(-1).mean(0)
-    return (distances * sure).sum() / sure.sum().clamp(min=1)

@@ -73,9 +73,9 @@ class TrialResult:
     epochs: int
     best_epoch: int
     seconds: float  # of the batch, divided by its trials
-    valid: Metrics  # a trial that diverged scores 0
+    valid: Metrics  # a trial that diverged has the worst value of the metric
     test: Metrics | None
-    history: list[Metrics]  # of each epoch: loss, and accuracy and loss of validation if it was due
+    history: list[Metrics]  # of each epoch: loss, and metric and loss of validation if it was due
     weights: dict[str, Tensor] | None  # the state dict of the best epoch
     parameters: int | None = None  # of the model, of all members of an ensemble
     peak_bytes: int | None = None  # of training, where the test was asked for: see `train_trials`

@@ -30,6 +30,7 @@ _MODEL = ("model/config.json", "model/model.safetensors")
 # Files of a run before config.toml makes it one, and after.
 _BEGIN, _LATER = ("environment.json", "schema.json"), ("metrics.jsonl", "summary.json", "model", MEMBERS, "checkpoint")
 _FILES = ("config.toml", SUMS, MEMBERS, *_BEGIN, *_LATER[:2], "checkpoint/state.safetensors")
+_CALIBRATION = ("temperature", "slope", "bias")
 _COPY = "a copy of the run folder, or train again"
 
 
@@ -152,6 +153,13 @@ class RunFolder:
     def summary(self) -> dict[str, Any] | None:
         """Results of the run; None while it has not ended."""
         return json.loads(self._read("summary.json")) if (self.path / "summary.json").exists() else None
+
+    @property
+    def calibration(self) -> dict[str, Any]:
+        """Values that fit probabilities to validation; none for a portfolio, whose members have their own."""
+        if self.members:
+            return {}
+        return {name: value for name, value in (self.summary or {}).items() if name in _CALIBRATION}
 
     @property
     def schema(self) -> dict[str, Any]:

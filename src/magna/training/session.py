@@ -97,7 +97,7 @@ class Session:
 
             def on_report(number: int, running: list[int], best: list[float]) -> Collection[int]:
                 if running:
-                    label, metrics = f"{len(new)} seeds together", {task.METRIC: fmean(best)}
+                    label, metrics = f"{len(new)} seeds together", {task.metric: fmean(best)}
                     self.on_epoch(Epoch(label, number, epochs, None, None, metrics))
                 return ()
 
@@ -131,8 +131,7 @@ class Session:
     def _finish(self, job: SeedRun, network: Any, progress: Progress, together: int = 1) -> dict[str, Any]:
         """Score and save the chosen weights."""
         calibrated = self.task.calibrate(network)
-        for value in calibrated.values():
-            check_loss(value, progress.best_epoch)  # the last step may have diverged
+        check_loss(calibrated.get("temperature", 1.0), progress.best_epoch)  # the last step may have diverged
         summary = {
             "recipe": job.config.recipe,
             "task": job.config.task.name,
@@ -145,8 +144,8 @@ class Session:
             "epochs": progress.epoch,
             "best_epoch": progress.best_epoch,
             **calibrated,
-            "valid": self.task.evaluate(network, "valid"),
-            "test": self.task.evaluate(network, "test") if self.test else None,
+            "valid": self.task.evaluate(network, "valid", calibrated),
+            "test": self.task.evaluate(network, "test", calibrated) if self.test else None,
         }
         job.run.finish(network, summary, self.task.scaling)
         return {**summary, "run_dir": str(job.run.path)}
@@ -205,4 +204,8 @@ def _module_of_seed(module: nn.Module, seeds: int) -> nn.Module:
 
 def _over(metrics: Sequence[Any], statistic: Callable[[list[float]], float]) -> dict[str, float] | None:
     """A statistic of each metric over the runs; None if one of them was not scored."""
-    return None if None in metrics else {name: statistic([each[name] for each in metrics]) for name in metrics[0]}
+    if None in metrics:
+        return None
+    # A random split may leave a metric undefined.
+    names = [name for name in metrics[0] if all(name in each for each in metrics)]
+    return {name: statistic([each[name] for each in metrics]) for name in names}

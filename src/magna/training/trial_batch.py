@@ -14,8 +14,9 @@ from torch.func import stack_module_state
 
 from magna.config.schema import Config
 from magna.config.tables import NodeDataOptions, NodeTask
-from magna.nn.ensemble import averaged, members_of
+from magna.nn.ensemble import members_of
 from magna.tasks.base import BatchTask
+from magna.tasks.metrics import METRIC_FORMS
 from magna.training.capture import batch_size_for, captured, step_precision
 from magna.training.loop import Request, TrialResult, is_finite
 from magna.training.schedule import BestEpochs, Schedule
@@ -33,7 +34,7 @@ class Batch:
     """
 
     def __init__(self, configs: list[Config], numbers: list[int], task: BatchTask) -> None:
-        self.task, self.device = task, task.device
+        self.task, self.device, self.form = task, task.device, METRIC_FORMS[task.metric]
         self.since, self.seconds = time.perf_counter(), 0.0  # of a trial, up to `since`
         models: list[nn.Module] = []
         for config in configs:
@@ -135,13 +136,14 @@ class Batch:
         return losses
 
     def look(self) -> Tensor:
-        """Validation after a step; trials that are better than ever are kept. Gives the accuracies, [S]."""
+        """Validation after a step; trials that are better than ever are kept. Gives the values of the metric, [S]."""
         valid = self._measure(self.weights, self.nodes["valid"])
-        accuracy, loss = valid["accuracy"], valid["loss"]
-        better = self.best.update(torch.stack([accuracy, -loss.double()], dim=1), self.state["epoch"])
+        value, loss = valid[self.task.metric], valid["loss"]
+        score = self.form.score(value)
+        better = self.best.update(torch.stack([score, -loss.double()], dim=1), self.state["epoch"])
         self.state["best"].copy_(torch.where(better[:, None], self.weights, self.state["best"]))
-        self._write_record(1, torch.stack([accuracy, loss], dim=1))
-        return accuracy
+        self._write_record(1, torch.stack([value, loss], dim=1))
+        return value
 
     def _write_record(self, first: int, values: Tensor) -> None:
         """Put values [S, n] into the columns of the record from `first` on, for this epoch."""
@@ -168,7 +170,7 @@ class Batch:
             patient = self.best.patient(number).tolist()
             stopped |= {n for n, rows in self._rows.items() if not any(patient[i] for i in rows)}
             if request.on_report is not None:
-                best = self._best_accuracy.tolist()
+                best = self._best_values.tolist()
                 running = [n for n in self._rows if n not in stopped]
                 scores = [fmean(best[i] for i in self._rows[n]) for n in running]
                 stopped |= set(request.on_report(number, running, scores))
@@ -183,8 +185,9 @@ class Batch:
         request.on_results(self._results(number, [True] * len(self.numbers), request))
 
     @property
-    def _best_accuracy(self) -> Tensor:
-        return self.best.score[:, 0].clamp(min=0)  # before the first validation: 0
+    def _best_values(self) -> Tensor:
+        """The best value of the metric so far, [S]; before the first validation the worst one."""
+        return self.form.score(self.best.score[:, 0].clamp(min=self.form.score(self.form.worst)))
 
     @property
     def _rows(self) -> dict[int, list[int]]:
@@ -229,7 +232,7 @@ class Batch:
         self.seconds += (now - self.since) / len(self._rows)
         self.since = now
         record, trained = s["record"].cpu(), self.best.trained(number).tolist()
-        accuracies, losses = self._best_accuracy.tolist(), (-self.best.score[:, 1]).tolist()
+        values, losses = self._best_values.tolist(), (-self.best.score[:, 1]).tolist()
         results = {}
         for number, rows in self._rows.items():
             if not chosen[rows[0]]:
@@ -237,7 +240,7 @@ class Batch:
             config, epochs = self.configs[rows[0]], max(trained[row] for row in rows)
             history = self._history(record[:epochs, rows])
             finite = all(map(is_finite, history))
-            valid = {"accuracy": accuracies[rows[0]], "loss": losses[rows[0]]}
+            valid = {self.task.metric: values[rows[0]], "loss": losses[rows[0]]}
             if ensembles:
                 valid = self._score_of(rows, scores, "valid")
             results[number] = TrialResult(
@@ -246,7 +249,7 @@ class Batch:
                 best_epoch=int(self.best.epoch[rows].max()),
                 seconds=self.seconds,
                 # A run alone that diverges leaves no result, whatever it had reached before.
-                valid=valid | {"accuracy": valid["accuracy"] * finite},
+                valid=valid if finite else valid | {self.task.metric: self.form.worst},
                 test=self._score_of(rows, scores, "test") if request.read_test else None,
                 history=history,
                 weights=self._weights_of(rows) if request.keep_weights else None,
@@ -258,7 +261,7 @@ class Batch:
         """Metrics of each epoch by the record [epochs, members, 3] of a trial."""
         # The loss of an ensemble is the sum over its members, as in a run alone.
         rows = torch.cat([record[:, :, :1].sum(1), record[:, :, 1:].mean(1)], dim=1).tolist()
-        names = ("loss", "valid_accuracy", "valid_loss")
+        names = ("loss", f"valid_{self.task.metric}", "valid_loss")
         return [dict(zip(names, row if self._looks(e) else row[:1], strict=False)) for e, row in enumerate(rows)]
 
     @torch.no_grad()
@@ -271,10 +274,10 @@ class Batch:
         return scores
 
     def _score_of(self, rows: list[int], scores: Tensor | None, split: str) -> dict[str, float]:
-        """Accuracy and loss of a trial at its best epoch; of an ensemble those of its members together."""
+        """Metric and loss of a trial at its best epoch; of an ensemble those of its members together."""
         assert scores is not None
         nodes = self._nodes_of(self.configs[rows[0]], split)
-        metrics = self.task.measure(averaged(scores[rows]), nodes)
+        metrics = self.task.measure(self.task.averaged(scores[rows]), nodes)
         return {name: float(value) for name, value in metrics.items()}
 
     def _weights_of(self, rows: list[int]) -> dict[str, Tensor]:

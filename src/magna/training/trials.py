@@ -23,6 +23,7 @@ from magna.errors import ArgumentError, Diverged
 from magna.ops.cpu.memory_pool import machine_memory
 from magna.tasks import Task
 from magna.tasks.base import BatchTask, can_share_batch
+from magna.tasks.metrics import METRIC_FORMS
 from magna.training.capture import batch_size_for, matmul_precision, own_stream
 from magna.training.loop import Epoch, OnReport, OnResults, Request, TrialResult, fit
 from magna.training.step_memory import forecast
@@ -169,7 +170,7 @@ def _train_alone(index: int, config: Config, task: Task, request: Request) -> Tr
         epochs.append(epoch)
         if request.on_report is None or epoch.number % request.report_every or epoch.best is None:
             return
-        if index in request.on_report(epoch.number, [index], [epoch.best[task.METRIC]]):
+        if index in request.on_report(epoch.number, [index], [epoch.best[task.metric]]):
             raise _Stopped
 
     started = time.perf_counter()
@@ -182,7 +183,10 @@ def _train_alone(index: int, config: Config, task: Task, request: Request) -> Tr
             except Diverged:
                 # A lone run that diverges leaves no result, whatever it had reached before.
                 epochs = [replace(epoch, best=None) for epoch in epochs]
-    best = next((epoch.best for epoch in reversed(epochs) if epoch.best is not None), {task.METRIC: 0.0})
+    best = next(
+        (epoch.best for epoch in reversed(epochs) if epoch.best is not None),
+        {task.metric: METRIC_FORMS[task.metric].worst},
+    )
     return TrialResult(
         config=config,
         epochs=len(epochs),

@@ -19,7 +19,7 @@ from magna.use.nodes import NodeScores, Predictions
 from magna.use.triples import Links, TripleScores, numbered_triples
 
 
-def load(
+def load_run(
     run_dir: str | Path,
     *,
     data_dir: str | Path | None = None,
@@ -144,3 +144,6 @@ class LoadedLinks(Loaded):
 
     def _open(self, data: str | Path | None) -> Any:
         return open_links(self.run, data, **self.options)
+
+
+load = load_run  # its name in the package

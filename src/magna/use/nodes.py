@@ -16,14 +16,16 @@ from magna.config.path_kind import SPLITS
 from magna.config.registry import NODE_TASK
 from magna.config.tables import NodeDataOptions
 from magna.data import NodeData, Schema, from_anywhere, load_new_graph, load_node_data
-from magna.data.node_data import UNLABELLED
+from magna.data.node_data import Target
 from magna.data.text import csv_rows, is_csv, text_of
 from magna.errors import ArgumentError, DataError, listed
 from magna.tasks import NodeClassification
+from magna.tasks.calibration import calibrated
 from magna.training.capture import matmul_precision
 from magna.training.run_folder import RunFolder, pick_device
 from magna.use.embeddings import Embeddings, last_states
 from magna.use.files import write_answers
+from magna.use.node_labels import columns_of, labels_of, names_of, truth_of
 from magna.use.portfolio import FixedScores, averaged_log
 
 
@@ -43,9 +45,12 @@ class Predictions:
     truth: list[str | None]
     split: list[str | None]
     notes: tuple[str, ...] = ()  # on the data, for the user
+    target: Target = "classes"  # under "number" the probabilities are values, [rows, 1]
 
     def columns(self) -> dict[str, list[Any]]:
         """All values by column, as a table file and `pandas.DataFrame` take them."""
+        if self.target != "classes":
+            return columns_of(self)
         best = self.probabilities.amax(1).tolist() if self.ids else []
         columns: dict[str, list[Any]] = {"id": self.ids, "label": self.labels, "probability": best}
         for index, name in enumerate(self.classes):
@@ -58,12 +63,15 @@ class Predictions:
 
     def to_dict(self) -> dict[str, Any]:
         """All values by node, ready for JSON."""
+        head = {"task": NODE_TASK, "dataset": self.dataset, "classes": self.classes}
+        if self.target != "classes":
+            columns = columns_of(self)
+            nodes = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+            return head | {"target": self.target, "nodes": nodes, "notes": list(self.notes)}
         shares = [dict(zip(self.classes, row, strict=True)) for row in self.probabilities.tolist()]
         rows = zip(self.ids, self.labels, shares, self.truth, self.split, strict=True)
         return {
-            "task": NODE_TASK,
-            "dataset": self.dataset,
-            "classes": self.classes,
+            **head,
             "nodes": [
                 {"id": id, "label": label, "probability": max(p.values()), "probabilities": p}
                 | {"true_label": truth, "split": split}
@@ -124,13 +132,14 @@ class NodeScores:
         split = {node: name for name in SPLITS for node in graph.split(name).tolist()}
         return Predictions(
             dataset=graph.name,
-            classes=[graph.class_name(label) for label in range(probabilities.size(1))],
+            classes=names_of(graph),
             ids=[graph.id_of(node) for node in chosen.tolist()],
-            labels=[graph.class_name(label) for label in probabilities.argmax(1).tolist()],
+            labels=labels_of(graph, probabilities),
             probabilities=probabilities,
-            truth=[None if label == UNLABELLED else graph.class_name(label) for label in graph.y[chosen].tolist()],
+            truth=truth_of(graph, chosen),
             split=[split.get(node) for node in chosen.tolist()],
             notes=notes,
+            target=graph.target,
         )
 
     def embeddings(self, nodes: Sequence[str | int] | None = None) -> Embeddings:
@@ -141,7 +150,7 @@ class NodeScores:
     def unlabelled(self) -> list[str]:
         """The ids of the nodes without a label."""
         graph = self._all[0]
-        return [graph.id_of(node) for node in (graph.y == UNLABELLED).nonzero().squeeze(1).tolist()]
+        return [graph.id_of(node) for node in (~graph.labelled).nonzero().squeeze(1).tolist()]
 
     def _chosen(self, nodes: Sequence[str | int] | None) -> Tensor:
         graph = self._all[0]
@@ -171,11 +180,14 @@ def probabilities_of(
 ) -> tuple[NodeData, Tensor, tuple[str, ...]]:
     """The graph of any run or a new one, the probabilities [N, classes] of all its nodes, and notes on the data.
 
-    Those of a portfolio are the weighted mean of its members'. The arguments are those of :func:`predict_nodes`.
+    They are calibrated on validation. Under the target "labels" each column has its own; under "number" they are the
+    values [N, 1]. Those of a portfolio are the weighted mean of its members'. The arguments are those of
+    :func:`predict_nodes`.
     """
     task, network, notes = open_nodes(run, data, data_dir, device, module=model)
     with matmul_precision(run.config.train.precision):
-        return task.data, task.finite_scores(network).cpu().double().softmax(1), notes
+        answers = task.answers(task.finite_scores(network), run.calibration).cpu()
+    return task.data, answers.view(task.num_nodes, -1), notes
 
 
 def read_ids(path: str | Path) -> list[str]:
@@ -215,9 +227,11 @@ def open_nodes(
     if run.members:
         if module is not None:
             raise ArgumentError("model", type(module).__name__, "none for a portfolio, which holds its models")
-        scores = averaged_log((_scores(member, data, data_dir, device), weight) for member, weight in run.members)
         graph, notes = _graph(run, data, data_dir)
-        task = NodeClassification(graph, run.config, pick_device(device), splits)
+        scale = run.schema.get("target_scale")
+        task = NodeClassification(graph, run.config, pick_device(device), splits, target_scale=scale)
+        each = [(_scores(member, data, data_dir, device), weight) for member, weight in run.members]
+        scores = task.target.outputs(averaged_log(each, graph.target))
         return task, FixedScores(scores.to(task.device)), notes
     loaded, scaling = run.load_parts(**({} if module is None else {"module": module}))
     model: Any = loaded
@@ -226,22 +240,24 @@ def open_nodes(
     if graph.x is not None and graph.x.size(1) != wanted:
         allowed = f"the {wanted} that the run was trained on"
         raise DataError(graph.name, f"it has {graph.x.size(1)} features", allowed=allowed)
-    task = NodeClassification(graph, run.config, pick_device(device), splits, scaling)
+    scale = run.schema.get("target_scale")
+    task = NodeClassification(graph, run.config, pick_device(device), splits, scaling, scale)
     return task, model.to(task.device), notes
 
 
 def _scores(run: RunFolder, data: str | Path | None, data_dir: str | Path | None, device: str) -> Tensor:
-    """Scores [N, C] of a member of a portfolio, on the CPU."""
+    """Calibrated scores [N, C] of a member of a portfolio, on the CPU; a number in its unit."""
     task, model, _ = open_nodes(run, data, data_dir, device)
     with matmul_precision(run.config.train.precision):
-        return task.finite_scores(model).cpu()
+        scores = task.finite_scores(model)
+    return task.target.scores(calibrated(scores, run.calibration)).cpu()
 
 
 def _graph(run: RunFolder, data: str | Path | None, data_dir: str | Path | None) -> tuple[NodeData, tuple[str, ...]]:
     """The run's graph, at its present place, or a new one, and notes on it."""
     settings, stored = run.config.data, run.schema
     assert isinstance(settings, NodeDataOptions)
-    fingerprint, splits, _ = (stored.pop(name) for name in ("fingerprint", "splits", "features"))
+    fingerprint, splits, *_ = (stored.pop(name, None) for name in ("fingerprint", "splits", "features", "target_scale"))
     schema = Schema.from_dict(stored)
     if data is None:
         run.check_data("data=… with the folder or file where it is now")

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
 
+from magna.data.node_data import Target
 from magna.nn.link_model import LinkModel
 
 
@@ -27,16 +29,26 @@ class FixedScores(nn.Module):
         return self.scores
 
 
-def averaged_log(members: Iterable[tuple[Tensor, float]]) -> Tensor:
+def averaged_log(members: Iterable[tuple[Tensor, float]], target: Target = "classes") -> Tensor:
     r"""Logarithm of the weighted mean of probabilities, :math:`\log \sum_m w_m \, \mathrm{softmax}(s_m)`.
+
+    For labels the scores whose sigmoid is the mean of the members'; for numbers their mean.
 
     Shapes: scores [N, C] with a weight, of each member → [N, C], in float64.
 
     >>> averaged_log([(torch.zeros(1, 2), 0.5), (torch.tensor([[0.0, 99.0]]), 0.5)]).exp().tolist()
     [[0.25, 0.75]]
     """
-    terms = [scores.double().log_softmax(-1) + math.log(weight) for scores, weight in members if weight > 0]
-    return torch.stack(terms).logsumexp(0)
+    parts = [(scores.double(), weight) for scores, weight in members if weight > 0]
+    if target == "number":
+        return torch.stack([weight * values for values, weight in parts]).sum(0)
+    if target == "labels":
+        yes, no = (
+            torch.stack([logsigmoid(sign * scores) + math.log(weight) for scores, weight in parts]).logsumexp(0)
+            for sign in (1, -1)
+        )
+        return yes - no
+    return torch.stack([scores.log_softmax(-1) + math.log(weight) for scores, weight in parts]).logsumexp(0)
 
 
 class LinkPortfolio(LinkModel):
