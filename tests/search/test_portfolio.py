@@ -18,9 +18,10 @@ from magna.errors import ArgumentError, DataError
 from magna.search import own_graph as module
 from magna.search.facts import FOLDS, read_facts
 from magna.search.members import Member, parse_members
+from magna.search.node_portfolio import NodePortfolio
 from magna.search.own_graph import train_portfolio
 from magna.search.portfolio import FILE, Budget, Portfolio
-from magna.search.train import is_own_graph
+from magna.search.train import is_own_data
 from magna.use.nodes import predict_nodes
 
 DIGITS = NodeDataOptions(name="digits")
@@ -47,7 +48,7 @@ def test_a_portfolio_leaves_a_run_folder_of_the_best_member(tmp_path: Path) -> N
     rows = {row["member"]: row for row in result["members"]}
     best = max((row for row in rows.values() if not row["fault"]), key=lambda row: row["accuracy"])
     assert rows[result["best"]]["accuracy"] == best["accuracy"]
-    assert result["steps"] == 3 and result["judged_on"] == 500
+    assert result["steps"] == 3 and result["judged_on"] == "500 nodes"
     assert sum(row["weight"] for row in rows.values()) == pytest.approx(1)
     run = result["runs"][0]
     assert run["valid"]["accuracy"] >= best["accuracy"] - 1e-9, "the average is at least as good on validation"
@@ -139,7 +140,7 @@ def test_few_validation_labels_divide_the_training_nodes(tmp_path: Path, monkeyp
     few = replace(data, valid=data.valid[:60])
     monkeypatch.setattr(module, "load_node_data", lambda *_: few)
     result = _train(tmp_path / "run", Budget(steps=2 * (1 + FOLDS)))
-    assert result["judged_on"] == 60 + data.train.numel(), "every training node was held out once"
+    assert result["judged_on"] == f"{60 + data.train.numel()} nodes", "every training node was held out once"
     rows = {row["member"] for row in result["members"]}
     assert rows == {"alone", "gcn"} and result["steps"] == 8
 
@@ -147,7 +148,7 @@ def test_few_validation_labels_divide_the_training_nodes(tmp_path: Path, monkeyp
 def test_folds_cover_the_training_nodes_and_no_other(tmp_path: Path) -> None:
     data = load_digits()
     facts = read_facts(data)
-    portfolio = Portfolio(tmp_path, DIGITS, data, facts, SMALL, Budget(), torch.device("cpu"), lambda line: None)
+    portfolio = NodePortfolio(tmp_path, SMALL, Budget(), torch.device("cpu"), lambda line: None, DIGITS, data, facts)
     folds = [portfolio.held_out(fold) for fold in range(FOLDS)]
     assert torch.equal(torch.cat(folds).sort().values, data.train.sort().values)
     for fold, held in enumerate(folds):
@@ -169,8 +170,8 @@ def test_no_weight_is_trained_on_validation_labels(tmp_path: Path, monkeypatch: 
 
 
 def test_own_graphs_are_told_from_recipes() -> None:
-    assert is_own_graph(CLUBS) and is_own_graph(str(CLUBS))
-    assert not is_own_graph("cora") and not is_own_graph(None) and not is_own_graph(magna.load_recipe("digits"))
+    assert is_own_data(CLUBS) and is_own_data(str(CLUBS))
+    assert not is_own_data("cora") and not is_own_data(None) and not is_own_data(magna.load_recipe("digits"))
 
 
 def test_a_folder_without_a_recipe_trains_the_portfolio(tmp_path: Path) -> None:
@@ -182,7 +183,7 @@ def test_a_folder_without_a_recipe_trains_the_portfolio(tmp_path: Path) -> None:
 def test_settings_without_a_recipe_name_both_ways(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="allowed: with a recipe; try recipe='digits' with these settings"):
         magna.train(CLUBS, settings={"train.epochs": 3}, run_dir=tmp_path)
-    with pytest.raises(ArgumentError, match="steps is 3; allowed: with a graph of your own, without a recipe"):
+    with pytest.raises(ArgumentError, match="steps is 3; allowed: with data of your own, without a recipe"):
         magna.train("digits", steps=3, run_dir=tmp_path)
     with pytest.raises(ArgumentError, match="seeds is 2; allowed: with a recipe"):
         magna.train(CLUBS, seeds=2, run_dir=tmp_path)

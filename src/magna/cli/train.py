@@ -90,23 +90,33 @@ def _show_portfolio(result: Result) -> None:
     from magna.paper.render import TextTable
 
     (run,), rows = result["runs"], []
+    metric = "accuracy" if "accuracy" in run["valid"] else "mrr"
     for row in result["members"]:
-        known = row["accuracy"] is not None
-        accuracy = f"{100 * row['accuracy']:.1f} ± {100 * row['error']:.1f}" if known else row["fault"]
+        score = row["fault"] if row[metric] is None else _score(metric, row[metric], row["error"])
         weight = f"{row['weight']:.2f}" if row["weight"] else ""
         name = f"{row['member']} (best)" if row["member"] == result["best"] else row["member"]
-        rows.append([name, accuracy, f"{row['seconds']:.0f} s", weight])
-    TextTable(["member", f"accuracy, %, of {result['judged_on']:,} nodes", "time", "weight"], rows).show(Console())
-    valid, test = run["valid"]["accuracy"], run["test"]
-    typer.echo(f"together: validation {valid:.1%}" + ("" if test is None else f", test {test['accuracy']:.1%}"))
+        rows.append([name, score, f"{row['seconds']:.0f} s", weight])
+    title = "accuracy, %" if metric == "accuracy" else "MRR"
+    TextTable(["member", f"{title}, of {result['judged_on']}", "time", "weight"], rows).show(Console())
+    test = "" if run["test"] is None else f", test {_score(metric, run['test'][metric])}"
+    typer.echo(f"together: {title}, validation {_score(metric, run['valid'][metric])}{test}")
     for line in result["advice"]:
         typer.echo(f"advice: {line}")
     folder = shlex.quote(run["run_dir"])
-    typer.echo(f"run folder: {folder}, with predictions.csv; the best single member is {result['best']}")
+    with_predictions = ", with predictions.csv" if metric == "accuracy" else ""
+    typer.echo(f"run folder: {folder}{with_predictions}; the best single member is {result['best']}")
     typer.echo(f"score it again: magna evaluate {folder}")
-    typer.echo(f"predict with it: magna predict {folder}")
+    query = " --head NAME --relation NAME" if metric == "mrr" else ""
+    typer.echo(f"predict with it: magna predict {folder}{query}")
     typer.echo(f"refine the best member: magna sweep {folder}/recipe.toml --trials 32")
     typer.echo(f"repeat this run exactly: the same command with --steps {result['steps']}")
+
+
+def _score(metric: str, value: float, error: float | None = None) -> str:
+    """An accuracy in percent or an MRR, with its standard error."""
+    scale, digits = (100, 1) if metric == "accuracy" else (1, 3)
+    text = f"{scale * value:.{digits}f}"
+    return text if error is None else f"{text} ± {scale * error:.{digits}f}"
 
 
 @command(
@@ -151,22 +161,22 @@ def train(
     """
     options: dict[str, Any] = {"data_dir": data_dir, "device": device, "resume": resume, "test": test, "seeds": seeds}
     portfolio = {"minutes": minutes, "steps": steps, "single": single}
-    if of_recipe is None and _is_own_graph(recipe, run_dir, resume, assignments or []):
+    if of_recipe is None and _is_own_data(recipe, run_dir, resume, assignments or []):
         return _train_portfolio(recipe, run_dir=run_dir, **portfolio, **options)
     for name, value in portfolio.items():
         if value:
-            raise ArgumentError(f"--{name}", value, "with a folder of your own graph, without --recipe")
+            raise ArgumentError(f"--{name}", value, "with a folder of your own data, without --recipe")
     folder, config = _folder_and_config(recipe, of_recipe, assignments or [], run_dir, resume)
     options |= {"run_dir": folder, "together": together, "tensorboard": tensorboard, "start": start}
     notes = _notes(config, assignments or [], folder if run_dir is None and not resume else None)
     return _train_recipe(config, notes, **options)
 
 
-def _is_own_graph(what: str | None, run_dir: Path | None, resume: bool, assignments: list[str]) -> bool:
-    """True for a graph of the user's own; settings are refused for it."""
-    from magna.search.train import is_own_graph
+def _is_own_data(what: str | None, run_dir: Path | None, resume: bool, assignments: list[str]) -> bool:
+    """True for data of the user's own; settings are refused for it."""
+    from magna.search.train import is_own_data
 
-    if not is_own_graph(what, run_dir, resume):
+    if not is_own_data(what, run_dir, resume):
         return False
     if assignments:
         allowed = "with --recipe NAME, which trains that recipe alone; without --set, magna finds the settings"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,15 +16,16 @@ from torch import Tensor
 from magna.config.atomic_files import make_folder, write_whole
 from magna.config.path_kind import SPLITS
 from magna.config.registry import NODE_TASK
-from magna.config.schema import Config
 from magna.config.tables import NodeDataOptions
 from magna.data import NodeData, load_node_data
 from magna.data.node_data import UNLABELLED
-from magna.errors import DataError, Diverged
+from magna.errors import Diverged
 from magna.search.facts import read_facts
 from magna.search.greedy import accuracy_then_loss, chosen_weights
 from magna.search.members import Member, load_members
-from magna.search.portfolio import FILE, Budget, Portfolio, Say
+from magna.search.node_portfolio import NodePortfolio
+from magna.search.portfolio import Budget, Say
+from magna.search.portfolio_files import as_result, check_folder, copy_run, write_recipe
 from magna.training.run_folder import RunFolder, pick_device
 
 
@@ -46,11 +46,9 @@ def train_portfolio(
     for line in facts.lines():
         say(line)
     where = Path(folder)
-    if (not resume and (where / FILE).exists()) or ((where / "config.toml").exists() and not (where / FILE).exists()):
-        raise DataError(where, "it holds a run already", hint="resume, or another run_dir")
-    portfolio = Portfolio(
-        make_folder(where, "run_dir"), options, data, facts, members or load_members(), budget, pick_device(device), say
-    )
+    check_folder(where, resume)
+    place = make_folder(where, "run_dir"), members or load_members(), budget, pick_device(device), say
+    portfolio = NodePortfolio(*place, options, data, facts)
     with RunFolder(where).alone():
         if resume:
             portfolio.resume()
@@ -58,7 +56,7 @@ def train_portfolio(
         return finish(portfolio)
 
 
-def finish(portfolio: Portfolio) -> dict[str, Any]:
+def finish(portfolio: NodePortfolio) -> dict[str, Any]:
     """Choose, copy the best member to the root of the run folder, and return what `magna train` prints."""
     data, complete = portfolio.data, portfolio.complete()
     if not complete:
@@ -76,36 +74,18 @@ def finish(portfolio: Portfolio) -> dict[str, Any]:
     metrics = {split: _measured(together, data, split) for split in splits}
     rows = _rows(portfolio, complete, judged, weights, truth)
     _write_files(portfolio, complete, weights, complete[best], together, {"table": rows, **metrics})
-    steps, test = portfolio.results.values(), metrics.get("test")
-    return {
-        "task": NODE_TASK,
-        "dataset": data.name,
-        "recipe": "portfolio",
-        "device": portfolio.device.type,
-        "runs": [
-            {
-                "seed": portfolio.budget.seed,
-                "run_dir": str(portfolio.folder),
-                "seconds": round(sum(result.seconds for result in steps), 2),
-                "epochs": sum(result.epochs for result in steps),
-                "valid": metrics["valid"],
-                "test": test,
-            }
-        ],
-        "mean": {"valid": metrics["valid"], "test": test},
-        "std": {"test": None if test is None else dict.fromkeys(test, 0.0)},
+    head = {"task": NODE_TASK, "dataset": data.name, "notes": list(data.notes)}
+    return as_result(portfolio, head, metrics["valid"], metrics.get("test")) | {
         "facts": portfolio.facts.to_dict(),
-        "judged_on": truth.numel(),
+        "judged_on": f"{truth.numel():,} nodes",
         "members": rows,
         "best": complete[best].name,
-        "steps": portfolio.walked,
         "advice": _advice(portfolio, rows),
-        "notes": list(data.notes),
     }
 
 
 def _write_files(
-    portfolio: Portfolio,
+    portfolio: NodePortfolio,
     complete: Sequence[Member],
     weights: Sequence[float],
     winner: Member,
@@ -113,19 +93,23 @@ def _write_files(
     content: dict[str, Any],
 ) -> None:
     """Write the run folder of the best member, the weights of all, the recipe to refine, and the predictions."""
-    _copy_run(portfolio.path(winner), portfolio.folder)
+    copy_run(portfolio.path(winner), portfolio.folder)
     chosen = [
         {"run": str(portfolio.path(member).relative_to(portfolio.folder)), "weight": weight}
         for member, weight in zip(complete, weights, strict=True)
         if weight
     ]
-    _write_recipe(portfolio, winner)
+    write_recipe(portfolio.config(winner), ("embed_dropout", "input_dropout", "dropout"), portfolio.folder)
     _write_predictions(portfolio, together)
     portfolio.save({"state": "done", "best": winner.name, "members": chosen, **content})
 
 
 def _rows(
-    portfolio: Portfolio, complete: Sequence[Member], judged: Sequence[Tensor], weights: Sequence[float], truth: Tensor
+    portfolio: NodePortfolio,
+    complete: Sequence[Member],
+    judged: Sequence[Tensor],
+    weights: Sequence[float],
+    truth: Tensor,
 ) -> list[dict[str, Any]]:
     """The table of the end: accuracy with its standard error, time and weight of each member."""
     rows = []
@@ -151,31 +135,7 @@ def _measured(probabilities: Tensor, data: NodeData, split: str) -> dict[str, fl
     return {"accuracy": float((rows.argmax(1) == truth).double().mean()), "loss": float(loss)}
 
 
-def _copy_run(source: Path, target: Path) -> None:
-    """Copy the files of a finished run, without its checkpoint; the summary comes last."""
-    for name in ("environment.json", "schema.json", "metrics.jsonl", "SHA256SUMS", "config.toml"):
-        write_whole(target / name, (source / name).read_bytes())
-    shutil.rmtree(target / "model", ignore_errors=True)
-    shutil.copytree(source / "model", target / "model")
-    write_whole(target / "summary.json", (source / "summary.json").read_bytes())
-
-
-def _write_recipe(portfolio: Portfolio, winner: Member) -> None:
-    """The best member as a recipe with a search space around its values, for `magna sweep`."""
-    config = portfolio.config(winner)
-    space: dict[str, Any] = {
-        "train.lr": {"low": config.train.lr / 4, "high": config.train.lr * 4, "log": True},
-        "train.weight_decay": {"low": 1e-5, "high": 1e-2, "log": True},
-    }
-    for name in ("embed_dropout", "input_dropout", "dropout"):
-        if name in config.model.in_recipes() and config._unmet("model", name) is None:
-            space[f"model.{name}"] = {"low": 0.0, "high": 0.8}
-    tables = config.to_dict() | {"search": space}
-    recipe = replace(Config.from_dict(tables), recipe=portfolio.folder.name)
-    write_whole(portfolio.folder / "recipe.toml", recipe.to_toml().encode())
-
-
-def _write_predictions(portfolio: Portfolio, probabilities: Tensor) -> None:
+def _write_predictions(portfolio: NodePortfolio, probabilities: Tensor) -> None:
     """Label, probabilities, split and true label of every node."""
     data, text = portfolio.data, io.StringIO(newline="")
     classes = [data.class_name(label) for label in range(data.num_classes)]
@@ -190,7 +150,7 @@ def _write_predictions(portfolio: Portfolio, probabilities: Tensor) -> None:
     write_whole(portfolio.folder / "predictions.csv", text.getvalue().encode())
 
 
-def _advice(portfolio: Portfolio, rows: Sequence[dict[str, Any]]) -> list[str]:
+def _advice(portfolio: NodePortfolio, rows: Sequence[dict[str, Any]]) -> list[str]:
     """Advice on labels, features and edges, where the results show it."""
     facts, advice = portfolio.facts, []
     known = {row["member"]: row["accuracy"] for row in rows if row["accuracy"] is not None}

@@ -1,4 +1,4 @@
-"""`magna.train`: a recipe, or without one the portfolio on a graph of one's own."""
+"""`magna.train`: a recipe, or without one the portfolio on a graph or on triples of one's own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 
 from magna.config.path_kind import kind_of
 from magna.config.schema import Config
-from magna.config.tables import NodeDataOptions
+from magna.config.tables import LinkDataOptions, NodeDataOptions
 from magna.data import DATASETS, from_anywhere
 from magna.errors import ArgumentError
 from magna.search.own_graph import train_portfolio
+from magna.search.own_triples import train_link_portfolio
 from magna.search.portfolio import FILE, Budget
 from magna.training import train as training
 
@@ -72,10 +73,10 @@ def train_anything(
         "resume": resume,
         "test": test,
     }
-    if not is_own_graph(what, run_dir, resume) or recipe is not None:
+    if not is_own_data(what, run_dir, resume) or recipe is not None:
         for name, value in (("minutes", minutes), ("steps", steps), ("single", single or None)):
             if value is not None:
-                raise ArgumentError(name, value, "with a graph of your own, without a recipe")
+                raise ArgumentError(name, value, "with data of your own, without a recipe")
         return training.train(what, recipe=recipe, settings=settings, **plain, **options)
     if settings:
         raise ArgumentError(
@@ -86,21 +87,22 @@ def train_anything(
         if value is not None:
             raise ArgumentError(name, value, "with a recipe", "recipe='digits'")
     folder, name = _folder(what, run_dir, resume)
-    options_of_data = from_anywhere(replace(data or NodeDataOptions(), name=name))
     budget = Budget(minutes, steps, single, test, seed)
-    more: dict[str, Any] = {"data_dir": data_dir, "device": device, "resume": resume}
-    return train_portfolio(options_of_data, budget, folder, say=say or (lambda line: None), **more)
+    more: dict[str, Any] = {"data_dir": data_dir, "device": device, "resume": resume, "say": say or (lambda line: None)}
+    if kind_of(name) == "triples":
+        return train_link_portfolio(from_anywhere(LinkDataOptions(name=name)), budget, folder, **more)
+    return train_portfolio(from_anywhere(replace(data or NodeDataOptions(), name=name)), budget, folder, **more)
 
 
-def is_own_graph(what: Any, run_dir: str | Path | None = None, resume: bool = False) -> bool:
-    """True for a graph of the user's own, or the run of a portfolio that is resumed."""
+def is_own_data(what: Any, run_dir: str | Path | None = None, resume: bool = False) -> bool:
+    """True for data of the user's own, or the run of a portfolio that is resumed."""
     if what is None:
         return resume and run_dir is not None and (Path(run_dir) / FILE).is_file()
     if isinstance(what, Config):
         return False
     if _is_pyg(what):
         return True
-    return str(what) not in DATASETS and kind_of(what) == "graph"
+    return str(what) not in DATASETS and kind_of(what) in ("graph", "triples")
 
 
 def _is_pyg(what: Any) -> bool:
