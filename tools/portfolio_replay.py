@@ -12,8 +12,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from magna.search.greedy import accuracy_then_loss, chosen_weights
+from magna.search.greedy import chosen_weights
+from magna.search.judging import Judge
 
+JUDGE = Judge("classes", "accuracy")
 PEERS = ("peer-mlp", "peer-gcn", "peer-appnp", "peer-gat")
 Stored = Mapping[str, Mapping[str, Tensor]]  # candidate → its predictions on one split of a graph
 
@@ -41,12 +43,16 @@ def together(each: Stored, members: Sequence[str], weigh: Callable[..., list[flo
 
 
 def single(valid: Sequence[Tensor], truth: Tensor) -> list[float]:
-    scores = [accuracy_then_loss(each, truth) for each in valid]
+    scores = [JUDGE.rank(each, truth) for each in valid]
     best = scores.index(max(scores))
     return [float(index == best) for index in range(len(valid))]
 
 
-RULES: dict[str, Callable[..., list[float]]] = {"single": single, "average": chosen_weights}
+def average(valid: Sequence[Tensor], truth: Tensor) -> list[float]:
+    return chosen_weights(valid, truth, JUDGE)
+
+
+RULES: dict[str, Callable[..., list[float]]] = {"single": single, "average": average}
 
 
 def choose(stored: Mapping[tuple[str, str], Stored], pool: Sequence[str], most: int) -> list[str]:
@@ -54,11 +60,9 @@ def choose(stored: Mapping[tuple[str, str], Stored], pool: Sequence[str], most: 
     chosen: list[str] = []
     while len(chosen) < most:
         rest = [name for name in pool if name not in chosen]
-        gains = {
-            name: fmean(together(each, [*chosen, name], chosen_weights) for each in stored.values()) for name in rest
-        }
+        gains = {name: fmean(together(each, [*chosen, name], average) for each in stored.values()) for name in rest}
         best = max(rest, key=lambda name: gains[name])
-        before = fmean(together(each, chosen, chosen_weights) for each in stored.values()) if chosen else -math.inf
+        before = fmean(together(each, chosen, average) for each in stored.values()) if chosen else -math.inf
         if gains[best] <= before:
             break
         chosen.append(best)

@@ -46,15 +46,16 @@ def _train(
 def test_a_portfolio_leaves_a_run_folder_of_the_best_member(tmp_path: Path) -> None:
     result = _train(tmp_path / "run")
     rows = {row["member"]: row for row in result["members"]}
-    best = max((row for row in rows.values() if not row["fault"]), key=lambda row: row["accuracy"])
-    assert rows[result["best"]]["accuracy"] == best["accuracy"]
+    best = max((row for row in rows.values() if not row["fault"]), key=lambda row: row["score"])
+    assert rows[result["best"]]["score"] == best["score"]
     assert result["steps"] == 3 and result["judged_on"] == "500 nodes"
     assert sum(row["weight"] for row in rows.values()) == pytest.approx(1)
     run = result["runs"][0]
-    assert run["valid"]["accuracy"] >= best["accuracy"] - 1e-9, "the average is at least as good on validation"
+    assert run["valid"]["accuracy"] >= best["score"] - 1e-9, "the average is at least as good on validation"
     stored = json.loads((tmp_path / "run" / FILE).read_text())
     assert stored["state"] == "done" and sum(each["weight"] for each in stored["members"]) == pytest.approx(1)
-    assert magna.evaluate(tmp_path / "run")["dataset"] == "digits"
+    metrics = magna.evaluate(tmp_path / "run")["metrics"]
+    assert metrics["accuracy"] == pytest.approx(run["test"]["accuracy"], abs=0.003), "evaluate averages as well"
     with (tmp_path / "run" / "predictions.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert len(lines) == 1797 and {line["split"] for line in lines} == {"train", "valid", "test"}

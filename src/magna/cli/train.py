@@ -87,36 +87,30 @@ def _show_portfolio(result: Result) -> None:
     """Print the members, what they reached together, and what to do next."""
     from rich.console import Console
 
+    from magna.config.registry import LINK_TASK
     from magna.paper.render import TextTable
+    from magna.tasks.metrics import METRIC_FORMS, headline
 
-    (run,), rows = result["runs"], []
-    metric = "accuracy" if "accuracy" in run["valid"] else "mrr"
+    (run,), rows, form = result["runs"], [], METRIC_FORMS[result["metric"]]
     for row in result["members"]:
-        score = row["fault"] if row[metric] is None else _score(metric, row[metric], row["error"])
+        score = row["fault"] if row["score"] is None else form.text(row["score"], row["error"])
         weight = f"{row['weight']:.2f}" if row["weight"] else ""
         name = f"{row['member']} (best)" if row["member"] == result["best"] else row["member"]
         rows.append([name, score, f"{row['seconds']:.0f} s", weight])
-    title = "accuracy, %" if metric == "accuracy" else "MRR"
-    TextTable(["member", f"{title}, of {result['judged_on']}", "time", "weight"], rows).show(Console())
-    test = "" if run["test"] is None else f", test {_score(metric, run['test'][metric])}"
-    typer.echo(f"together: {title}, validation {_score(metric, run['valid'][metric])}{test}")
+    TextTable(["member", f"{form.words} of {result['judged_on']}", "time", "weight"], rows).show(Console())
+    test = "" if run["test"] is None else f", test {headline(run['test'])}"
+    typer.echo(f"together: validation {headline(run['valid'])}{test}")
     for line in result["advice"]:
         typer.echo(f"advice: {line}")
     folder = shlex.quote(run["run_dir"])
-    with_predictions = ", with predictions.csv" if metric == "accuracy" else ""
+    links = result["task"] == LINK_TASK
+    with_predictions = "" if links else ", with predictions.csv"
     typer.echo(f"run folder: {folder}{with_predictions}; the best single member is {result['best']}")
     typer.echo(f"score it again: magna evaluate {folder}")
-    query = " --head NAME --relation NAME" if metric == "mrr" else ""
+    query = " --head NAME --relation NAME" if links else ""
     typer.echo(f"predict with it: magna predict {folder}{query}")
     typer.echo(f"refine the best member: magna sweep {folder}/recipe.toml --trials 32")
     typer.echo(f"repeat this run exactly: the same command with --steps {result['steps']}")
-
-
-def _score(metric: str, value: float, error: float | None = None) -> str:
-    """An accuracy in percent or an MRR, with its standard error."""
-    scale, digits = (100, 1) if metric == "accuracy" else (1, 3)
-    text = f"{scale * value:.{digits}f}"
-    return text if error is None else f"{text} ± {scale * error:.{digits}f}"
 
 
 @command(

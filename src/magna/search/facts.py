@@ -10,6 +10,7 @@ from torch import Tensor
 
 from magna.config.path_kind import SPLITS
 from magna.data import NodeData
+from magna.data.node_data import UNLABELLED
 
 FeatureKind = Literal["none", "one-hot", "counts", "dense", "mixed"]
 _SPARSE = 0.5  # share of entries that are not zero, below which features count as sparse
@@ -48,10 +49,8 @@ class Facts:
             "mixed": f"{self.features} features of several kinds, scaled to mean 0 and deviation 1, and as they are",
         }[self.feature_kind]
         sizes = ", ".join(f"{count:,} {name}" for name, count in self.splits.items())
-        lines = [
-            f"{self.nodes:,} nodes with {self.degree:.1f} edges each, {self.classes} classes; {sizes}",
-            kind,
-        ]
+        classes = f", {self.classes} classes" if self.classes else ""
+        lines = [f"{self.nodes:,} nodes with {self.degree:.1f} edges each{classes}; {sizes}", kind]
         if self.homophily is not None:
             alike = "mostly join" if self.homophily >= 0.5 else "seldom join"
             follows = "" if self.homophily >= 0.5 else ": members that keep a node's own features apart come early"
@@ -69,10 +68,11 @@ class Facts:
 
 
 def read_facts(data: NodeData) -> Facts:
-    """Facts of a graph, from its training labels alone."""
-    labels = data.y[data.train]
-    counts = torch.bincount(labels, minlength=data.num_classes)
-    known = torch.full((data.num_nodes,), -1)
+    """Facts of a graph, from its training labels alone; of several labels and numbers only sizes are known."""
+    of_classes = data.target == "classes"
+    labels = data.y[data.train] if of_classes else torch.full((data.train.numel(),), UNLABELLED)
+    counts = torch.bincount(labels, minlength=data.num_classes) if of_classes else torch.zeros(1)
+    known = torch.full((data.num_nodes,), UNLABELLED)
     known[data.train] = labels
     source, target = data.edge_index
     both = (known[source] >= 0) & (known[target] >= 0) & (source != target)
@@ -83,7 +83,7 @@ def read_facts(data: NodeData) -> Facts:
         edges=data.edge_index.size(1),
         features=0 if data.x is None else data.x.size(1),
         feature_kind=feature_kind(data.x),
-        classes=data.num_classes,
+        classes=data.num_classes if of_classes else 0,
         smallest_class=int(counts.min()) if counts.numel() else 0,
         largest_share=float(counts.max() / counts.sum()) if counts.sum() else 0.0,
         homophily=alike,

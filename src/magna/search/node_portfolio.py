@@ -1,10 +1,11 @@
-"""The portfolio for nodes: features scaled for each member, folds of the training nodes, stored probabilities."""
+"""The portfolio for nodes: features scaled for each member, folds of the training nodes, stored answers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from magna.config.schema import Config
 from magna.config.tables import NodeDataOptions
 from magna.data import NodeData
 from magna.search.facts import FOLDS, Facts
+from magna.search.judging import Judge
 from magna.search.members import Member
 from magna.search.portfolio import Portfolio, PortfolioStep
 from magna.tasks import NodeClassification
@@ -22,7 +24,7 @@ from magna.training.capture import matmul_precision
 from magna.training.loop import fit
 from magna.training.run_folder import RunFolder
 
-PROBABILITIES = "probabilities.safetensors"
+ANSWERS = "answers.safetensors"
 MINUTES, LARGE_MINUTES, LARGE_EDGES = 5.0, 30.0, 1_000_000
 _BEHIND = 0.03  # below the best, with three standard errors
 
@@ -34,6 +36,7 @@ class NodePortfolio(Portfolio):
     options: NodeDataOptions
     data: NodeData  # as read, without scaling
     facts: Facts
+    task_settings: Mapping[str, Any] = field(default_factory=dict)  # of [task], such as the metric
     _tasks: dict[tuple[Any, ...], NodeClassification] = field(default_factory=dict)
 
     @property
@@ -51,7 +54,15 @@ class NodePortfolio(Portfolio):
                 yield from (PortfolioStep(member, fold) for fold in range(FOLDS))
 
     def config(self, member: Member) -> Config:
-        return member.config(self.options, self.facts.feature_kind, member.name, self.budget.seed)
+        """The member as settings for the graph."""
+        config = member.config(self.options, self.facts.feature_kind, member.name, self.budget.seed)
+        return config.with_settings({f"task.{name}": value for name, value in self.task_settings.items()})
+
+    @cached_property
+    def judge(self) -> Judge:
+        """The comparison of members, by the metric of the task."""
+        task = self.task(PortfolioStep(self.members[0]))
+        return Judge(self.data.target, task.metric)
 
     def task(self, step: PortfolioStep) -> NodeClassification:
         """The task of a step: the features in its scaling, and its training nodes."""
@@ -79,7 +90,7 @@ class NodePortfolio(Portfolio):
         return train[~torch.isin(train, self.held_out(fold))]
 
     def train(self, step: PortfolioStep, deadline: float) -> tuple[float, int]:
-        """Train a step and store the probabilities of all nodes; the accuracy on validation, and its epochs."""
+        """Train a step and store the answers on all nodes; the score on validation, and its epochs."""
         config, task = self.config(step.member), self.task(step)
         folder = self.path(step.member)
         if step.fold is None:
@@ -92,16 +103,24 @@ class NodePortfolio(Portfolio):
             assert progress.best is not None
             valid, epochs = progress.best[task.metric], progress.epoch
         with matmul_precision(config.train.precision):
-            probabilities = task.finite_scores(model.to(self.device)).softmax(1).cpu().contiguous()
-        name = PROBABILITIES if step.fold is None else f"fold-{step.fold + 1}.safetensors"
+            answers = task.target.answers(task.finite_scores(model.to(self.device))).cpu().contiguous()
+        name = ANSWERS if step.fold is None else f"fold-{step.fold + 1}.safetensors"
         folder.mkdir(parents=True, exist_ok=True)
-        save_file({"probabilities": probabilities}, folder / name)
+        save_file({"answers": answers}, folder / name)
         return valid, epochs
 
     def is_behind(self, score: float) -> bool:
-        size = self.data.valid.numel() + 2
+        form, size = self.judge.form, self.data.valid.numel() + 2
+        if form.unit != "%":  # no share of nodes: a metric between 0 and 1 has at most this standard error
+            return form.score(score) < form.score(self.best_valid) - _BEHIND - 1.5 / math.sqrt(size)
         best = (self.best_valid * (size - 2) + 1) / size  # as if one more node were right and one wrong
         return score < best - _BEHIND - 3 * math.sqrt(best * (1 - best) / size)
+
+    def is_better(self, score: float, other: float) -> bool:
+        return self.judge.form.score(score) > self.judge.form.score(other)
+
+    def shown(self, score: float) -> str:
+        return self.judge.form.text(score)
 
     def complete(self) -> list[Member]:
         """The members with all their steps."""
@@ -125,13 +144,13 @@ class NodePortfolio(Portfolio):
         return torch.cat([self.data.valid, *held_out])
 
     def judged(self, member: Member, folds: bool) -> Tensor:
-        """Probabilities of the nodes that judge a member, none of which trained it."""
-        probabilities = self.probabilities(member)
-        parts = [probabilities[self.data.valid]]
+        """Answers on the nodes that judge a member, none of which trained it."""
+        answers = self.answers(member)
+        parts = [answers[self.data.valid]]
         for fold in range(FOLDS) if folds else ():
             file = self.path(member) / f"fold-{fold + 1}.safetensors"
-            parts.append(load_file(file)["probabilities"][self.held_out(fold)])
+            parts.append(load_file(file)["answers"][self.held_out(fold)])
         return torch.cat(parts)
 
-    def probabilities(self, member: Member) -> Tensor:
-        return load_file(self.path(member) / PROBABILITIES)["probabilities"]
+    def answers(self, member: Member) -> Tensor:
+        return load_file(self.path(member) / ANSWERS)["answers"]

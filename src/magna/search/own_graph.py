@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from magna.data import NodeData, load_node_data
 from magna.data.node_data import UNLABELLED
 from magna.errors import Diverged
 from magna.search.facts import read_facts
-from magna.search.greedy import accuracy_then_loss, chosen_weights
+from magna.search.greedy import chosen_weights
 from magna.search.members import Member, load_members
 from magna.search.node_portfolio import NodePortfolio
 from magna.search.portfolio import Budget, Say
@@ -38,6 +38,7 @@ def train_portfolio(
     data_dir: str | Path | None = None,
     device: str = "auto",
     resume: bool = False,
+    task_settings: Mapping[str, Any] | None = None,
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
     """Train the members on a graph, choose by validation, and leave a run folder with the best and their weights."""
@@ -48,7 +49,7 @@ def train_portfolio(
     where = Path(folder)
     check_folder(where, resume)
     place = make_folder(where, "run_dir"), members or load_members(), budget, pick_device(device), say
-    portfolio = NodePortfolio(*place, options, data, facts)
+    portfolio = NodePortfolio(*place, options, data, facts, task_settings or {})
     with RunFolder(where).alone():
         if resume:
             portfolio.resume()
@@ -64,20 +65,23 @@ def finish(portfolio: NodePortfolio) -> dict[str, Any]:
     folds = portfolio.has_folds(complete)
     truth = data.y[portfolio.judging_nodes(folds)]
     judged = [portfolio.judged(member, folds) for member in complete]
-    scores = [accuracy_then_loss(each, truth) for each in judged]
+    judge = portfolio.judge
+    scores = [judge.rank(each, truth) for each in judged]
     best = max(range(len(complete)), key=lambda index: (scores[index], -index))
     weights = [float(index == best) for index in range(len(complete))]
     if not portfolio.budget.single:
-        weights = chosen_weights(judged, truth)
-    together = torch.stack([w * portfolio.probabilities(m) for w, m in zip(weights, complete, strict=True) if w]).sum(0)
+        weights = chosen_weights(judged, truth, judge)
+    together = torch.stack([w * portfolio.answers(m) for w, m in zip(weights, complete, strict=True) if w]).sum(0)
     splits = ("valid", "test") if portfolio.budget.test and data.test.numel() else ("valid",)
-    metrics = {split: _measured(together, data, split) for split in splits}
+    nodes = {split: data.split(split) for split in splits}
+    metrics = {split: judge.metrics(together[at], data.y[at]) for split, at in nodes.items()}
     rows = _rows(portfolio, complete, judged, weights, truth)
     _write_files(portfolio, complete, weights, complete[best], together, {"table": rows, **metrics})
     head = {"task": NODE_TASK, "dataset": data.name, "notes": list(data.notes)}
     return as_result(portfolio, head, metrics["valid"], metrics.get("test")) | {
         "facts": portfolio.facts.to_dict(),
-        "judged_on": f"{truth.numel():,} nodes",
+        "judged_on": f"{len(truth):,} nodes",
+        "metric": judge.metric,
         "members": rows,
         "best": complete[best].name,
         "advice": _advice(portfolio, rows),
@@ -111,56 +115,69 @@ def _rows(
     weights: Sequence[float],
     truth: Tensor,
 ) -> list[dict[str, Any]]:
-    """The table of the end: accuracy with its standard error, time and weight of each member."""
+    """The table of the end: the metric with its standard error, time and weight of each member."""
     rows = []
     for member in portfolio.members:
         result = portfolio.results.get(member.name)
         if result is None:
             continue
-        row: dict[str, Any] = {"member": member.name, "accuracy": None, "error": None, "weight": 0.0}
+        row: dict[str, Any] = {"member": member.name, "score": None, "error": None, "weight": 0.0}
         row |= {"seconds": result.seconds, "fault": result.fault}
         if member in complete:
             index = complete.index(member)
-            right = float((judged[index].argmax(1) == truth).double().mean())
-            row |= {"accuracy": right, "error": math.sqrt(right * (1 - right) / max(1, truth.numel()))}
+            answers = judged[index]
+            row |= {"score": portfolio.judge.value(answers, truth), "error": portfolio.judge.error(answers, truth)}
             row |= {"weight": weights[index]}
         rows.append(row)
     return rows
 
 
-def _measured(probabilities: Tensor, data: NodeData, split: str) -> dict[str, float]:
-    nodes = data.split(split)
-    truth, rows = data.y[nodes], probabilities[nodes].double()
-    loss = -rows[torch.arange(truth.numel()), truth].clamp(min=1e-12).log().mean()
-    return {"accuracy": float((rows.argmax(1) == truth).double().mean()), "loss": float(loss)}
-
-
-def _write_predictions(portfolio: NodePortfolio, probabilities: Tensor) -> None:
-    """Label, probabilities, split and true label of every node."""
+def _write_predictions(portfolio: NodePortfolio, together: Tensor) -> None:
+    """Answers, split and truth of every node: labels with probabilities, or values."""
     data, text = portfolio.data, io.StringIO(newline="")
-    classes = [data.class_name(label) for label in range(data.num_classes)]
     splits = {node: split for split in SPLITS for node in data.split(split).tolist()}
+    names = [] if data.target == "number" else [data.class_name(label) for label in range(data.num_classes)]
+    first = {"classes": ["label", "probability"], "labels": ["labels"], "number": ["value"]}[data.target]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["id", "label", "probability", *(f"probability_{name}" for name in classes), "split", "true_label"])
-    for node, row in enumerate(probabilities.tolist()):
-        label, truth = max(range(len(row)), key=row.__getitem__), int(data.y[node])
-        shares = [f"{share:.6g}" for share in (row[label], *row)]
-        known = "" if truth == UNLABELLED else classes[truth]
-        writer.writerow([data.id_of(node), classes[label], *shares, splits.get(node, ""), known])
+    writer.writerow(["id", *first, *(f"probability_{name}" for name in names), "split", f"true_{first[0]}"])
+    for node, (answer, truth) in enumerate(zip(together.tolist(), data.y.tolist(), strict=True)):
+        shown, known = _answer(data, answer), _truth(data, truth)
+        writer.writerow([data.id_of(node), *shown, splits.get(node, ""), known])
     write_whole(portfolio.folder / "predictions.csv", text.getvalue().encode())
+
+
+def _answer(data: NodeData, answer: Any) -> list[str]:
+    """The cells of a node: its label and shares, its labels and shares, or its value."""
+    if data.target == "number":
+        return [f"{answer:.6g}"]
+    shares = [f"{share:.6g}" for share in answer]
+    if data.target == "labels":
+        return ["; ".join(data.class_name(at) for at, share in enumerate(answer) if share >= 0.5), *shares]
+    label = max(range(len(answer)), key=answer.__getitem__)
+    return [data.class_name(label), shares[label], *shares]
+
+
+def _truth(data: NodeData, truth: Any) -> str:
+    """The true label, labels or value of a node; empty where it is unknown."""
+    if data.target == "classes":
+        return "" if truth == UNLABELLED else data.class_name(truth)
+    if data.target == "number":
+        return "" if math.isnan(truth) else f"{truth:.6g}"
+    return "; ".join(data.class_name(at) for at, share in enumerate(truth) if share == 1)
 
 
 def _advice(portfolio: NodePortfolio, rows: Sequence[dict[str, Any]]) -> list[str]:
     """Advice on labels, features and edges, where the results show it."""
     facts, advice = portfolio.facts, []
-    known = {row["member"]: row["accuracy"] for row in rows if row["accuracy"] is not None}
+    form = portfolio.judge.form
+    known = {row["member"]: form.score(row["score"]) for row in rows if row["score"] is not None}
     alone = max((value for name, value in known.items() if name.startswith("mlp")), default=None)
     joined = max((value for name, value in known.items() if not name.startswith("mlp")), default=None)
     if alone is not None and joined is not None:
         error = max(row["error"] or 0.0 for row in rows)
         if joined <= alone + error:
             advice.append("the edges bring nothing over the features alone: look at what they mean")
-    if facts.smallest_class < 10:
+    if portfolio.data.target == "classes" and facts.smallest_class < 10:
         advice.append(f"a class has {facts.smallest_class} training labels: more labels would help most")
     if facts.feature_kind == "none":
         advice.append("features of the nodes would help: columns of numbers or words in nodes.csv")

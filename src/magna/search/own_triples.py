@@ -14,10 +14,10 @@ from magna.config.schema import Config
 from magna.config.tables import LinkDataOptions
 from magna.data import load_knowledge_graph
 from magna.errors import Diverged
-from magna.search.link_portfolio import LinkPortfolio
 from magna.search.members import Member, load_members
 from magna.search.portfolio import Budget, Say
 from magna.search.portfolio_files import as_result, check_folder, copy_run, write_recipe
+from magna.search.triple_portfolio import TriplePortfolio
 from magna.tasks import LinkPrediction
 from magna.training.run_folder import RunFolder, pick_device
 
@@ -43,7 +43,7 @@ def train_link_portfolio(
     for line in (f"{task.size}; {triples['valid']:,} valid, {triples['test']:,} test", *graph.triples.notes):
         say(line)
     place = make_folder(where, "run_dir"), members or load_members("links"), budget, on, say
-    portfolio = LinkPortfolio(*place, options, task, triples)
+    portfolio = TriplePortfolio(*place, options, task, triples)
     with RunFolder(where).alone():
         if resume:
             portfolio.resume()
@@ -51,13 +51,13 @@ def train_link_portfolio(
         return _finished(portfolio, has_test)
 
 
-def _finished(portfolio: LinkPortfolio, has_test: bool) -> dict[str, Any]:
+def _finished(portfolio: TriplePortfolio, has_test: bool) -> dict[str, Any]:
     """Keep the best member, score the test split once, and return what `magna train` prints."""
     rows = _rows(portfolio)
-    scored = [row for row in rows if row["mrr"] is not None]
+    scored = [row for row in rows if row["score"] is not None]
     if not scored:
         raise Diverged("no member was trained to its end; try more minutes")
-    best = max(scored, key=lambda row: row["mrr"])
+    best = max(scored, key=lambda row: row["score"])
     best["weight"] = 1.0
     winner = next(member for member in portfolio.members if member.name == best["member"])
     copy_run(portfolio.path(winner), portfolio.folder)
@@ -73,6 +73,7 @@ def _finished(portfolio: LinkPortfolio, has_test: bool) -> dict[str, Any]:
     head = {"task": LINK_TASK, "dataset": portfolio.task.dataset, "notes": []}
     return as_result(portfolio, head, summary["valid"], test) | {
         "facts": portfolio.facts_of_data(),
+        "metric": "mrr",
         "judged_on": f"{portfolio.triples['valid']:,} triples",
         "members": rows,
         "best": winner.name,
@@ -80,20 +81,20 @@ def _finished(portfolio: LinkPortfolio, has_test: bool) -> dict[str, Any]:
     }
 
 
-def _rows(portfolio: LinkPortfolio) -> list[dict[str, Any]]:
+def _rows(portfolio: TriplePortfolio) -> list[dict[str, Any]]:
     """The table of the end: MRR with a bound on its standard error, time and weight of each member."""
     error = 0.5 / math.sqrt(2 * max(1, portfolio.triples["valid"]))
     rows = []
     for member in portfolio.members:
         if (result := portfolio.results.get(member.name)) is not None:
-            row: dict[str, Any] = {"member": member.name, "mrr": result.valid, "error": error, "weight": 0.0}
+            row: dict[str, Any] = {"member": member.name, "score": result.valid, "error": error, "weight": 0.0}
             rows.append(row | {"seconds": result.seconds, "fault": result.fault})
     return rows
 
 
 def _advice(rows: Sequence[dict[str, Any]], best: dict[str, Any]) -> list[str]:
     """Advice where encoders bring nothing over embeddings alone."""
-    encoders = [row["mrr"] for row in rows if row["member"].startswith("magna") and row["mrr"] is not None]
+    encoders = [row["score"] for row in rows if row["member"].startswith("magna") and row["score"] is not None]
     if encoders and not best["member"].startswith("magna"):
         return ["the encoder brings nothing over embeddings alone on these triples"]
     return []

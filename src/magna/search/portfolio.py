@@ -158,9 +158,17 @@ class Portfolio(ABC):
 
     @property
     def best_valid(self) -> float:
-        """The best validation score of a member that was trained on all training data."""
+        """The best validation score of a member that was trained on all training data; 0 before the first."""
         results = (self.results.get(member.name) for member in self.members)
-        return max((result.valid for result in results if result is not None and result.valid is not None), default=0.0)
+        scores = [result.valid for result in results if result is not None and result.valid is not None]
+        best = scores[0] if scores else 0.0
+        for score in scores:
+            best = score if self.is_better(score, best) else best
+        return best
+
+    def is_better(self, score: float, other: float) -> bool:
+        """True if a score beats another one."""
+        return score > other
 
     def listener(self, deadline: float, task: Task, *, checks: bool = True) -> Callable[[Epoch], None]:
         """Calls at each epoch, which end a step that is late or, with `checks`, far behind."""
@@ -169,7 +177,7 @@ class Portfolio(ABC):
             if time.monotonic() >= deadline:
                 raise Late
             if checks and epoch.best is not None and epoch.number == epoch.of // CHECK_AFTER:
-                if self.is_behind(epoch.best[task.metric]):
+                if self.results and self.is_behind(epoch.best[task.metric]):
                     raise Behind
 
         return on_epoch

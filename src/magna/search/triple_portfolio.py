@@ -18,7 +18,7 @@ _BEHIND = 0.05  # below the best MRR, with three standard errors
 
 
 @dataclass
-class LinkPortfolio(Portfolio):
+class TriplePortfolio(Portfolio):
     """Members for triples; each is judged by its MRR on validation, both sides."""
 
     options: LinkDataOptions
