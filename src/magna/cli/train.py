@@ -5,15 +5,46 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from magna.cli.command import Result, command
-from magna.cli.options import FIRST, OUTPUT, SETTINGS_HINT, TRAINING, Assignments, DataDir, OnDevice, Recipe, option
+from magna.cli.options import (
+    FIRST,
+    OUTPUT,
+    SETTINGS_HINT,
+    TRAINING,
+    Assignments,
+    Columns,
+    DataDir,
+    Directed,
+    Ignore,
+    OnDevice,
+    Recipe,
+    SplitSeed,
+    Target,
+    ValidShare,
+    data_settings,
+    option,
+)
 
 if TYPE_CHECKING:
     from magna.config.schema import Config
+
+_RunDir = Annotated[
+    Path | None,
+    option(OUTPUT, "FOLDER", "Folder of the run. Default: runs/RECIPE, or runs/RECIPE-2 and so on if it exists."),
+]
+_Together = Annotated[
+    bool | None,
+    option(
+        TRAINING,
+        "",
+        "Train several seeds of node classification in one batch, or in turn. Default: together on a GPU.",
+        "--together/--one-by-one",
+    ),
+]
 
 
 def _show(result: Result) -> None:
@@ -42,6 +73,7 @@ def _show(result: Result) -> None:
     "magna train",
     "magna train digits --set train.epochs=40 --set model.alpha=0.2 --seeds 3",
     "magna train examples/own_graph --run-dir runs/mine",
+    "magna train folder --columns id=worker,label=team --ignore note",
     "magna train --resume --run-dir runs/mine",
     show=_show,
     panel=FIRST,
@@ -53,27 +85,22 @@ def train(
     assignments: Assignments = None,
     seeds: Annotated[int, option(TRAINING, "N", "Number of seeds to train.", min=1)] = 1,
     data_dir: DataDir = None,
-    run_dir: Annotated[
-        Path | None,
-        option(OUTPUT, "FOLDER", "Folder of the run. Default: runs/RECIPE, or runs/RECIPE-2 and so on if it exists."),
-    ] = None,
+    run_dir: _RunDir = None,
     device: OnDevice = "auto",
     resume: Annotated[bool, option(TRAINING, "", "Continue the run in the run folder.", "--resume")] = False,
-    together: Annotated[
-        bool | None,
-        option(
-            TRAINING,
-            "",
-            "Train several seeds of node classification in one batch, or in turn. Default: together on a GPU.",
-            "--together/--one-by-one",
-        ),
-    ] = None,
+    together: _Together = None,
     test: Annotated[
         bool, option(TRAINING, "", "Score the test split at the end, or leave it unread.", "--test/--no-test")
     ] = True,
     tensorboard: Annotated[
         bool, option(OUTPUT, "", "Also write curves for TensorBoard into the run folder.", "--tensorboard")
     ] = False,
+    ignore: Ignore = None,
+    columns: Columns = None,
+    directed: Directed = False,
+    target: Target = None,
+    valid: ValidShare = None,
+    split_seed: SplitSeed = None,
 ) -> Result:
     """Train a model and write a run folder.
 
@@ -81,7 +108,8 @@ def train(
     """
     from magna.training.progress import TrainingProgress
 
-    folder, config = _folder_and_config(recipe, assignments or [], run_dir, resume)
+    settings = data_settings(ignore, columns, directed, target, valid, split_seed)
+    folder, config = _folder_and_config(recipe, assignments or [], settings, run_dir, resume)
     with TrainingProgress() as progress:
         if config is not None:
             progress.say(f"recipe {config.recipe}: loading")
@@ -115,14 +143,14 @@ def _notes(config: Config | None, assignments: list[str], new_folder: Path | Non
 
 
 def _folder_and_config(
-    recipe: str | None, assignments: list[str], run_dir: Path | None, resume: bool
+    recipe: str | None, assignments: list[str], settings: dict[str, Any], run_dir: Path | None, resume: bool
 ) -> tuple[Path, Config | None]:
     """Run folder and config; None for the settings of the run that is resumed."""
-    if resume and run_dir is not None and recipe is None and not assignments:
+    if resume and run_dir is not None and recipe is None and not assignments and not settings:
         return run_dir, None
     from magna.config.schema import load_recipe
 
-    config = load_recipe(recipe).with_values(assignments)
+    config = load_recipe(recipe).with_values(assignments).with_settings(settings)
     if run_dir is not None:
         return run_dir, config
     from magna.training.train import default_folder

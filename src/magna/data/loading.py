@@ -111,6 +111,8 @@ def _with_split(data: NodeData, config: NodeDataOptions) -> NodeData:
         return with_random_split(data, seed, share)
     if data.train.numel() == 0:
         return with_drawn_split(data, seed, share) if data.num_classes > 0 else data
+    if data.test.numel() == 0:
+        data = replace(data, notes=(*data.notes, "no test node given: no test score at the end"))
     if data.valid.numel() == 0:
         return with_drawn_validation(data, seed, share)
     if seed != NodeDataOptions.split_seed:

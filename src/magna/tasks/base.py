@@ -55,6 +55,9 @@ class Task(Protocol):
     def objective(self, settings: Any, model: Any) -> Objective:
         """The training of a model; settings that it cannot serve are refused."""
 
+    def can_score(self, split: str) -> bool:
+        """True if there is something in a split to score."""
+
     def evaluate(self, model: Any, split: str) -> dict[str, float]:
         """Metrics on a split."""
 

@@ -167,6 +167,10 @@ class NodeClassification:
         fault = f"its scores are not numbers; the largest input of the model is {largest}"
         raise DataError(self.dataset, fault, allowed="features like those of training")
 
+    def can_score(self, split: str) -> bool:
+        """True if the split has nodes."""
+        return self._nodes[split].numel() > 0
+
     def nodes(self, split: str, seed: int | None = None) -> Tensor:
         """Nodes of `train`, `valid` or `test`; with a seed, of that random split of the same graph."""
         if seed is None:
@@ -201,7 +205,7 @@ class NodeObjective:
 
 
 def _check(data: NodeData, splits: Sequence[str]) -> None:
-    """Refuse data without features, or without classes or nodes that the splits need."""
+    """Refuse data without features, or without classes or nodes that the splits need; training needs no test."""
     if data.x is None:
         raise DataError(data.name, "it has no features", allowed="one column or more of numbers beside id and label")
     if "train" in splits and data.num_classes < 2:
@@ -209,10 +213,10 @@ def _check(data: NodeData, splits: Sequence[str]) -> None:
         raise DataError(data.name, f"it has {fault}", allowed="nodes of two classes or more")
     empty = [split for split in splits if data.split(split).numel() == 0]
     if len(empty) == 3:
-        fault = f"it has {int((data.y >= 0).sum())} labelled nodes in {data.num_classes} classes"
+        fault = f"it has {int(data.labelled.sum())} labelled nodes in {data.num_classes} classes"
         allowed = "one or more for validation and for the test beside 60 % of each class, or a column 'split'"
         raise DataError(data.name, fault, allowed=allowed)
-    if empty:
+    if empty and not ("train" in splits and empty == ["test"]):
         raise DataError(data.name, f"it has no {empty[0]} node", allowed="one or more with a label")
 
 

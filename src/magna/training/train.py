@@ -91,6 +91,7 @@ def train(
     where = pick_device(device)
     jobs = _jobs(config, opened, run_dir, seeds)
     task = make_task(config, data_dir, where, ("valid", "test") if test else ("valid",))
+    test = test and task.can_score("test")
     for job in jobs:
         if job.goes_on:
             job.run.check_schema(task.schema)
