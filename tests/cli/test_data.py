@@ -13,6 +13,7 @@ from magna.config.path_kind import kind_of
 from magna.config.schema import load_recipe
 from magna.config.tables import NodeDataOptions
 from magna.data import from_anywhere
+from magna.training.run_folder import RunFolder
 
 OWN = Path(__file__).parents[2] / "examples" / "own_graph"
 FAST = ["--set", "model.hidden_channels=8", "--set", "model.heads=2", "--set", "train.epochs=40", "--device", "cpu"]
@@ -174,3 +175,41 @@ def test_data_whose_name_no_run_folder_can_hold_is_refused(tmp_path: Path) -> No
         pytest.skip(f"no such names on this file system: {error}")
     with pytest.raises(ValueError, match="its name is not UTF-8 text, which a run folder needs; try to"):
         from_anywhere(NodeDataOptions(name=str(folder)))
+
+
+def test_flags_name_the_columns_and_the_run_repeats_them(clubs: Path, program: Program) -> None:
+    """From a CSV as a program exports it to predictions for new people."""
+    people = "worker;note;age;team\n" + "".join(
+        f"p{row};text {row};{row % 7 if row % 5 else ''};{'red' if row % 2 else 'blue'}\n" for row in range(60)
+    )
+    edges = "from;to;amount\n" + "".join(f"p{row};p{(row + 2) % 60};{row % 3}\n" for row in range(60))
+    folder = clubs / "export"
+    folder.mkdir()
+    (folder / "nodes.csv").write_text(people)
+    (folder / "edges.csv").write_text(edges)
+    flags = ["--columns", "id=worker,label=team,source=from,target=to,weight=amount"]
+    refused = program("train", "clubs/export", *FAST, *flags, status=2)[1]
+    assert "column 'note' is text with 60 different values" in refused and "try --ignore note" in refused
+    flags += ["--ignore", "note", "--directed", "--valid", "0.1", "--split-seed", "3"]
+    result, said = program("train", "clubs/export", *FAST, *flags, "--json")
+    assert "column 'age' has empty cells" in said and "80/10/10 drawn at random, seed 3" in said
+    run = RunFolder.open(json.loads(result)["runs"][0]["run_dir"])
+    assert isinstance(run.config.data, NodeDataOptions)
+    assert (run.config.data.ignore, run.config.data.undirected, run.config.data.valid_share) == ("note", False, 0.1)
+    again = json.loads(program("evaluate", str(run.path), "--json", "--device", "cpu")[0])
+    assert again["metrics"] == json.loads(result)["runs"][0]["test"]
+    new = clubs / "new"
+    new.mkdir()
+    (new / "nodes.csv").write_text("worker,age\nq1,\nq2,3\n")
+    (new / "edges.csv").write_text("from,to,amount\nq1,q2,1\n")
+    answers = json.loads(program("predict", str(run.path), "--data", "clubs/new", "--json", "--device", "cpu")[0])
+    assert [node["id"] for node in answers["nodes"]] == ["q1", "q2"] and answers["classes"] == ["blue", "red"]
+
+
+def test_a_split_without_test_nodes_trains_without_a_test_score(clubs: Path, program: Program) -> None:
+    nodes = clubs / "nodes.csv"
+    nodes.write_text(nodes.read_text().replace(",test", ","))
+    result, said = program("train", "clubs", *FAST, "--json")
+    assert json.loads(result)["runs"][0]["test"] is None
+    assert "note: no test node given: no test score at the end" in said
+    assert "clubs: it has no test node" in program("evaluate", "runs/clubs", "--device", "cpu", status=2)[1]

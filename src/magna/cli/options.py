@@ -65,6 +65,69 @@ NewGraph = Annotated[
 ]
 
 
+Ignore = Annotated[
+    list[str] | None,
+    option(DATA, "COLUMN", "Leave out a column of your tables; may be repeated, or have commas.", "--ignore"),
+]
+Columns = Annotated[
+    str | None, option(DATA, "NAMES", "Meaning of columns of your tables, such as id=worker,label=team.", "--columns")
+]
+Directed = Annotated[bool, option(DATA, "", "Keep the directions of your edges.", "--directed")]
+Target = Annotated[
+    Literal["number", "classes"] | None,
+    option(DATA, "KIND", "Kind of your labels. Default: over 20 different numbers are a number.", "--target"),
+]
+ValidShare = Annotated[
+    float | None,
+    option(DATA, "SHARE", "Share for validation, and for the test, where your data has no split.", "--valid"),
+]
+SplitSeed = Annotated[int | None, option(DATA, "SEED", "Seed of a split that is drawn. Default: 0.", "--split-seed")]
+
+
+JudgedBy = Annotated[
+    str | None,
+    option(TRAINING, "NAME", "Metric that models are judged by, such as roc_auc. Default: by the labels.", "--metric"),
+]
+ClassWeights = Annotated[
+    Literal["none", "balanced"] | None,
+    option(TRAINING, "NAME", "balanced: each class has the same weight in the loss.", "--class-weights"),
+]
+
+
+def task_settings(metric: str | None, class_weights: str | None) -> dict[str, Any]:
+    """Settings of the task by their keys; flags that were not given are absent.
+
+    >>> task_settings("roc_auc", None)
+    {'task.metric': 'roc_auc'}
+    """
+    values = {"task.metric": metric, "task.class_weights": class_weights}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def data_settings(
+    ignore: list[str] | None,
+    columns: str | None,
+    directed: bool,
+    target: str | None,
+    valid: float | None,
+    split_seed: int | None,
+) -> dict[str, Any]:
+    """Settings for reading your own data, by their keys; flags that were not given are absent.
+
+    >>> data_settings(["note", "date"], None, True, None, 0.1, None)
+    {'data.ignore': 'note,date', 'data.undirected': False, 'data.valid_share': 0.1}
+    """
+    values = {
+        "data.ignore": ",".join(ignore) if ignore else None,
+        "data.columns": columns,
+        "data.undirected": False if directed else None,
+        "data.target": target,
+        "data.valid_share": valid,
+        "data.split_seed": split_seed,
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
 def plain_console() -> Console:
     """A console that prints [b] and :cat: letter by letter, for tables of a user's names."""
     from rich.console import Console

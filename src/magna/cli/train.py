@@ -17,17 +17,30 @@ from magna.cli.options import (
     SETTINGS_HINT,
     TRAINING,
     Assignments,
+    ClassWeights,
+    Columns,
     DataDir,
+    Directed,
+    Ignore,
+    JudgedBy,
     OnDevice,
     Recipe,
+    SplitSeed,
+    Target,
+    ValidShare,
+    data_settings,
     option,
+    task_settings,
 )
 from magna.errors import ArgumentError
 
 if TYPE_CHECKING:
     from magna.config.schema import Config
 
-
+RunDir = Annotated[
+    Path | None,
+    option(OUTPUT, "FOLDER", "Folder of the run. Default: runs/RECIPE, or runs/RECIPE-2 and so on if it exists."),
+]
 OfRecipe = Annotated[
     str | None, option(MODEL, "NAME", "Train your own data with the settings of this recipe alone.", "--recipe")
 ]
@@ -118,6 +131,7 @@ def _show_portfolio(result: Result) -> None:
     "magna train digits --set train.epochs=40 --set model.alpha=0.2 --seeds 3",
     "magna train examples/own_graph --minutes 2",
     "magna train examples/own_graph --recipe digits --set train.epochs=100",
+    "magna train folder --columns id=worker,label=team --ignore note",
     "magna train --resume --run-dir runs/mine",
     show=_show,
     panel=FIRST,
@@ -133,10 +147,7 @@ def train(
     single: Single = False,
     seeds: Annotated[int, option(TRAINING, "N", "Number of seeds to train.", min=1)] = 1,
     data_dir: DataDir = None,
-    run_dir: Annotated[
-        Path | None,
-        option(OUTPUT, "FOLDER", "Folder of the run. Default: runs/RECIPE, or runs/RECIPE-2 and so on if it exists."),
-    ] = None,
+    run_dir: RunDir = None,
     device: OnDevice = "auto",
     resume: Annotated[bool, option(TRAINING, "", "Continue the run in the run folder.", "--resume")] = False,
     start: Start = None,
@@ -147,6 +158,14 @@ def train(
     tensorboard: Annotated[
         bool, option(OUTPUT, "", "Also write curves for TensorBoard into the run folder.", "--tensorboard")
     ] = False,
+    ignore: Ignore = None,
+    columns: Columns = None,
+    directed: Directed = False,
+    target: Target = None,
+    valid: ValidShare = None,
+    split_seed: SplitSeed = None,
+    metric: JudgedBy = None,
+    class_weights: ClassWeights = None,
 ) -> Result:
     """Train a model and write a run folder.
 
@@ -155,12 +174,14 @@ def train(
     """
     options: dict[str, Any] = {"data_dir": data_dir, "device": device, "resume": resume, "test": test, "seeds": seeds}
     portfolio = {"minutes": minutes, "steps": steps, "single": single}
+    settings = data_settings(ignore, columns, directed, target, valid, split_seed)
+    settings |= task_settings(metric, class_weights)
     if of_recipe is None and _is_own_data(recipe, run_dir, resume, assignments or []):
-        return _train_portfolio(recipe, run_dir=run_dir, **portfolio, **options)
+        return _train_portfolio(recipe, run_dir=run_dir, settings=settings, start=start, **portfolio, **options)
     for name, value in portfolio.items():
         if value:
             raise ArgumentError(f"--{name}", value, "with a folder of your own data, without --recipe")
-    folder, config = _folder_and_config(recipe, of_recipe, assignments or [], run_dir, resume)
+    folder, config = _folder_and_config(recipe, of_recipe, assignments or [], settings, run_dir, resume)
     options |= {"run_dir": folder, "together": together, "tensorboard": tensorboard, "start": start}
     notes = _notes(config, assignments or [], folder if run_dir is None and not resume else None)
     return _train_recipe(config, notes, **options)
@@ -210,14 +231,19 @@ def _notes(config: Config | None, assignments: list[str], new_folder: Path | Non
 
 
 def _folder_and_config(
-    recipe: str | None, of_recipe: str | None, assignments: list[str], run_dir: Path | None, resume: bool
+    recipe: str | None,
+    of_recipe: str | None,
+    assignments: list[str],
+    settings: dict[str, Any],
+    run_dir: Path | None,
+    resume: bool,
 ) -> tuple[Path, Config | None]:
     """Run folder and config; None for the settings of the run that is resumed."""
-    if resume and run_dir is not None and recipe is None and not assignments:
+    if resume and run_dir is not None and recipe is None and not assignments and not settings:
         return run_dir, None
     from magna.config.schema import make_config
 
-    config = make_config(recipe, of_recipe).with_values(assignments)
+    config = make_config(recipe, of_recipe).with_values(assignments).with_settings(settings)
     if run_dir is not None:
         return run_dir, config
     from magna.training.train import default_folder

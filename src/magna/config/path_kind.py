@@ -10,7 +10,8 @@ PathKind = Literal["graph", "triples", "run"]
 
 SPLITS = ("train", "valid", "test")
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
-TRIPLE_SUFFIXES = (".txt", ".tsv", ".txt.gz", ".tsv.gz")
+TRIPLE_SUFFIXES = (".txt", ".tsv", ".csv", ".txt.gz", ".tsv.gz", ".csv.gz")
+UNSPLIT = "triples"  # name of one file of triples without splits
 PYG_FILE, TENSORS_FILE = "data.pt", "data.safetensors"  # a saved PyG `Data`, and one that came in memory
 
 
@@ -25,7 +26,7 @@ def kind_of(path: str | Path) -> PathKind | None:
         return "graph"
     if _has(path, [f"nodes{suffix}" for suffix in TABLE_SUFFIXES]):
         return "graph"
-    splits = ("train",) if _has(path, [PYG_FILE]) else SPLITS
+    splits = ("train",) if _has(path, [PYG_FILE]) else (*SPLITS, UNSPLIT)
     if _has(path, [f"{split}{suffix}" for split in splits for suffix in TRIPLE_SUFFIXES]):
         return "triples"
     if _has(path, [PYG_FILE, TENSORS_FILE, *(f"edges{suffix}" for suffix in TABLE_SUFFIXES)]):

@@ -71,6 +71,13 @@ class LinkDataOptions(Options):
     control: Control = option(
         "none", "none; random-graph: shuffle the tails of the edges; no-types: drop the types of the edges."
     )
+    valid_share: float | None = option(
+        None,
+        "Share of the triples for validation, and as many for the test, of one file without splits; none: 0.05.",
+        above=0,
+        below=0.5,
+    )
+    split_seed: int = option(0, "Seed of a split that is drawn.", low=0, high=2**32 - 1)
 
 
 class TaskOptions(Options):

@@ -61,20 +61,26 @@ def load_new_graph(path: str | Path, config: NodeDataOptions, schema: Schema) ->
     return data.with_standardised_features() if config.standardise_features else data
 
 
-def load_knowledge_graph(name_or_folder: str | Path, data_dir: DataDir = None) -> KnowledgeGraph:
+def load_knowledge_graph(data: LinkDataOptions | str | Path, data_dir: DataDir = None) -> KnowledgeGraph:
     """The embedded `families`, a public knowledge graph, or a folder of your own, ready for training.
+
+    A name or folder alone stands for the default settings.
 
     >>> load_knowledge_graph("families").num_relations
     16
     """
-    name = str(name_or_folder)
+    config = data if isinstance(data, LinkDataOptions) else LinkDataOptions(name=str(data))
+    name, drawn = config.name, {"valid_share": config.valid_share, "split_seed": config.split_seed}
     if name in DATASETS and DATASETS[name].task == LINK_TASK:
+        if config.valid_share is not None or config.split_seed != LinkDataOptions.split_seed:
+            raise ArgumentError("data", drawn, f"the defaults, because {name} has a split")
         loaded = DATASETS[name].load(data_dir, NodeDataOptions(name=name))
         assert isinstance(loaded, Triples)
         return KnowledgeGraph.from_triples(loaded)
     if not Path(name).is_dir():
-        _refuse(name, LINK_TASK, "a folder with train, valid and test as TSV")
-    return KnowledgeGraph.from_triples(load_triples(name, data_dir))
+        _refuse(name, LINK_TASK, "a folder with train, valid and test, or triples, as TSV or CSV")
+    triples = load_triples(name, data_dir, valid_share=config.valid_share, split_seed=config.split_seed)
+    return KnowledgeGraph.from_triples(triples)
 
 
 def from_anywhere(config: _Data, data: str | Path | None = None) -> _Data:
@@ -113,6 +119,8 @@ def _with_split(data: NodeData, config: NodeDataOptions) -> NodeData:
         return with_random_split(data, seed, share)
     if data.train.numel() == 0:
         return with_drawn_split(data, seed, share) if data.num_classes > 0 else data
+    if data.test.numel() == 0:
+        data = replace(data, notes=(*data.notes, "no test node given: no test score at the end"))
     if data.valid.numel() == 0:
         return with_drawn_validation(data, seed, share)
     if seed != NodeDataOptions.split_seed:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from magna.config.path_kind import SPLITS as SPLITS
-from magna.config.path_kind import TRIPLE_SUFFIXES
+from magna.config.path_kind import TRIPLE_SUFFIXES, UNSPLIT
+from magna.data.split_triples import HELD_OUT, split_triples
 from magna.data.store import PublicFile, public_files
-from magna.data.text import nfc, text_of
+from magna.data.text import csv_rows, is_csv, nfc, text_of
 from magna.errors import ArgumentError, DataError, listed, similar
 
 _ARCHIVES = {
@@ -32,7 +33,8 @@ FILES = public_files(
 )
 _COLUMNS = ("head", "relation", "tail")
 # A file of queries may lack the third column.
-_HEADERS = [names[:count] for names in (_COLUMNS, ("subject", "predicate", "object")) for count in (3, 2)]
+_NAMES = (_COLUMNS, ("subject", "predicate", "object"), ("source", "relation", "target"), ("h", "r", "t"))
+_HEADERS = [names[:count] for names in _NAMES for count in (3, 2)]
 
 Row = tuple[str, str, str]
 Line = tuple[int, list[str]]  # its number and its columns
@@ -118,17 +120,32 @@ def files_of(name: str) -> tuple[PublicFile, ...]:
     return tuple(FILES[f"{_PLACES[name]}/{split}.txt.gz"] for split in SPLITS)
 
 
-def load_triples(name_or_folder: str | Path, data_dir: str | Path | None = None) -> Triples:
-    """Read a public knowledge graph, or a folder of your own: train, valid and test as .txt or .tsv, plain or .gz.
+def load_triples(
+    name_or_folder: str | Path,
+    data_dir: str | Path | None = None,
+    *,
+    valid_share: float | None = None,
+    split_seed: int = 0,
+) -> Triples:
+    """Read a public knowledge graph, or a folder of your own: train, valid and test as text or CSV, plain or .gz.
 
-    Names stay strings, and the vocabulary covers all three files, so that an entity without a training triple still
-    takes its place in the ranking. A first line that names the columns is no triple, and a note says so. Valid and test
-    may be empty, though no model is trained then.
+    One file `triples` in their place is split by `valid_share` and `split_seed`, 90/5/5 by default. Names stay strings,
+    and the vocabulary covers all three files, so that an entity without a training triple still takes its place in the
+    ranking. A first line that names the columns is no triple, and a note says so. Valid and test may be empty, though
+    no model is trained then.
     """
+    folder = Path(name_or_folder)
+    if name_or_folder not in PUBLIC_NAMES and not any(_files(folder, split) for split in SPLITS):
+        if _files(folder, UNSPLIT):
+            return _load_unsplit(folder, HELD_OUT if valid_share is None else valid_share, split_seed)
+    for setting, value, default in (("valid_share", valid_share, None), ("split_seed", split_seed, 0)):
+        if value != default:
+            words = "none" if default is None else str(default)
+            raise ArgumentError(f"data.{setting}", value, f"{words}, because {folder.name} has a split")
     if name_or_folder in PUBLIC_NAMES:
         files = [file.locate(data_dir) for file in files_of(str(name_or_folder))]
     else:
-        files = [_split_file(Path(name_or_folder), split) for split in SPLITS]
+        files = [_one_file(folder, split) for split in SPLITS]
     rows: dict[str, list[Row]] = {}
     notes: list[str] = []
     for split, file in zip(SPLITS, files, strict=True):
@@ -136,8 +153,25 @@ def load_triples(name_or_folder: str | Path, data_dir: str | Path | None = None)
         rows[split] = [row for _, row in numbered]
         notes += header_notes
     if not rows["train"]:
-        raise DataError(files[0], "it has no triple", allowed=f"lines with {', '.join(_COLUMNS)}, separated by tabs")
-    return triples_from(Path(name_or_folder).resolve().name, rows, tuple(notes))
+        raise DataError(files[0], "it has no triple", allowed=f"lines with {', '.join(_COLUMNS)}")
+    return triples_from(folder.resolve().name, rows, tuple(notes))
+
+
+def _load_unsplit(folder: Path, share: float, seed: int) -> Triples:
+    """The triples of one file, with a split that is drawn."""
+    file = _one_file(folder, UNSPLIT)
+    numbered, notes = _rows(file)
+    rows = [row for _, row in numbered]
+    parts = split_triples(rows, share, seed)
+    sizes = {split: len(part) for split, part in parts.items()}
+    if not all(sizes.values()):
+        fault = f"it has {sum(sizes.values()):,} triples, too few to draw validation and test of names in training"
+        raise DataError(file, fault, allowed="two or more whose names other triples have too")
+    if repeated := len(rows) - sum(sizes.values()):
+        notes.append(f"{file.name} repeats {repeated:,} triples; each was kept once")
+    words = ", ".join(f"{size:,} {split}" for split, size in sizes.items())
+    notes.append(f"{file.name} was split at random, seed {seed}: {words}; every name is in training")
+    return triples_from(folder.resolve().name, parts, tuple(notes))
 
 
 def triples_from(name: str, rows: Mapping[str, Sequence[Row]], notes: tuple[str, ...] = ()) -> Triples:
@@ -186,11 +220,15 @@ def codes(triples: Tensor, num_entities: int, num_relations: int) -> Tensor:
 
 def _rows(path: Path) -> tuple[list[tuple[int, Row]], list[str]]:
     """The triples of a file with their lines, and a note if it begins with a header."""
-    lines, header = without_header(read_lines(path))
+    if is_csv(path):
+        read = [(number, [nfc(cell.strip()) for cell in cells]) for number, cells in csv_rows(path)]
+    else:
+        read = read_lines(path)
+    lines, header = without_header(read)
     rows = []
     for number, columns in lines:
         if len(columns) != 3:
-            raise DataError(path, f"it has {len(columns)} columns", number, allowed=f"{', '.join(_COLUMNS)}, with tabs")
+            raise DataError(path, f"it has {len(columns)} columns", number, allowed=", ".join(_COLUMNS))
         for name, column in zip(_COLUMNS, columns, strict=True):
             if not column.strip():
                 raise DataError(path, f"the {name} is empty", number, allowed="a name in each column")
@@ -215,10 +253,15 @@ def _once(triples: Tensor, num_entities: int, num_relations: int) -> tuple[Tenso
     return triples[first], len(triples) - len(first)
 
 
-def _split_file(folder: Path, split: str) -> Path:
-    names = [f"{split}{suffix}" for suffix in TRIPLE_SUFFIXES]
-    present = [name for name in names if (folder / name).is_file()]
+def _files(folder: Path, stem: str) -> list[Path]:
+    return [file for suffix in TRIPLE_SUFFIXES if (file := folder / f"{stem}{suffix}").is_file()]
+
+
+def _one_file(folder: Path, stem: str) -> Path:
+    present = _files(folder, stem)
     if len(present) == 1:
-        return folder / present[0]
-    fault = f"it has several {split} files ({', '.join(present)})" if present else f"it has no {split} file"
-    raise DataError(folder, fault, allowed=f"one of {', '.join(names)}, or a public name: {', '.join(PUBLIC_NAMES)}")
+        return present[0]
+    names = ", ".join(file.name for file in present)
+    fault = f"it has several {stem} files ({names})" if present else f"it has no {stem} file"
+    allowed = ", ".join(f"{stem}{suffix}" for suffix in TRIPLE_SUFFIXES)
+    raise DataError(folder, fault, allowed=f"one of {allowed}, or a public name: {', '.join(PUBLIC_NAMES)}")

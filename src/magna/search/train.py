@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +11,15 @@ from magna.config.path_kind import kind_of
 from magna.config.schema import Config
 from magna.config.tables import LinkDataOptions, NodeDataOptions
 from magna.data import DATASETS, from_anywhere
+from magna.data.memory import in_memory
 from magna.errors import ArgumentError
 from magna.search.own_graph import train_portfolio
 from magna.search.own_triples import train_link_portfolio
 from magna.search.portfolio import FILE, Budget
 from magna.training import train as training
 
-_OF_RECIPES = ("model", "together", "tensorboard", "on_epoch", "on_start")
+_OF_RECIPES = ("model", "start", "together", "tensorboard", "on_epoch", "on_start")
+_OF_DATA = ("data.", "task.metric", "task.class_weights")
 
 
 def train_anything(
@@ -30,7 +31,6 @@ def train_anything(
     minutes: float | None = None,
     steps: int | None = None,
     single: bool = False,
-    data: NodeDataOptions | None = None,
     seeds: int = 1,
     seed: int = 0,
     run_dir: str | Path | None = None,
@@ -43,18 +43,19 @@ def train_anything(
 ) -> dict[str, Any]:
     """Train a recipe, or find a good model for a graph of your own, and return the metrics of the runs.
 
-    A path of your own graph, or a PyG `Data`, without a recipe trains a portfolio: members that were chosen once on
+    Your own data without a recipe trains a portfolio: members that were chosen once on
     public graphs, judged on validation within a time, the best few averaged. Everything else trains one recipe, see
     :func:`magna.training.train.train`, which describes the arguments that are not listed here.
 
     Args:
-        what: a recipe's name, a TOML file, a config, the path of your own data, or a PyG `Data`.
+        what: a recipe's name, a TOML file, a config, the path of your own data, a PyG `Data`, a pair of pandas
+            tables, or a networkx graph.
         recipe: the recipe whose settings serve your own data, in place of the portfolio.
-        settings: values by their keys, such as `{"train.epochs": 40}`; with a recipe alone.
+        settings: values by their keys, such as `{"train.epochs": 40}`. Without a recipe only those of `[data]`,
+            `task.metric` and `task.class_weights`.
         minutes: time of the portfolio. None: 5, or 30 for more than a million edges.
         steps: number of steps of the portfolio in place of a time; repeats a run exactly.
         single: keep the best member of the portfolio alone.
-        data: how your own data is read.
         seeds: number of seeds of a recipe.
         seed: seed of the portfolio.
         run_dir: where the run folder is made; None: a new folder below `runs`.
@@ -78,20 +79,25 @@ def train_anything(
             if value is not None:
                 raise ArgumentError(name, value, "with data of your own, without a recipe")
         return training.train(what, recipe=recipe, settings=settings, **plain, **options)
-    if settings:
-        raise ArgumentError(
-            "settings", ", ".join(settings), "with a recipe", "recipe='digits' with these settings, or no settings"
-        )
+    for key in settings or {}:
+        if not key.startswith(_OF_DATA):
+            raise ArgumentError("settings", key, "with a recipe", "recipe='digits' with these settings, or no settings")
     refused = {"seeds": None if seeds == 1 else seeds} | {name: options.get(name) for name in _OF_RECIPES}
     for name, value in refused.items():
         if value is not None:
             raise ArgumentError(name, value, "with a recipe", "recipe='digits'")
-    folder, name = _folder(what, run_dir, resume)
+    folder, data = _place(what, run_dir, resume)
     budget = Budget(minutes, steps, single, test, seed)
     more: dict[str, Any] = {"data_dir": data_dir, "device": device, "resume": resume, "say": say or (lambda line: None)}
-    if kind_of(name) == "triples":
-        return train_link_portfolio(from_anywhere(LinkDataOptions(name=name)), budget, folder, **more)
-    return train_portfolio(from_anywhere(replace(data or NodeDataOptions(), name=name)), budget, folder, **more)
+    of_data, of_task = (_part(settings or {}, f"{table}.") for table in ("data", "task"))
+    if isinstance(data, LinkDataOptions):
+        return train_link_portfolio(replace(data, **of_data), budget, folder, **more)
+    return train_portfolio(replace(data, **of_data), budget, folder, task_settings=of_task, **more)
+
+
+def _part(settings: Mapping[str, Any], start: str) -> dict[str, Any]:
+    """The settings of a table, by their names."""
+    return {key.removeprefix(start): value for key, value in settings.items() if key.startswith(start)}
 
 
 def is_own_data(what: Any, run_dir: str | Path | None = None, resume: bool = False) -> bool:
@@ -100,27 +106,28 @@ def is_own_data(what: Any, run_dir: str | Path | None = None, resume: bool = Fal
         return resume and run_dir is not None and (Path(run_dir) / FILE).is_file()
     if isinstance(what, Config):
         return False
-    if _is_pyg(what):
+    if in_memory(what) is not None:
         return True
     return str(what) not in DATASETS and kind_of(what) in ("graph", "triples")
 
 
-def _is_pyg(what: Any) -> bool:
-    pyg = sys.modules.get("torch_geometric.data")
-    return pyg is not None and isinstance(what, pyg.Data)
-
-
-def _folder(what: Any, run_dir: str | Path | None, resume: bool) -> tuple[Path, str]:
-    """The run folder of a portfolio, and the path of its data."""
+def _place(what: Any, run_dir: str | Path | None, resume: bool) -> tuple[Path, NodeDataOptions | LinkDataOptions]:
+    """The run folder of a portfolio, and how its data is read."""
     if what is None:
         assert run_dir is not None
         first = sorted((Path(run_dir) / "members").glob("*/config.toml"))
         if not first:
-            raise ArgumentError("run_dir", str(run_dir), "a portfolio with a finished member", "the path of the data")
-        return Path(run_dir), str(Config.from_toml(first[0]).data.name)
-    name = "data" if _is_pyg(what) else Path(what).resolve().stem if Path(what).is_file() else Path(what).resolve().name
+            raise ArgumentError("run_dir", str(run_dir), "a portfolio that has begun", "the path of the data")
+        return Path(run_dir), Config.from_toml(first[0]).data
+    save = in_memory(what)
+    path = None if save is not None else Path(what).resolve()
+    name = "data" if path is None else path.stem if path.is_file() else path.name
     folder = Path(run_dir) if run_dir is not None else training.default_folder(name, resume)
-    return folder, str(training.store_data(what, folder, resume)) if _is_pyg(what) else str(what)
+    if save is not None:
+        path = training.store_data(save, folder, resume)
+    if kind_of(str(path)) == "triples":
+        return folder, from_anywhere(LinkDataOptions(name=str(path)))
+    return folder, from_anywhere(NodeDataOptions(name=str(path)))
 
 
 train = train_anything  # its name in the package, where :func:`magna.training.train.train` trains recipes alone

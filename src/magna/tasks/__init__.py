@@ -32,4 +32,4 @@ def make_task(
         raise ValueError(f"model.backend is {backend!r}, which cannot run here: {reason}; try model.backend=auto")
     if isinstance(config.data, NodeDataOptions):
         return NodeClassification(load_node_data(config.data, data_dir), config, device)
-    return LinkPrediction(load_knowledge_graph(config.data.name, data_dir), device, config.data.control, ranked)
+    return LinkPrediction(load_knowledge_graph(config.data, data_dir), device, config.data.control, ranked)

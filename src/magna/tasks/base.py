@@ -58,6 +58,9 @@ class Task(Protocol):
     def objective(self, settings: Any, model: Any) -> Objective:
         """The training of a model; settings that it cannot serve are refused."""
 
+    def can_score(self, split: str) -> bool:
+        """True if there is something in a split to score."""
+
     def evaluate(self, model: Any, split: str, calibration: Mapping[str, Any] | None = None) -> dict[str, float]:
         """Metrics on a split, first the one that models are judged by; with a calibration all that it defines."""
 

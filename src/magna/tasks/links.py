@@ -64,6 +64,10 @@ class LinkPrediction:
         self.edge_index, self.edge_type = self.graph.edge_index, self.graph.edge_type if self.typed else None
         self._rankings = {split: graph.ranking(split).to(device) for split in ranked}
 
+    def can_score(self, split: str) -> bool:
+        """True if the split can be ranked."""
+        return split in self._rankings
+
     @property
     def size(self) -> str:
         relations, train = self.graph.num_relations, len(self.graph.triples.train)

@@ -228,6 +228,10 @@ class NodeClassification:
         fault = f"its scores are not numbers; the largest input of the model is {largest}"
         raise DataError(self.dataset, fault, allowed="features like those of training")
 
+    def can_score(self, split: str) -> bool:
+        """True if the split has nodes."""
+        return self._nodes[split].numel() > 0
+
     def nodes(self, split: str, seed: int | None = None) -> Tensor:
         """Nodes of `train`, `valid` or `test`; with a seed, of that random split of the same graph."""
         if seed is None:
@@ -265,7 +269,7 @@ class NodeObjective:
 
 
 def _check(data: NodeData, splits: Sequence[str], settings: NodeTask) -> None:
-    """Refuse data without features, or without classes or nodes that the splits need."""
+    """Refuse data without features, or without classes or nodes that the splits need; training needs no test."""
     if data.x is None:
         raise DataError(data.name, "it has no features", allowed="one column or more of numbers beside id and label")
     if settings.class_weights == "balanced" and data.target == "number":
@@ -278,5 +282,5 @@ def _check(data: NodeData, splits: Sequence[str], settings: NodeTask) -> None:
         fault = f"it has {int(data.labelled.sum())} labelled nodes in {data.num_classes} classes"
         allowed = "one or more for validation and for the test beside 60 % of each class, or a column 'split'"
         raise DataError(data.name, fault, allowed=allowed)
-    if empty:
+    if empty and not ("train" in splits and empty == ["test"]):
         raise DataError(data.name, f"it has no {empty[0]} node", allowed="one or more with a label")
