@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from magna.tasks.calibration import (
     calibrated,
     class_temperature,
-    fit,
+    fit_calibration,
     fit_temperature,
     label_temperature,
     note_on_reliability,
@@ -34,11 +34,11 @@ def test_the_temperature_is_found_and_is_the_minimum(true: float) -> None:
     torch.manual_seed(0)
     scores = 3 * torch.randn(4000, 5)
     y = _drawn(scores, true)
-    found = class_temperature(scores, y)
-    assert found == pytest.approx(true, rel=0.1)
+    fitted = class_temperature(scores, y)
+    assert fitted == pytest.approx(true, rel=0.1)
     best = minimize_scalar(lambda log: float(F.cross_entropy(scores.double() / math.exp(log), y)), (-2, 2))
-    assert found == pytest.approx(math.exp(best.x), rel=0.03)
-    assert torch.equal(calibrated(scores, fit(scores, y, "classes")).argmax(1), scores.argmax(1))
+    assert fitted == pytest.approx(math.exp(best.x), rel=0.03)
+    assert torch.equal(calibrated(scores, fit_calibration(scores, y, "classes")).argmax(1), scores.argmax(1))
 
 
 def test_scores_that_are_all_right_do_not_give_certainty() -> None:
@@ -62,13 +62,13 @@ def test_platt_is_a_logistic_regression_and_is_taken_where_it_predicts_better() 
         peer = LogisticRegression(C=1e6).fit(scores[known, label : label + 1], y[known, label])
         assert float(slope[label]) == pytest.approx(peer.coef_[0, 0], rel=0.02)
         assert float(bias[label]) == pytest.approx(peer.intercept_[0], rel=0.02)
-    shifted = fit(scores, y, "labels")
+    shifted = fit_calibration(scores, y, "labels")
     torch.testing.assert_close(calibrated(scores, shifted), scores.double() * slope + bias)
-    assert set(fit(scores, y, "labels", with_bias=False)) == {"temperature"}
+    assert set(fit_calibration(scores, y, "labels", with_bias=False)) == {"temperature"}
     plain = (torch.rand(300, 2) < (0.5 * scores[:300]).sigmoid()).float()
-    assert set(fit(scores[:300], plain, "labels")) == {"temperature"}
+    assert set(fit_calibration(scores[:300], plain, "labels")) == {"temperature"}
     assert label_temperature(scores[:300], plain) == pytest.approx(2, rel=0.25)
-    assert fit(scores, y, "number") == {}
+    assert fit_calibration(scores, y, "number") == {}
 
 
 def test_a_label_without_both_answers_keeps_its_scores() -> None:
@@ -93,10 +93,10 @@ def test_reliability_of_honest_and_of_boastful_answers() -> None:
 
 
 def test_a_threshold_keeps_most_answers_at_the_wanted_precision() -> None:
-    confidence = torch.tensor([0.99, 0.9, 0.9, 0.7, 0.6, 0.5])
+    confidence = torch.tensor([0.99, 0.9, 0.9, 0.7, 0.6, 0.5]).double()
     right = torch.tensor([True, True, False, True, True, False])
     chosen = threshold_for(0.79, confidence, right)
-    assert chosen is not None and (chosen.confidence, chosen.answers, chosen.of) == (0.6, 5, 6)
+    assert chosen is not None and (chosen.answers, chosen.of) == (5, 6) and chosen.confidence == pytest.approx(0.6)
     first = threshold_for(0.95, confidence, right)
     assert first is not None and (first.answers, first.precision) == (1, 1.0)
     assert threshold_for(0.9, confidence[1:3], right[1:3]) is None, "equal confidences are taken together"

@@ -91,6 +91,10 @@ def predict(
     queries: Annotated[
         Path | None, option(LINKS, "FILE", "File of queries: head, relation, tail, one end empty; TSV or CSV.")
     ] = None,
+    precision: Annotated[
+        float | None,
+        option(NODES, "SHARE", "Share of right labels, such as 0.9: says which nodes are sure enough by validation."),
+    ] = None,
     top: Annotated[int | None, option(LINKS, "N", "Answers of each query. Default: 10.", min=1)] = None,
     new_triples: Annotated[
         Path | None, option(LINKS, "FILE", "TSV of new triples of known entities; no training.")
@@ -112,10 +116,7 @@ def predict(
     """
     of_links = any(option is not None for option in (head, tail, relation, queries, new_triples))
     check_file(out, form, force)
-    if of_links and (node or nodes):
-        raise ValueError("nodes and links are asked for at once; allowed: --node and --nodes, or the others")
-    if top is not None and not of_links:
-        raise ArgumentError("--top", top, "with --head, --tail or --queries")
+    _check_kind(of_links, bool(node or nodes), top, precision)
     from magna.use import links
     from magna.use import nodes as node_labels
 
@@ -126,13 +127,25 @@ def predict(
         )
     else:
         ids = [*(node or []), *(node_labels.read_ids(nodes) if nodes is not None else [])]
-        answers = node_labels.predict_nodes(run, ids if node or nodes else None, data, data_dir=data_dir, device=device)
+        answers = node_labels.predict_nodes(
+            run, ids if node or nodes else None, data, data_dir=data_dir, device=device, precision=precision
+        )
     if out is None:
         return answers.to_dict()
     answers.write(out, form)
     rows = len(next(iter(answers.columns().values())))
     unit = "answers" if of_links else "nodes"
     return {"dataset": answers.dataset, unit: rows, "file": str(out), "notes": list(answers.notes)}
+
+
+def _check_kind(of_links: bool, of_nodes: bool, top: int | None, precision: float | None) -> None:
+    """Refuse options of nodes and of links at once."""
+    if of_links and of_nodes:
+        raise ValueError("nodes and links are asked for at once; allowed: --node and --nodes, or the others")
+    if precision is not None and of_links:
+        raise ArgumentError("--precision", precision, "with labels of nodes alone")
+    if top is not None and not of_links:
+        raise ArgumentError("--top", top, "with --head, --tail or --queries")
 
 
 def check_file(out: Path | None, form: TableFormat | None, force: bool) -> None:

@@ -21,7 +21,7 @@ from magna.errors import ArgumentError, DataError
 from magna.nn.ensemble import averaged, make_model, members_of
 from magna.nn.scaling import FeatureScaling
 from magna.nn.sparse import SparseRows, has_few_entries
-from magna.tasks.calibration import calibrated, fit
+from magna.tasks.calibration import calibrated, fit_calibration
 from magna.tasks.feature_scaling import with_scaling
 from magna.tasks.metrics import METRIC_FORMS
 from magna.tasks.node_metrics import NODE_METRICS
@@ -246,7 +246,7 @@ class NodeClassification:
         """Temperature, or slopes and biases of labels, that fit the probabilities to validation."""
         nodes, balanced = self.nodes("valid"), self.settings.class_weights == "balanced"
         scores = self.scores(model.eval())[nodes].cpu()
-        return fit(scores, self._truth[nodes].cpu(), self.target.name, with_bias=not balanced)
+        return fit_calibration(scores, self._truth[nodes].cpu(), self.target.name, with_bias=not balanced)
 
 
 @dataclass
