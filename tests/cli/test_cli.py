@@ -130,7 +130,13 @@ def test_train_and_evaluate_print_one_json_object(program: Program) -> None:
     assert result["recipe"] == "digits" and result["runs"][0]["run_dir"] == "runs/digits"
     assert "epoch 3/3" in err
     again = json.loads(program("evaluate", "runs/digits", "--split", "valid", "--json")[0])
-    assert list(again) == ["task", "dataset", "split", "metrics", "notes"]
+    parts = ["metrics", "classes", "confusion", "calibration", "trivial", "remarks", "notes"]
+    assert list(again) == ["task", "dataset", "split", *parts]
+    assert (len(again["classes"]), len(again["confusion"]["rows"]), again["calibration"]["n"]) == (10, 10, 500)
+    assert sum(map(sum, again["confusion"]["rows"])) == 500
+    first = json.loads(program("evaluate", "runs/digits", "--metric", "macro_f1", "--json")[0])["metrics"]
+    assert next(iter(first)) == "macro_f1"
+    assert "allowed: accuracy" in program("evaluate", "runs/digits", "--metric", "mae", status=2)[1]
     assert again["metrics"] == result["runs"][0]["valid"]
 
     # A second run gets a folder of its own; a folder that is named twice is refused.

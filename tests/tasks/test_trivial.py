@@ -13,7 +13,7 @@ from magna.config.schema import Config
 from magna.data import KnowledgeGraph, load_digits, load_knowledge_graph
 from magna.data.triples import Triples
 from magna.tasks import LinkPrediction, NodeClassification
-from magna.tasks.trivial import gain_note, trivial_metrics, trivial_ranks
+from magna.tasks.trivial import gain_note, gain_on_validation, trivial_metrics, trivial_ranks
 
 CPU = torch.device("cpu")
 
@@ -22,6 +22,9 @@ def test_the_majority_and_the_features_alone() -> None:
     data = load_digits()
     task = NodeClassification(data, Config(), CPU)
     trivial = trivial_metrics(task, "valid")
+    assert gain_on_validation(task, {"accuracy": 0.99}) == []
+    (line,) = gain_on_validation(task, {"accuracy": 0.5})
+    assert line.startswith("validation: no gain over the features alone: 8")
     most = data.y[data.train].bincount().argmax()
     assert trivial["majority"]["accuracy"] == pytest.approx(float((data.y[data.valid] == most).double().mean()))
     assert data.x is not None

@@ -303,3 +303,18 @@ def test_ids_from_a_file_are_those_of_the_nodes(tmp_path: Path) -> None:
     assert read_ids(tmp_path / "gaps.csv") == ["a", "b"]
     with pytest.raises(ValueError, match="cannot be read"):
         read_ids(tmp_path / "nowhere")
+
+
+def test_a_threshold_for_a_precision_is_chosen_on_validation(program: Program, tmp_path: Path) -> None:
+    config = Config().with_values([*SETTINGS, "train.epochs=8"])
+    training.train(config, run_dir=tmp_path, device="cpu")
+    answers = predict_nodes(tmp_path, device="cpu", precision=0.95)
+    threshold, valid = answers.threshold, load_digits().valid.tolist()
+    assert threshold is not None and threshold.of == len(valid)
+    sure = answers.columns()["sure"]
+    right = [answers.labels[node] == answers.truth[node] for node in valid if sure[node]]
+    assert len(right) == threshold.answers < len(valid)
+    assert sum(right) / len(right) == pytest.approx(threshold.precision) and threshold.precision >= 0.95
+    assert "validation answers were right" in program("predict", tmp_path, "--precision", "0.95")[1]
+    with pytest.raises(ValueError, match=r"precision is 1\.5; allowed: above 0 and below 1"):
+        predict_nodes(tmp_path, device="cpu", precision=1.5)

@@ -119,6 +119,10 @@ def predict(
     missing: Annotated[
         str | None, option(LINKS, "RELATION", "Links of a relation that the data lacks, best first.")
     ] = None,
+    precision: Annotated[
+        float | None,
+        option(NODES, "SHARE", "Share of right labels, such as 0.9: says which nodes are sure enough by validation."),
+    ] = None,
     top: Annotated[
         int | None, option(LINKS, "N", "Answers of each query, default: 10, or of --missing, default: 100.", min=1)
     ] = None,
@@ -150,6 +154,7 @@ def predict(
     question = Question(
         *(node or [], nodes, unlabelled, head, tail, relation, queries, score, pair, missing, top, new_triples),
         embeddings=embeddings,
+        precision=precision,
     )
     of_links = question.check()
     if embeddings is not None:

@@ -28,6 +28,7 @@ class Question:
     top: int | None
     new_triples: Path | None
     embeddings: Path | None
+    precision: float | None
 
     @property
     def of_links(self) -> bool:
@@ -56,6 +57,8 @@ class Question:
             raise ArgumentError("--top", self.top, "with --head, --tail or --queries, or with --missing")
         if self.new_triples is not None and not self.of_ends:
             raise ArgumentError("--new-triples", str(self.new_triples), "with --head, --tail or --queries")
+        if self.precision is not None and (self.of_links or self.embeddings is not None):
+            raise ArgumentError("--precision", self.precision, "with labels of nodes alone")
         if self.embeddings is not None and self.of_links:
             raise ArgumentError("--embeddings", str(self.embeddings), "alone, or with --node, --nodes or --unlabelled")
         if self.of_ends and self.relation is None and (self.head or self.tail or self.queries is None):
@@ -79,7 +82,10 @@ def answer(run: Path, question: Question, data: Path | None, data_dir: Path | No
     chosen: Any = ids if question.node or question.nodes else None
     if question.unlabelled:
         chosen = loaded.unlabelled(data)
-    return loaded.predict(chosen, data) if question.embeddings is None else loaded.embed(chosen, data)
+    if question.embeddings is not None:
+        return loaded.embed(chosen, data)
+    place: dict[str, Any] = {"data_dir": data_dir, "device": device}
+    return nodes.predict_nodes(run, chosen, data, precision=question.precision, **place)
 
 
 def _of_triples(loaded: load.LoadedLinks, question: Question, data: Path | None) -> Any:

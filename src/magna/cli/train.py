@@ -90,6 +90,8 @@ def _show(result: Result) -> None:
     if len(runs) > 1 and mean is not None:
         typer.echo(f"mean of {len(runs)} seeds: test {headline(mean, std)}")
     typer.echo(f"run folder: {runs[0]['run_dir'] if len(runs) == 1 else Path(runs[0]['run_dir']).parent}")
+    for remark in result["remarks"]:
+        typer.echo(remark)
     folder = shlex.quote(runs[0]["run_dir"])
     query = " --head NAME --relation NAME" if result["task"] == LINK_TASK else ""
     typer.echo(f"score it again: magna evaluate {folder}")
@@ -211,23 +213,33 @@ def _train_recipe(config: Config | None, notes: Iterator[str], **options: Any) -
     from magna.training.progress import TrainingProgress
 
     with TrainingProgress() as progress:
-        if config is not None:
-            progress.say(f"recipe {config.recipe}: loading")
-        for note in notes:
-            progress.say(f"note: {note}")
+        for line in notes:
+            progress.say(line)
         from magna.training import train as training
 
-        return training.train(config, on_start=progress.start, on_epoch=progress.epoch, **options)
+        result = training.train(config, on_start=progress.start, on_epoch=progress.epoch, **options)
+    return _with_remarks(result, progress.task)
+
+
+def _with_remarks(result: Result, task: Any) -> Result:
+    """The result, and a line for a model that is no better than a predictor that costs nothing."""
+    from magna.tasks.trivial import gain_on_validation
+
+    return {**result, "remarks": gain_on_validation(task, result["mean"]["valid"])}
 
 
 def _notes(config: Config | None, assignments: list[str], new_folder: Path | None) -> Iterator[str]:
-    """Notes on the folder that is written and on data that replaces a recipe's."""
+    """The recipe, and notes on the folder that is written and on data that replaces a recipe's."""
+    if config is not None:
+        yield f"recipe {config.recipe}: loading"
     if config is not None and new_folder is not None and new_folder.name != config.recipe:
-        yield f"{new_folder.with_name(config.recipe)} exists; this run writes {new_folder} (--run-dir names another)"
+        place = new_folder.with_name(config.recipe)
+        yield f"note: {place} exists; this run writes {new_folder} (--run-dir names another)"
     for assignment in assignments:
         key, _, path = assignment.partition("=")
         if key.strip() == "data.name" and Path(path).is_dir():
-            yield f"--set data.name={path} keeps the recipe's other settings; magna train {path} also scales features"
+            other = f"magna train {path} also scales features"
+            yield f"note: --set data.name={path} keeps the recipe's other settings; {other}"
 
 
 def _folder_and_config(

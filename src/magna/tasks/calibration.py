@@ -165,7 +165,7 @@ def reliability(confidence: Tensor, right: Tensor) -> dict[str, Any]:
         if n > 0
     ]
     error = float((mean - share).abs().sum() / max(len(confidence), 1))
-    return {"expected_calibration_error": round(error, 12), "n": len(confidence), "bins": bins}
+    return {"expected_calibration_error": error, "n": len(confidence), "bins": bins}
 
 
 def note_on_reliability(values: Mapping[str, Any]) -> str | None:
@@ -184,12 +184,18 @@ class Threshold(NamedTuple):
     answers: int  # with at least that confidence, on validation
     of: int
 
+    @property
+    def text(self) -> str:
+        """A sentence for the user."""
+        share = f"{self.precision:.2f} of {self.answers:,} validation answers were right"
+        return f"from probability {self.confidence:.2f} on, {share} (of {self.of:,} in all)"
+
 
 def threshold_for(precision: float, confidence: Tensor, right: Tensor) -> Threshold | None:
     """The threshold that keeps most answers at this precision, or None where no share of them has it.
 
-    >>> threshold_for(0.6, torch.tensor([0.9, 0.8, 0.4]), torch.tensor([True, True, False]))
-    Threshold(confidence=0.4, precision=0.666667, answers=3, of=3)
+    >>> threshold_for(0.5, torch.tensor([0.75, 0.5, 0.25]), torch.tensor([True, False, False]))
+    Threshold(confidence=0.5, precision=0.5, answers=2, of=3)
     """
     ordered, order = confidence.double().cpu().sort(descending=True)
     shares = right.cpu()[order].double().cumsum(0) / torch.arange(1, len(ordered) + 1)
@@ -199,4 +205,4 @@ def threshold_for(precision: float, confidence: Tensor, right: Tensor) -> Thresh
     if len(good) == 0:
         return None
     last = int(good[-1])
-    return Threshold(round(float(ordered[last]), 6), round(float(shares[last]), 6), last + 1, len(ordered))
+    return Threshold(float(ordered[last]), float(shares[last]), last + 1, len(ordered))

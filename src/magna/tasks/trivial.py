@@ -150,6 +150,12 @@ def gain_note(metric: str, value: float, trivial: Mapping[str, Mapping[str, floa
     return f"no gain over {TRIVIAL_WORDS[best]}: {form.text(scored[best])}, the model {form.text(value)}"
 
 
+def gain_on_validation(task: Task, metrics: Mapping[str, float]) -> list[str]:
+    """A line for validation metrics that are no better than a trivial predictor's, or none."""
+    note = gain_note(task.metric, metrics[task.metric], trivial_metrics(task, "valid"))
+    return [] if note is None else [f"validation: {note}"]
+
+
 TRIVIAL_WORDS = {
     "majority": "the majority class",
     "mean": "the mean of training",

@@ -24,6 +24,7 @@ class TrainingProgress:
     """Shows loss, validation score and time left; used as a context manager."""
 
     def __init__(self) -> None:
+        self.task: Any = None  # of the training that has started
         self._bar: Any = None
         self._task: Any = None
         self._last: Epoch | None = None
@@ -62,6 +63,7 @@ class TrainingProgress:
 
     def start(self, config: Config, task: Any, device: Any) -> None:
         """Describe data, model and device, and say what the user should know about them."""
+        self.task = task
         self.say(f"{task.dataset}: {task.size} · {_model(config)} · {device.type}")
         for note in (*task.notes(config), *_note_on_settings(config)):
             self.say(f"note: {clean(note)}")

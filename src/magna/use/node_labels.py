@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from magna.data import NodeData
-from magna.data.node_data import UNLABELLED
+from magna.data.node_data import UNLABELLED, Target
 
 _SEPARATOR = "; "  # between the labels of a node
 
@@ -40,16 +41,23 @@ def _joined(graph: NodeData, row: Tensor) -> str:
     return _SEPARATOR.join(graph.class_name(label) for label in torch.nonzero(row)[:, 0].tolist())
 
 
-def columns_of(predictions: Any) -> dict[str, list[Any]]:
-    """Columns of the :class:`magna.use.nodes.Predictions` of labels, each with its probability, or of numbers."""
-    columns: dict[str, list[Any]] = {"id": predictions.ids}
-    truth: list[Any] = list(predictions.truth)
-    if predictions.target == "number":
-        columns["value"] = predictions.probabilities[:, 0].tolist()
-        truth, name = [None if text is None else float(text) for text in truth], "true_value"
+def columns_of(
+    target: Target,
+    names: Sequence[str],
+    ids: list[str],
+    labels: list[str],
+    answers: Tensor,
+    truth: Sequence[str | None],
+) -> dict[str, list[Any]]:
+    """Columns of labels, each with its probability, or of numbers."""
+    columns: dict[str, list[Any]] = {"id": ids}
+    true_values: list[Any] = list(truth)
+    if target == "number":
+        columns["value"] = answers[:, 0].tolist()
+        true_values, name = [None if text is None else float(text) for text in truth], "true_value"
     else:
-        columns["labels"] = predictions.labels
-        for at, label in enumerate(predictions.classes):
-            columns[f"probability_{label}"] = predictions.probabilities[:, at].tolist()
+        columns["labels"] = labels
+        for at, label in enumerate(names):
+            columns[f"probability_{label}"] = answers[:, at].tolist()
         name = "true_labels"
-    return columns | ({name: truth} if any(value is not None for value in truth) else {})
+    return columns | ({name: true_values} if any(value is not None for value in truth) else {})

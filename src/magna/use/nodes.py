@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from magna.data.node_data import Target
 from magna.data.text import csv_rows, is_csv, text_of
 from magna.errors import ArgumentError, DataError, listed
 from magna.tasks import NodeClassification
-from magna.tasks.calibration import calibrated
+from magna.tasks.calibration import Threshold, calibrated, threshold_for
 from magna.training.capture import matmul_precision
 from magna.training.run_folder import RunFolder, pick_device
 from magna.use.embeddings import Embeddings, last_states
@@ -46,11 +46,12 @@ class Predictions:
     split: list[str | None]
     notes: tuple[str, ...] = ()  # on the data, for the user
     target: Target = "classes"  # under "number" the probabilities are values, [rows, 1]
+    threshold: Threshold | None = None  # of the probability, for a wanted precision
 
     def columns(self) -> dict[str, list[Any]]:
         """All values by column, as a table file and `pandas.DataFrame` take them."""
         if self.target != "classes":
-            return columns_of(self)
+            return self._other_columns()
         best = self.probabilities.amax(1).tolist() if self.ids else []
         columns: dict[str, list[Any]] = {"id": self.ids, "label": self.labels, "probability": best}
         for index, name in enumerate(self.classes):
@@ -59,13 +60,18 @@ class Predictions:
             columns["true_label"] = self.truth
         if any(split is not None for split in self.split):
             columns["split"] = self.split
+        if self.threshold is not None:
+            columns["sure"] = [value >= self.threshold.confidence for value in best]
         return columns
+
+    def _other_columns(self) -> dict[str, list[Any]]:
+        return columns_of(self.target, self.classes, self.ids, self.labels, self.probabilities, self.truth)
 
     def to_dict(self) -> dict[str, Any]:
         """All values by node, ready for JSON."""
         head = {"task": NODE_TASK, "dataset": self.dataset, "classes": self.classes}
         if self.target != "classes":
-            columns = columns_of(self)
+            columns = self._other_columns()
             nodes = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
             return head | {"target": self.target, "nodes": nodes, "notes": list(self.notes)}
         shares = [dict(zip(self.classes, row, strict=True)) for row in self.probabilities.tolist()]
@@ -77,6 +83,7 @@ class Predictions:
                 | {"true_label": truth, "split": split}
                 for id, label, p, truth, split in rows
             ],
+            **({} if self.threshold is None else {"threshold": self.threshold._asdict()}),
             "notes": list(self.notes),
         }
 
@@ -93,6 +100,7 @@ def predict_nodes(
     data_dir: str | Path | None = None,
     device: str = "auto",
     model: nn.Module | None = None,
+    precision: float | None = None,
 ) -> Predictions:
     """Labels of nodes by a finished run, with the probability of each class.
 
@@ -103,9 +111,15 @@ def predict_nodes(
         data_dir: the data folder, for the run's graph.
         device: "auto", "cpu" or "cuda".
         model: your own module, if it was trained; it gets the weights of the run.
+        precision: share of right labels that is wanted; the result has the probability from which on validation nodes
+            had it.
     """
     run = RunFolder.open(run_dir)
-    return NodeScores(run, data, data_dir=data_dir, device=device, model=model).predictions(nodes)
+    predictions = NodeScores(run, data, data_dir=data_dir, device=device, model=model).predictions(nodes)
+    if precision is None:
+        return predictions
+    threshold = threshold_of(run, precision, data_dir=data_dir, device=device, model=model)
+    return replace(predictions, threshold=threshold, notes=(*predictions.notes, threshold.text))
 
 
 class NodeScores:
@@ -188,6 +202,23 @@ def probabilities_of(
     with matmul_precision(run.config.train.precision):
         answers = task.answers(task.finite_scores(network), run.calibration).cpu()
     return task.data, answers.view(task.num_nodes, -1), notes
+
+
+def threshold_of(run: RunFolder, precision: float, **options: Any) -> Threshold:
+    """The least probability of a class from which the run's validation nodes have a wanted precision."""
+    if not 0 < precision < 1:
+        raise ArgumentError("precision", precision, "above 0 and below 1")
+    task, network, _ = open_nodes(run, None, options["data_dir"], options["device"], module=options["model"])
+    if task.target.name != "classes":
+        raise ArgumentError("precision", precision, f"none for a target of {task.target.name}")
+    with matmul_precision(run.config.train.precision):
+        confidence, right = task.confidences(task.finite_scores(network), run.calibration)
+    threshold = threshold_for(precision, confidence, right)
+    if threshold is None:
+        best = threshold_for(0.0, confidence, right)
+        allowed = f"a smaller one: all {len(right)} validation nodes together have {best.precision if best else 0:.2f}"
+        raise ArgumentError("precision", precision, allowed)
+    return threshold
 
 
 def read_ids(path: str | Path) -> list[str]:
