@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from magna.search.sweep import sweep
     from magna.search.train import train
     from magna.training.plan import plan
+    from magna.use.estimator import MAGNAClassifier
     from magna.use.load import load
     from magna.use.predict import evaluate, predict
 
@@ -25,6 +26,7 @@ __all__ = [
     "Graph",
     "LinkPredictor",
     "MAGNABlock",
+    "MAGNAClassifier",
     "MAGNAConv",
     "__version__",
     "attention_diffusion",
@@ -55,6 +57,7 @@ _HOME = {
     "train": "magna.search.train",
     "plan": "magna.training.plan",
     "sweep": "magna.search.sweep",
+    "MAGNAClassifier": "magna.use.estimator",
     "load": "magna.use.load",
     "evaluate": "magna.use.predict",
     "predict": "magna.use.predict",

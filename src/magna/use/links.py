@@ -21,6 +21,7 @@ from magna.tasks.links import log_probabilities
 from magna.training.capture import matmul_precision
 from magna.training.run_folder import RunFolder, pick_device
 from magna.use.files import write_answers
+from magna.use.new_entities import with_new_entities
 from magna.use.portfolio import LinkPortfolio
 
 _COLUMNS = ("head", "relation", "tail")
@@ -213,16 +214,19 @@ def open_links(
     if new_triples is not None and control == "random-graph":
         allowed = "none for a run on a random graph, which hides all triples"
         raise ArgumentError("new_triples", str(new_triples), allowed)
-    model, where = _model(run), pick_device(device)
+    where = pick_device(device)
     if data is None:
         run.check_data("data=… with the folder where its triples are now")
     else:
         config = replace(config, data=from_anywhere(config.data, data))
     task = make_task(config, data_dir, where, ranked)
-    assert isinstance(task, LinkPrediction) and isinstance(model, LinkModel)
+    assert isinstance(task, LinkPrediction)
+    changes = _changes(run, task)
+    model = _model(run, task)
+    assert isinstance(model, LinkModel)
     triples = task.graph.triples
     # The training has reported the notes on its own data.
-    notes = (*(() if data is None else triples.notes), *_changes(run, task))
+    notes = (*(() if data is None else triples.notes), *changes)
     sizes, needed = ((each.num_entities, each.num_relations) for each in (model, task.graph))
     if sizes != needed:
         fault = f"it is of {sizes[0]} entities and {sizes[1]} relations, the run of {needed[0]} and {needed[1]}"
@@ -239,15 +243,29 @@ def temperature_of(run: RunFolder) -> float:
     return 1.0 if run.members else float((run.summary or {})["temperature"])
 
 
-def _model(run: RunFolder) -> Any:
-    if not (members := run.members):
-        return run.load_model()
-    return LinkPortfolio([(_model(member), weight, temperature_of(member)) for member, weight in members])
+def _model(run: RunFolder, task: LinkPrediction) -> Any:
+    """The model of a run, with vectors for the entities that only the task has."""
+    if members := run.members:
+        return LinkPortfolio([(_model(member, task), weight, temperature_of(member)) for member, weight in members])
+    model, before = run.load_model(), run.schema
+    assert isinstance(model, LinkModel)
+    if len(before["entities"]) == task.graph.num_entities:
+        return model
+    return with_new_entities(model, run.config, before, task)
 
 
 def _changes(run: RunFolder, task: LinkPrediction) -> tuple[str, ...]:
-    """Notes on triples that have changed since the training; other names are an error."""
+    """Notes on triples that have changed since the training; new entities are noted, other names are an error."""
     before, now = run.schema, task.schema
+    notes = []
+    if set(now["entities"]) > set(before["entities"]):
+        new = sorted(set(now["entities"]) - set(before["entities"]))
+        first = f"{new[0]!r} and {len(new) - 1:,} others are" if len(new) > 1 else f"{new[0]!r} is"
+        seen = set(task.graph.triples.train[:, [0, 2]].flatten().tolist())
+        lonely = sum(task.graph.triples.entity_id(name) not in seen for name in new)
+        words = f"; {lonely:,} without one have the mean vector" if lonely else ""
+        notes.append(f"{first} new: vectors follow from the train triples, and nothing else is trained{words}")
+        before = before | {"entities": now["entities"]}
     for kind in ("entities", "relations"):
         if before[kind] != now[kind]:
             new, missing = (sorted(set(a[kind]) - set(b[kind])) for a, b in ((now, before), (before, now)))
@@ -256,4 +274,4 @@ def _changes(run: RunFolder, task: LinkPrediction) -> tuple[str, ...]:
             raise DataError(task.dataset, fault, allowed="the same entities and relations", hint="to train again")
     changed = [split for split, mark in before["fingerprints"].items() if mark != now["fingerprints"][split]]
     note = f"{task.dataset} has other triples in {', '.join(changed)} than the run was trained on"
-    return (note,) if changed else ()
+    return (*notes, note) if changed and not notes else tuple(notes)
