@@ -17,7 +17,7 @@ from magna.config.schema import Config
 from magna.data import NodeData, load_digits
 from magna.nn.ensemble import averaged
 from magna.tasks import NodeClassification
-from magna.tasks.targets import Classes, Labels, Number, target_of
+from magna.tasks.targets import Classes, Number, SeveralLabels, target_of
 from magna.training.loop import fit
 from magna.training.trials import train_trials
 
@@ -67,14 +67,14 @@ def test_the_loss_of_labels_reads_known_entries_alone() -> None:
     y = (torch.rand(30, 4) < 0.3).float()
     y[torch.rand(30, 4) < 0.4] = math.nan
     known = ~y.isnan()
-    loss = Labels().loss(scores, y)
+    loss = SeveralLabels().loss(scores, y)
     torch.testing.assert_close(loss, F.binary_cross_entropy_with_logits(scores[known], y[known]))
     loss.backward()
     assert scores.grad is not None and torch.equal(scores.grad != 0, known)
     column, truth = scores[known[:, 0], :1], y[known[:, 0], :1]
     weight = torch.tensor(compute_class_weight("balanced", classes=np.array([0.0, 1.0]), y=truth[:, 0].numpy())).float()
     expected = F.binary_cross_entropy_with_logits(column, truth, weight[truth.long()])
-    torch.testing.assert_close(Labels().loss(column, truth, balanced=True), expected)
+    torch.testing.assert_close(SeveralLabels().loss(column, truth, balanced=True), expected)
 
 
 def test_a_number_is_learnt_in_standard_units_and_answered_in_its_own(number: NodeData) -> None:
@@ -92,14 +92,16 @@ def test_a_number_is_learnt_in_standard_units_and_answered_in_its_own(number: No
 
 def test_each_target_compares_passes() -> None:
     passes = [torch.randn(9, 3), torch.randn(9, 3)]
-    for target in (Classes(), Labels(), Number(0.0, 1.0)):
+    for target in (Classes(), SeveralLabels(), Number(0.0, 1.0)):
         logs = [target.logs(each) for each in passes]
         assert target.distance(logs, 1.0, 0.0) > 0
         torch.testing.assert_close(target.distance(logs[:1] * 2, 1.0, 0.0), torch.tensor(0.0))
     one, other = (each.sigmoid() for each in passes)
     # A label is a pair of classes, whose shares differ alike.
     expected = ((one - other) / 2).square().mul(2).mean()
-    torch.testing.assert_close(Labels().distance([Labels().logs(each) for each in passes], 1.0, 0.0), expected)
+    torch.testing.assert_close(
+        SeveralLabels().distance([SeveralLabels().logs(each) for each in passes], 1.0, 0.0), expected
+    )
 
 
 def test_members_of_an_ensemble_are_averaged_by_target() -> None:

@@ -21,8 +21,9 @@ from magna.config.tables import NodeDataOptions
 from magna.data import load_digits, load_user_graph, prepare
 from magna.training import train as training
 from magna.training.run_folder import RunFolder
+from magna.use.files import read_ids
 from magna.use.links import Query, predict_links
-from magna.use.nodes import predict_nodes, read_ids
+from magna.use.nodes import predict_nodes
 from magna.use.predict import evaluate
 
 SETTINGS = ["model.hidden_channels=16", "model.num_layers=1", "model.heads=4", "model.K=2", "train.epochs=20"]

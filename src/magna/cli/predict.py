@@ -119,10 +119,7 @@ def predict(
     missing: Annotated[
         str | None, option(LINKS, "RELATION", "Links of a relation that the data lacks, best first.")
     ] = None,
-    precision: Annotated[
-        float | None,
-        option(NODES, "SHARE", "Share of right labels, such as 0.9: says which nodes are sure enough by validation."),
-    ] = None,
+    precision: Precision = None,
     top: Annotated[
         int | None, option(LINKS, "N", "Answers of each query, default: 10, or of --missing, default: 100.", min=1)
     ] = None,
@@ -135,10 +132,7 @@ def predict(
         TableFormat | None,
         option(OUTPUT, "NAME", "csv, tsv, json or parquet, if the file's name does not say.", "--format"),
     ] = None,
-    embeddings: Annotated[
-        Path | None,
-        option(OUTPUT, "FILE", "File of hidden states of nodes or entities: .npy, or .tsv for projectors."),
-    ] = None,
+    embeddings: VectorFile = None,
     force: Annotated[bool, option(OUTPUT, "", "Replace files that exist.", "--force")] = False,
     data_dir: DataDir = None,
     device: OnDevice = "auto",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from magna.errors import ArgumentError
-from magna.use import links, load, nodes
+from magna.use import files, links, load, nodes
 from magna.use.triples import read_triples
 
 
@@ -78,7 +78,7 @@ def answer(run: Path, question: Question, data: Path | None, data_dir: Path | No
         return _of_triples(loaded, question, data)
     if question.of_links:
         raise ArgumentError("run", str(run), "a run of link prediction", "--node or --nodes, for labels of nodes")
-    ids = [*question.node, *(nodes.read_ids(question.nodes) if question.nodes is not None else [])]
+    ids = [*question.node, *(files.read_ids(question.nodes) if question.nodes is not None else [])]
     chosen: Any = ids if question.node or question.nodes else None
     if question.unlabelled:
         chosen = loaded.unlabelled(data)

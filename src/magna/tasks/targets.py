@@ -100,7 +100,7 @@ class Classes(NodeTarget):
         return -(weight * (truth * logs).sum(1)).sum()
 
 
-class Labels(NodeTarget):
+class SeveralLabels(NodeTarget):
     """Several labels a node, each there or not: binary cross-entropy over the known entries."""
 
     name = "labels"
@@ -162,7 +162,7 @@ def target_of(data: NodeData, scale: Sequence[float] | None = None) -> NodeTarge
     if data.target == "classes":
         return Classes()
     if data.target == "labels":
-        return Labels()
+        return SeveralLabels()
     if scale is None:
         values = data.y[data.train].double()
         deviation = float(values.std(correction=0)) if len(values) else 1.0

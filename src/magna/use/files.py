@@ -1,4 +1,4 @@
-"""Answers as CSV, TSV, JSON or Parquet."""
+"""Answers as CSV, TSV, JSON or Parquet, and files of ids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from magna.config.atomic_files import write_whole
-from magna.errors import ArgumentError, MissingExtra
+from magna.data.text import csv_rows, is_csv, text_of
+from magna.errors import ArgumentError, DataError, MissingExtra, listed
 
 FORMATS = ("csv", "tsv", "json", "parquet")
 
@@ -80,3 +81,22 @@ def _import_pyarrow() -> tuple[Any, Any]:
     except ImportError as error:
         raise MissingExtra("Parquet", "pyarrow", "parquet") from error
     return pyarrow, parquet
+
+
+def read_ids(path: str | Path) -> list[str]:
+    """The ids of a file: the `id` column of a CSV, or one id a line; blanks around them go, as in nodes.csv."""
+    path = Path(path)
+    if is_csv(path):
+        rows = csv_rows(path)
+        header = [name.strip() for name in next(rows, (1, []))[1]]
+        if "id" not in header:
+            raise DataError(path, f"it has the columns {listed(header)}", allowed="one of them is id")
+        at = header.index("id")
+        ids = [row[at].strip() for _, row in rows if len(row) > at]
+    else:
+        with text_of(path) as file:
+            ids = [line.strip() for line in io.StringIO(file.read(), newline=None)]
+    nodes = [id for id in ids if id]
+    if not nodes:
+        raise DataError(path, "it has no id of a node", allowed="one a line, or a .csv with a column id")
+    return nodes

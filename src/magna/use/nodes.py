@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,8 +16,7 @@ from magna.config.registry import NODE_TASK
 from magna.config.tables import NodeDataOptions
 from magna.data import NodeData, Schema, from_anywhere, load_new_graph, load_node_data
 from magna.data.node_data import Target
-from magna.data.text import csv_rows, is_csv, text_of
-from magna.errors import ArgumentError, DataError, listed
+from magna.errors import ArgumentError, DataError
 from magna.tasks import NodeClassification
 from magna.tasks.calibration import Threshold, calibrated, threshold_for
 from magna.training.capture import matmul_precision
@@ -219,25 +217,6 @@ def threshold_of(run: RunFolder, precision: float, **options: Any) -> Threshold:
         allowed = f"a smaller one: all {len(right)} validation nodes together have {best.precision if best else 0:.2f}"
         raise ArgumentError("precision", precision, allowed)
     return threshold
-
-
-def read_ids(path: str | Path) -> list[str]:
-    """The ids of a file: the `id` column of a CSV, or one id a line; blanks around them go, as in nodes.csv."""
-    path = Path(path)
-    if is_csv(path):
-        rows = csv_rows(path)
-        header = [name.strip() for name in next(rows, (1, []))[1]]
-        if "id" not in header:
-            raise DataError(path, f"it has the columns {listed(header)}", allowed="one of them is id")
-        at = header.index("id")
-        ids = [row[at].strip() for _, row in rows if len(row) > at]
-    else:
-        with text_of(path) as file:
-            ids = [line.strip() for line in io.StringIO(file.read(), newline=None)]
-    nodes = [id for id in ids if id]
-    if not nodes:
-        raise DataError(path, "it has no id of a node", allowed="one a line, or a .csv with a column id")
-    return nodes
 
 
 def open_nodes(
