@@ -93,6 +93,16 @@ def show_triples(result: Result) -> None:
         typer.echo(f"the first {_ROWS} of {len(links):,} triples; all with --out FILE or --json")
 
 
+Precision = Annotated[
+    float | None,
+    option(NODES, "SHARE", "Share of right labels, such as 0.9: says which nodes are sure enough by validation."),
+]
+VectorFile = Annotated[
+    Path | None,
+    option(OUTPUT, "FILE", "File of hidden states of nodes or entities: .npy, or .tsv for projectors."),
+]
+
+
 @command(
     "magna predict runs/digits --node 3 --node 17",
     "magna predict runs/digits --unlabelled --out answers.csv",
