@@ -28,23 +28,25 @@ _LOOPED: WeakKeyDictionary[Graph, Graph] = WeakKeyDictionary()
 def add_self_loops(graph: Graph) -> Graph:
     """The graph with one loop for each node that has none, after the caller's edges; built once per graph.
 
-    Where edges are typed the loops are an extra relation, the last one.
+    Where edges are typed the loops are an extra relation, the last one. Under torch.compile every node gets a loop, and
+    the layer masks those that are too many.
 
     >>> add_self_loops(Graph.from_edge_index(torch.tensor([[0, 1], [1, 1]]), num_nodes=2)).edge_index.tolist()
     [[0, 1, 0], [1, 1, 0]]
     """
-    if torch.compiler.is_compiling():
-        raise ArgumentError("add_self_loops", True, "false under torch.compile, on edges that have their loops")
-    if graph in _LOOPED:
+    compiling = torch.compiler.is_compiling()
+    if not compiling and graph in _LOOPED:
         return _LOOPED[graph]
     with durable():
-        missing = (~graph.has_self_loop()).nonzero().squeeze(1)
-        edge_index, types = torch.cat([graph.edge_index, missing.expand(2, -1)], dim=1), graph.edge_type
+        every = torch.arange(graph.num_nodes, device=graph.device)
+        added = every if compiling else every[~graph.has_self_loop()]
+        edge_index, types = torch.cat([graph.edge_index, added.expand(2, -1)], dim=1), graph.edge_type
         if types is not None:
-            types = torch.cat([types, torch.full_like(missing, graph.num_relations)])
+            types = torch.cat([types, torch.full_like(added, graph.num_relations)])
         relations = None if types is None else graph.num_relations + 1
         looped = Graph.from_edge_index(edge_index, graph.num_nodes, types, relations, validate=False)
-    _LOOPED[graph] = looped
+    if not compiling:
+        _LOOPED[graph] = looped
     return looped
 
 
@@ -52,12 +54,13 @@ class MAGNAConv(nn.Module):
     r"""Multi-hop attention layer (Eqs. 1 to 6), a drop-in for `GATConv`.
 
     .. math::
-        \mathrm{out} = W_o \Vert_m \sum_{k=0}^{K} \theta_k A_m^k H W_v^{(m)}
+        \mathrm{out} = \Vert_m \sum_{k=0}^{K} \theta_k A_m^k H W_v^{(m)} + b
 
         \theta_k = \alpha (1 - \alpha)^k, \quad \theta_K = (1 - \alpha)^K
 
-    :math:`A_m` is the softmax of the edge scores (:class:`EdgeAttention`) over the in-edges of each node. By default
-    no self-loops are added. With `K=1, alpha=0, tanh=False, projection="shared", out_projection=False` the layer is
+    :math:`A_m` is the softmax of the edge scores (:class:`EdgeAttention`) over the in-edges of each node. The defaults
+    are those of a layer by itself: self-loops, a bias and few hops, as in `GATConv`'s place; :class:`MAGNABlock` has
+    the paper's, with :math:`W_o` (`out_projection`). With `K=1, alpha=0, tanh=False, projection="shared"` the layer is
     `GATConv`.
 
     Every hop starts where the last one ended, so source and target are one set of nodes. In PyG's `HeteroConv` the
@@ -190,8 +193,13 @@ class MAGNAConv(nn.Module):
         if not self.options.add_self_loops:
             return graph, edge_mask
         looped = add_self_loops(graph)
+        # Under a compiler every node gets a loop, as sizes may not depend on values; those too many are masked.
+        compiling = torch.compiler.is_compiling()
+        if edge_mask is None and compiling:
+            edge_mask = torch.ones_like(graph.source, dtype=torch.bool)
         if edge_mask is not None:
-            loops = edge_mask.new_ones(looped.num_edges - graph.num_edges, *edge_mask.shape[1:])
+            loops = ~graph.has_self_loop() if compiling else torch.ones_like(looped.source[graph.num_edges :]).bool()
+            loops = loops.view(-1, *[1] * (edge_mask.dim() - 1)).expand(-1, *edge_mask.shape[1:])
             edge_mask = torch.cat([edge_mask, loops])
         return looped, edge_mask
 

@@ -62,6 +62,7 @@ class GAT(Stack):
     def make_layers(self) -> nn.ModuleList:
         options = self.options
         form: Any = {"K": 1, "alpha": 0.0, "projection": "shared", "tanh": False, "out_projection": False}
+        form |= {"add_self_loops": False, "bias": False}  # the task adds the loops, the stack the biases
         form |= {name: getattr(options, name) for name in ("negative_slope", "dropout", "backend")}
         heads = [options.heads] * (options.num_layers - 1) + [options.out_heads]
         outputs = [*self.widths[1:-1], options.out_heads * self.out_channels]
