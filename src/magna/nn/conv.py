@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from magna.config.layers import AttentionOptions, ConvOptions, ConvSettings, NamedOptions
 from magna.errors import ArgumentError
-from magna.graph import Graph, durable
+from magna.graph import Graph
 from magna.nn.attention import EdgeAttention, check_size, graph_at_door
 from magna.nn.dropout import draw_seed, is_zero
+from magna.nn.edges import Edges, with_loops
 from magna.nn.hops import Hops
 from magna.nn.linear import LAZY, LazyLinear, Linear, attention_gain, fill_linear, make_linear
 from magna.nn.pyg import mask_holder, masked
@@ -21,33 +21,6 @@ from magna.nn.sparse import SparseRows, as_dense
 from magna.ops import attention_diffusion, checks, edge_softmax
 from magna.ops.checks import Rate
 from magna.ops.gpu.linear import as_multiplied
-
-_LOOPED: WeakKeyDictionary[Graph, Graph] = WeakKeyDictionary()
-
-
-def add_self_loops(graph: Graph) -> Graph:
-    """The graph with one loop for each node that has none, after the caller's edges; built once per graph.
-
-    Where edges are typed the loops are an extra relation, the last one. Under torch.compile every node gets a loop, and
-    the layer masks those that are too many.
-
-    >>> add_self_loops(Graph.from_edge_index(torch.tensor([[0, 1], [1, 1]]), num_nodes=2)).edge_index.tolist()
-    [[0, 1, 0], [1, 1, 0]]
-    """
-    compiling = torch.compiler.is_compiling()
-    if not compiling and graph in _LOOPED:
-        return _LOOPED[graph]
-    with durable():
-        every = torch.arange(graph.num_nodes, device=graph.device)
-        added = every if compiling else every[~graph.has_self_loop()]
-        edge_index, types = torch.cat([graph.edge_index, added.expand(2, -1)], dim=1), graph.edge_type
-        if types is not None:
-            types = torch.cat([types, torch.full_like(added, graph.num_relations)])
-        relations = None if types is None else graph.num_relations + 1
-        looped = Graph.from_edge_index(edge_index, graph.num_nodes, types, relations, validate=False)
-    if not compiling:
-        _LOOPED[graph] = looped
-    return looped
 
 
 class MAGNAConv(nn.Module):
@@ -72,6 +45,7 @@ class MAGNAConv(nn.Module):
         heads: number of attention heads.
         K, alpha, dropout, add_self_loops, bias: see :class:`magna.config.layers.NamedOptions`.
         num_relations: number of edge types; None for a graph without types.
+        edge_dim: width of the features of an edge, which the score reads; None: edges have none.
         options: all other options, see :class:`magna.config.layers.ConvOptions`.
         flat: single options as keywords, such as `top_k=8`.
 
@@ -95,6 +69,7 @@ class MAGNAConv(nn.Module):
         dropout: float = NamedOptions.dropout,
         add_self_loops: bool = NamedOptions.add_self_loops,
         num_relations: int | None = None,
+        edge_dim: int | None = None,
         bias: bool = NamedOptions.bias,
         options: ConvOptions | None = None,
         **flat: Any,
@@ -118,7 +93,9 @@ class MAGNAConv(nn.Module):
         width = out_channels // heads if split else in_channels
         relations = None if num_relations is None else num_relations + settings.add_self_loops
         scores = settings.part(AttentionOptions)
-        self.attention = EdgeAttention(in_channels, width, heads, num_relations=relations, options=scores)
+        self.attention = EdgeAttention(
+            in_channels, width, heads, num_relations=relations, edge_dim=edge_dim, options=scores
+        )
         self.value: Linear | None = None
         if split and settings.projection == "separate":
             self.value = make_linear(in_channels, out_channels, backend)
@@ -147,6 +124,8 @@ class MAGNAConv(nn.Module):
         edge_type: Tensor | None = None,
         relation: Tensor | None = None,
         *,
+        edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
         edge_mask: Tensor | None = None,
         edge_seed: Tensor | None = None,
         size: tuple[int, int] | None = None,
@@ -161,16 +140,20 @@ class MAGNAConv(nn.Module):
                 after a change in place.
             edge_type: int64 [E], with `num_relations`.
             relation: relation embeddings in place of the layer's; `add_self_loops` adds a row for the loops.
+            edge_weight: [E], a prior of 0 or more inside the attention: log w is added to the score, so that 1 changes
+                nothing, 2 is the edge twice, and 0 is no edge. Loops that the layer adds have weight 1.
+            edge_attr: [E, edge_dim], with `edge_dim`. Loops that the layer adds have zeros.
             edge_mask: bool [E] or [E, H], False where an edge is absent in this call.
             edge_seed: int64 [1], the seed of edge dropout; layers with the same seed leave out the same edges.
             size: (N, N), as PyG passes it.
             return_attention_weights: also return (edge_index, attention [E, H]), in the caller's order.
         """
-        graph, edge_mask = self.door(x, edge_index, edge_type, edge_mask, size)
+        edges = self.door(x, edge_index, edge_type, edge_mask, edge_weight, edge_attr, size)
+        graph, features = edges.graph, () if edges.attr is None else (edges.attr,)
         hops, seed = self.schedule(x.device)
         source, target, value = self.project(x)  # W_s h, W_t h, W_v h                       [N, H, D]
-        scores = self.attention(source, target, graph, relation)  # Eq. 1                    [E, H]
-        attention = self.softmax(scores, graph, edge_mask, seed if edge_seed is None else edge_seed)  # Eq. 2
+        scores = self.attention(source, target, graph, relation, *features)  # Eq. 1         [E, H]
+        attention = self.softmax(scores, edges, seed if edge_seed is None else edge_seed)  # Eq. 2
         heads = self.diffuse(value, attention, graph, hops, seed)  # Eqs. 3 to 5             [N, H, D]
         out = self.out(heads.flatten(1))  # Eq. 6                                            [N, out_channels]
         out = out if self.bias is None else out + self.bias
@@ -182,26 +165,21 @@ class MAGNAConv(nn.Module):
         edge_index: Tensor | Graph,
         edge_type: Tensor | None,
         edge_mask: Tensor | None = None,
+        edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
         size: tuple[int, int] | None = None,
-    ) -> tuple[Graph, Tensor | None]:
-        """The checked graph with the loops that the layer adds, and the mask of its edges."""
+    ) -> Edges:
+        """The checked edges, with the loops that the layer adds."""
         graph = graph_at_door(x, edge_index, edge_type, self.in_channels, self.num_relations, size)
         if self.in_channels == LAZY:
             self._take_width(x)
         if edge_mask is not None:
             checks.mask("edge_mask", edge_mask, graph, self.heads)
-        if not self.options.add_self_loops:
-            return graph, edge_mask
-        looped = add_self_loops(graph)
-        # Under a compiler every node gets a loop, as sizes may not depend on values; those too many are masked.
-        compiling = torch.compiler.is_compiling()
-        if edge_mask is None and compiling:
-            edge_mask = torch.ones_like(graph.source, dtype=torch.bool)
-        if edge_mask is not None:
-            loops = ~graph.has_self_loop() if compiling else torch.ones_like(looped.source[graph.num_edges :]).bool()
-            loops = loops.view(-1, *[1] * (edge_mask.dim() - 1)).expand(-1, *edge_mask.shape[1:])
-            edge_mask = torch.cat([edge_mask, loops])
-        return looped, edge_mask
+        if edge_weight is not None:
+            # On a GPU the values are not read, as the step would wait for them.
+            checks.edge_weight(edge_weight, graph, validate=edge_weight.device.type == "cpu")
+        edges = Edges(graph, edge_mask, edge_weight, edge_attr)
+        return with_loops(edges) if self.options.add_self_loops else edges
 
     def schedule(self, device: torch.device) -> tuple[dict[str, Any], Tensor | None]:
         """The arguments of the hops, and a seed if anything is dropped."""
@@ -216,12 +194,13 @@ class MAGNAConv(nn.Module):
             return source, target, as_multiplied(as_dense(x))[:, None].expand(-1, self.heads, -1)
         return source, target, source if self.value is None else self.value(x).unflatten(-1, (self.heads, -1))
 
-    def softmax(self, scores: Tensor, graph: Graph, edge_mask: Tensor | None, seed: Tensor | None) -> Tensor:
+    def softmax(self, scores: Tensor, edges: Edges, seed: Tensor | None) -> Tensor:
         """The attention of each edge among the in-edges of its target (Eq. 2)."""
         attention = edge_softmax(
             scores,
-            graph,
-            mask=edge_mask,
+            edges.graph,
+            edge_weight=edges.weight,
+            mask=edges.mask,
             edge_dropout=self.edge_dropout if self.training else 0.0,
             edge_pairs=self.options.edge_pairs,
             top_k=self.options.top_k,
@@ -285,4 +264,4 @@ def _check_sizes(
     check_size("in_channels", in_channels)
     if options.head_form == "full" and not options.out_projection and out_channels != heads * in_channels:
         allowed = f"{heads * in_channels} (heads * in_channels), with head_form 'full' and out_projection False"
-        raise ArgumentError("out_channels", out_channels, allowed)
+        raise ArgumentError("out_channels", out_channels, allowed, "out_projection=True")

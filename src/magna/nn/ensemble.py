@@ -42,9 +42,9 @@ class Ensemble(Saved):
         self.in_channels, self.out_channels = made[0].in_channels, made[0].out_channels
         self.config = {"name": name, "members": members, **made[0].config}
 
-    def forward(self, *inputs: Any) -> Tensor:
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """Scores of the classes whose softmax is the mean of the members'; in training mode those of each member."""
-        scores = torch.stack([member(*inputs) for member in self.members])  # [M, N, C]
+        scores = torch.stack([member(*inputs, **named) for member in self.members])  # [M, N, C]
         return scores if self.training else averaged(scores)
 
 
