@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch_geometric.nn import GATConv
 
 from magna import Graph, MAGNAConv
+from magna.data import load_digits
 from magna.nn import add_self_loops
 from magna.ops import attention_matrix, diffused_attention, geometric_weights
 from magna.typing import HeadForm, Projection
@@ -18,11 +21,13 @@ from tests.support.graphs import integers, random_graph, uniform
 N, E, C, H = 9, 30, 6, 3
 GRAPH, X = random_graph(N, E, fed=True), uniform(N, C, seed=1)
 GAT = {"K": 1, "alpha": 0.0, "tanh": False, "projection": "shared", "out_projection": False}
+PAPER = {"out_projection": True, "add_self_loops": False, "bias": False}  # as in a block
+BLOCK = PAPER | {"K": 6, "alpha": 0.1}
 
 
 def make(*sizes: int, **options: Any) -> Any:
     torch.manual_seed(0)
-    return MAGNAConv(*sizes, **options).double()
+    return MAGNAConv(*sizes, **PAPER | options).double()
 
 
 def gat_like(conv: MAGNAConv, **options: Any) -> GATConv:
@@ -205,3 +210,36 @@ def test_without_gradients_nothing_is_left_that_training_cannot_use(mode: Any, l
         assert conv(*call).isfinite().all()
     conv(*call).sum().backward()
     assert conv.value is not None and conv.value.weight.grad is not None
+
+
+@pytest.mark.slow
+def test_the_textbook_gat_learns_no_worse_with_this_layer() -> None:
+    """Digits with two random edges beside each edge: dropout 0.6, and too few epochs for a layer that starts slowly."""
+    digits = load_digits()
+    drawn = torch.randint(
+        digits.num_nodes, (2, 2 * digits.edge_index.size(1)), generator=torch.Generator().manual_seed(0)
+    )
+    data = replace(digits, edge_index=torch.cat([digits.edge_index, drawn], 1)).with_both_directions()
+    graph = Graph.from_edge_index(data.edge_index, data.num_nodes)
+    assert data.x is not None
+
+    def accuracy(**options: Any) -> float:
+        torch.manual_seed(0)
+        first, second = (MAGNAConv(*sizes, dropout=0.6, **options) for sizes in ((64, 64, 8), (64, 10)))
+        optimiser = torch.optim.Adam([*first.parameters(), *second.parameters()], lr=0.02, weight_decay=5e-4)
+
+        def logits(training: bool) -> Any:
+            first.train(training), second.train(training)
+            h = F.elu(first(F.dropout(data.x, 0.6, training), graph))  # type: ignore[arg-type]
+            return second(F.dropout(h, 0.6, training), graph)
+
+        for _ in range(60):
+            loss = F.cross_entropy(logits(True)[data.train], data.y[data.train])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        return float((logits(False).argmax(1) == data.y)[data.valid].float().mean())
+
+    defaults, gat, paper = (accuracy(**form) for form in ({}, GAT, BLOCK))
+    assert defaults > gat - 0.005
+    assert defaults > paper + 0.1

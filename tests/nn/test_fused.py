@@ -114,7 +114,7 @@ def test_a_module_that_does_more_than_its_forward_is_called(walks: Mock, change:
 
 @pytest.mark.parametrize("options", [{}, {"projection": "shared"}, {"head_form": "full"}, {"num_relations": 2}])
 def test_a_hook_on_the_attention_sees_the_scores(options: dict[str, Any]) -> None:
-    conv = MAGNAConv(6, 8, heads=2, K=2, **options)
+    conv = MAGNAConv(6, 8, heads=2, K=2, add_self_loops=False, out_projection=True, **options)
     call = (X, EDGES, *([EDGES[0] % 2] if "num_relations" in options else []))
     out, (_, attention) = conv(*call, return_attention_weights=True)
     scores: list[Tensor] = []

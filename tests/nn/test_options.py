@@ -110,7 +110,7 @@ SIZES: dict[Any, Any] = {EdgeAttention: (5, 4), MAGNA: (6, 16), LinkPredictor: (
         (MAGNAConv, {"hop_weights": "theta", "mode": "exact"}, "hop_weights is 'theta'; .*; try mode 'truncated'"),
         (MAGNAConv, {"feature_dropout": 0.5, "mode": "exact"}, "feature_dropout is 0.5; allowed: 0 with mode 'exact'"),
         (MAGNAConv, {"tolerance": 0.0, "mode": "exact"}, "tolerance is 0.0; allowed"),
-        (MAGNAConv, {"mode": "exact", "K": 3}, "K is 3; allowed: only with mode 'truncated'"),
+        (MAGNAConv, {"mode": "exact", "K": 4}, "K is 4; allowed: only with mode 'truncated'"),
         (MAGNAConv, {"mode": "whole"}, "mode is 'whole'; allowed: 'truncated', 'exact'"),
         (MAGNAConv, {"edge_dropout": 1.0}, "edge_dropout is 1.0; allowed: 0 or more and below 1"),
         (MAGNAConv, {"top_k": 0}, "top_k is 0; allowed"),

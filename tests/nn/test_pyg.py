@@ -49,7 +49,7 @@ def test_a_batch_is_its_graphs_one_by_one() -> None:
 
 
 def test_edge_index_class() -> None:
-    d, conv = data(), MAGNAConv(C, 8, heads=2)
+    d, conv = data(), MAGNAConv(C, 8, heads=2, add_self_loops=False)
     index = EdgeIndex(d.edge_index, sparse_size=(N, N))
     torch.testing.assert_close(conv(d.x, index), conv(d.x, d.edge_index))
     assert type(as_graph(index, N, None, None).edge_index) is Tensor
@@ -61,7 +61,7 @@ def test_edge_index_class() -> None:
 
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
 def test_a_sparse_matrix_takes_the_place_of_the_edge_index(layout: torch.layout) -> None:
-    d, conv = data(), MAGNAConv(C, 8, heads=2)
+    d, conv = data(), MAGNAConv(C, 8, heads=2, add_self_loops=False)
     once = d.edge_index.unique(dim=1)  # equal edges are one entry of a matrix
     adj_t = torch.sparse_coo_tensor(once.flip(0), torch.rand(once.size(1)), (N, N)).to_sparse(layout=layout)
     out, (edge_index, attention) = conv(d.x, adj_t, return_attention_weights=True)

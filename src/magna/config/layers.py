@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from magna.config.options import HUGE, Needs, Options, option
+from magna.config.options import HUGE, Needs, Options, option, with_default
 from magna.config.registry import decoder_names
 from magna.errors import ArgumentError
 from magna.typing import (
@@ -126,7 +126,7 @@ class ConvOptions(AttentionOptions, DiffusionOptions, DropoutOptions):
         "split: heads of width out_channels / heads on a value projection; full: the paper's heads, each the whole "
         "input without a value matrix.",
     )
-    out_projection: bool = option(True, "Multiply the joined heads by W_o (Eq. 6).")
+    out_projection: bool = option(False, "Multiply the joined heads by W_o (Eq. 6).")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,10 +134,10 @@ class NamedOptions(LayerOptions):
     """The options that the signature of :class:`magna.MAGNAConv` names one by one."""
 
     K: int = option(
-        6, "Number of hops; 0 passes the values through.", low=0, high=4096, per_trial=True, needs=_TRUNCATED
+        3, "Number of hops; 0 passes the values through.", low=0, high=4096, per_trial=True, needs=_TRUNCATED
     )
     alpha: float = option(
-        0.1,
+        0.2,
         "Teleport probability; where it is learnt, its starting value.",
         low=0,
         high=1,
@@ -146,9 +146,9 @@ class NamedOptions(LayerOptions):
     )
     dropout: float = _rate("Dropout on the attention, drawn anew for each hop.", was=("attention_dropout",))
     add_self_loops: bool = option(
-        False, "Add a loop to each node that has none, as an extra relation where edges are typed.", in_recipes=False
+        True, "Add a loop to each node that has none, as an extra relation where edges are typed.", in_recipes=False
     )
-    bias: bool = option(False, "Add a bias to the output.")
+    bias: bool = option(True, "Add a bias to the output.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +171,16 @@ class ConvSettings(NamedOptions, ConvOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class BlockOptions(ConvSettings):
-    """Every option of :class:`magna.MAGNABlock`: those of its layer, norms, residual, feed-forward and dropouts."""
+    """Every option of :class:`magna.MAGNABlock`: those of its layer, norms, residual, feed-forward and dropouts.
 
+    The defaults of a layer suit a layer in place of `GATConv`; those of a block are the paper's.
+    """
+
+    K: int = with_default(NamedOptions, "K", 6)
+    alpha: float = with_default(NamedOptions, "alpha", 0.1)
+    out_projection: bool = with_default(ConvOptions, "out_projection", True)
+    add_self_loops: bool = with_default(NamedOptions, "add_self_loops", False)
+    bias: bool = with_default(NamedOptions, "bias", False)
     norm: Norm = option("layer", "layer, unbiased (the authors'), batch (each channel over all nodes) or none.")
     norm_eps: float | None = option(None, "Epsilon of the norms; none: 1e-6 for unbiased, else 1e-5.", low=0)
     residual: bool = option(True, "Add the input of the block to the output of its attention.")

@@ -74,6 +74,11 @@ def option(default: Any, help: str, **info: Any) -> Any:
     return field(default=default, metadata={_KEY: Option(help, **info)})
 
 
+def with_default(base: type[Options], name: str, default: Any) -> Any:
+    """The field of a base class with another default."""
+    return field(default=default, metadata={_KEY: base.options()[name]})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Base of all option dataclasses: every field is checked by type and range when an instance is made.

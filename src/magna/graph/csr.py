@@ -139,9 +139,9 @@ class Graph:
 
     def has_self_loop(self) -> Tensor:
         """Mask of the nodes that have an edge to themselves, bool [N]."""
-        loops = torch.zeros(self.num_nodes, dtype=torch.bool, device=self.device)
-        loops[self.source[self.source == self.target]] = True
-        return loops
+        # Summed, as the number of loops is not known under a compiler.
+        loops = torch.zeros(self.num_nodes, dtype=torch.int64, device=self.device)
+        return loops.index_add(0, self.target, (self.source == self.target).long()) > 0
 
     def __repr__(self) -> str:
         typed = f", num_relations={self.num_relations}" if self.edge_type is not None else ""

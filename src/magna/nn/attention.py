@@ -14,7 +14,7 @@ from magna.graph import Graph, as_graph
 from magna.nn.linear import LAZY, attention_gain, fill_linear, fill_matrix, fill_vector, make_linear
 from magna.nn.norm import make_norm
 from magna.nn.sparse import SparseRows
-from magna.ops import edge_scores, head_scores
+from magna.ops import checks, edge_scores, head_scores
 
 _ONE_SET = "every hop starts where the last one ended, so source and target are one set of nodes"
 
@@ -74,10 +74,12 @@ class EdgeAttention(nn.Module):
         head_channels: width of a head's projection.
         heads: number of heads, each with separate parameters.
         num_relations: number of edge types; None for a graph without types.
+        edge_dim: width of the features of an edge, a further part of the concatenation; None: edges have none.
         options: the options of the scores, see :class:`magna.config.layers.AttentionOptions`.
         flat: single options as keywords, such as `tanh=False`.
 
-    Shapes: source and target [N, H, head_channels], relation [R, relation_channels] → [E, H], in the caller's order.
+    Shapes: source and target [N, H, head_channels], relation [R, relation_channels], edge_attr [E, edge_dim] → [E, H],
+    in the caller's order.
 
     >>> attention = EdgeAttention(4, head_channels=8, heads=2, tanh=False)
     >>> source, target = attention.project(torch.randn(3, 4))
@@ -92,6 +94,7 @@ class EdgeAttention(nn.Module):
         heads: int = 1,
         *,
         num_relations: int | None = None,
+        edge_dim: int | None = None,
         options: AttentionOptions | None = None,
         **flat: Any,
     ) -> None:
@@ -102,7 +105,7 @@ class EdgeAttention(nn.Module):
         check_size("head_channels", head_channels)
         check_size("heads", heads, 4096)
         self.options, self.heads, self.head_channels = options, heads, head_channels
-        self.num_relations = num_relations
+        self.num_relations, self.edge_dim = num_relations, edge_dim
         self.negative_slope: float | Tensor = options.negative_slope
         self.score_scale: float | Tensor = options.score_scale
 
@@ -114,6 +117,10 @@ class EdgeAttention(nn.Module):
         self.relation_table: nn.Parameter | None = None
         if num_relations is not None:
             self._add_relations(num_relations, options.relation_channels or in_channels, width)
+        if edge_dim is not None:
+            check_size("edge_dim", edge_dim)
+            self.edge = make_linear(edge_dim, width, backend)
+            self.edge_vector = nn.Parameter(torch.empty(heads, head_channels))
         self.reset_parameters()
 
     def _add_relations(self, num_relations: int, channels: int, width: int) -> None:
@@ -138,26 +145,47 @@ class EdgeAttention(nn.Module):
             fill_vector(self.relation_vector, init, gain)
         if self.relation_table is not None:
             fill_matrix(self.relation_table, init)
+        if self.edge_dim is not None:
+            fill_linear(self.edge, init, gain)
+            fill_vector(self.edge_vector, init, gain)
 
     def project(self, x: Tensor | SparseRows) -> tuple[Tensor, Tensor]:
         """W_h x and W_t x, [N, H, head_channels] each."""
         source: Tensor = self.source(x).unflatten(-1, (self.heads, -1))
         return source, source if self.target is None else self.target(x).unflatten(-1, (self.heads, -1))
 
-    def forward(self, source: Tensor, target: Tensor, graph: Graph, relation: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        graph: Graph,
+        relation: Tensor | None = None,
+        edge_attr: Tensor | None = None,
+    ) -> Tensor:
         """Scores of the edges; see :meth:`project`."""
-        return self.scores(source if self.target is None else torch.cat([source, target], 1), graph, relation)
+        ends = source if self.target is None else torch.cat([source, target], 1)
+        return self.scores(ends, graph, relation, edge_attr)
 
-    def scores(self, ends: Tensor, graph: Graph, relation: Tensor | None = None) -> Tensor:
+    def scores(
+        self, ends: Tensor, graph: Graph, relation: Tensor | None = None, edge_attr: Tensor | None = None
+    ) -> Tensor:
         """Scores of the edges from W_h x and W_t x joined, [N, 2H, head_channels], or from one matrix, [N, H, …]."""
         vectors = self.source_vector, self.target_vector
         if self.target is None:
             source, target = (self._dot(ends, vector) for vector in vectors)
         else:
             source, target = self._dot(ends, torch.cat(vectors)).chunk(2, 1)
-        relations = self._relation_scores(relation)
+        further = self._relation_scores(relation), self._edge_scores(edge_attr, graph)
         slope, backend = self.negative_slope, self.options.backend
-        return edge_scores(source, target, graph, relations, negative_slope=slope, backend=backend)
+        return edge_scores(source, target, graph, *further, negative_slope=slope, backend=backend)
+
+    def _edge_scores(self, edge_attr: Tensor | None, graph: Graph) -> Tensor | None:
+        if self.edge_dim is None:
+            if edge_attr is not None:
+                raise ArgumentError("edge_attr", edge_attr, "only with edge_dim at construction")
+            return None
+        checks.alike("edge_attr", edge_attr, None, [graph.num_edges, self.edge_dim], graph.device, "a row per edge")
+        return self._dot(self.edge(edge_attr).unflatten(-1, (self.heads, -1)), self.edge_vector)
 
     def _relation_scores(self, relation: Tensor | None) -> Tensor | None:
         if self.num_relations is None:

@@ -27,6 +27,7 @@ class MAGNABlock(nn.Module):
         out_channels: width of the output; if it differs, a matrix maps the residual to it.
         heads: number of attention heads.
         num_relations: number of edge types; None for a graph without types.
+        edge_dim: width of the features of an edge; None: edges have none.
         options: all other options, see :class:`magna.config.layers.BlockOptions`.
         flat: single options as keywords, such as `output_dropout=0.5`.
 
@@ -45,16 +46,18 @@ class MAGNABlock(nn.Module):
         heads: int = MAGNAOptions.heads,
         *,
         num_relations: int | None = None,
+        edge_dim: int | None = None,
         options: BlockOptions | None = None,
         **flat: Any,
     ) -> None:
         super().__init__()
         self.options = options = BlockOptions.of(options, flat)
-        backend, sizes = options.backend, (in_channels, out_channels, heads)
-        named = {name: getattr(options, name) for name in NamedOptions.options()}
+        backend, applied = options.backend, options.applied()
+        named: dict[str, Any] = {name: getattr(options, name) for name in NamedOptions.options() if name in applied}
         if not options.diffusion:
             named |= {"K": 1, "alpha": 0.0}
-        self.conv = MAGNAConv(*sizes, num_relations=num_relations, options=options.part(ConvOptions), **named)
+        named |= {"num_relations": num_relations, "edge_dim": edge_dim}
+        self.conv = MAGNAConv(in_channels, out_channels, heads, options=options.part(ConvOptions), **named)
         self.norm = make_norm(options.norm, in_channels, options.norm_eps, backend)
         self.input_dropout = Dropout(options.input_dropout, backend=backend)
         self.output_dropout = Dropout(options.output_dropout, backend=backend)
@@ -83,12 +86,15 @@ class MAGNABlock(nn.Module):
         edge_type: Tensor | None = None,
         relation: Tensor | None = None,
         *,
+        edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
         edge_mask: Tensor | None = None,
         edge_seed: Tensor | None = None,
     ) -> Tensor:
         """The output of the block; the arguments are those of :meth:`MAGNAConv.forward`."""
         graph = graph_at_door(x, edge_index, edge_type, self.conv.in_channels, self.conv.num_relations)
-        edges = {"relation": relation, "edge_mask": edge_mask, "edge_seed": edge_seed}
+        edges = {"relation": relation, "edge_weight": edge_weight, "edge_attr": edge_attr}
+        edges |= {"edge_mask": edge_mask, "edge_seed": edge_seed}
         attended = self.conv(self.input_dropout(self.norm(x)), graph, **edges)
         h = self.output_dropout(attended) + self.residual(self.residual_dropout(x))  # Eq. 6
         out: Tensor = self.feed_forward(h)  # Eq. 7

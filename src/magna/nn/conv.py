@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from magna.config.layers import AttentionOptions, ConvOptions, ConvSettings, NamedOptions
 from magna.errors import ArgumentError
-from magna.graph import Graph, durable
+from magna.graph import Graph
 from magna.nn.attention import EdgeAttention, check_size, graph_at_door
 from magna.nn.dropout import draw_seed, is_zero
+from magna.nn.edges import Edges, with_loops
 from magna.nn.hops import Hops
 from magna.nn.linear import LAZY, LazyLinear, Linear, attention_gain, fill_linear, make_linear
 from magna.nn.pyg import mask_holder, masked
@@ -22,42 +22,18 @@ from magna.ops import attention_diffusion, checks, edge_softmax
 from magna.ops.checks import Rate
 from magna.ops.gpu.linear import as_multiplied
 
-_LOOPED: WeakKeyDictionary[Graph, Graph] = WeakKeyDictionary()
-
-
-def add_self_loops(graph: Graph) -> Graph:
-    """The graph with one loop for each node that has none, after the caller's edges; built once per graph.
-
-    Where edges are typed the loops are an extra relation, the last one.
-
-    >>> add_self_loops(Graph.from_edge_index(torch.tensor([[0, 1], [1, 1]]), num_nodes=2)).edge_index.tolist()
-    [[0, 1, 0], [1, 1, 0]]
-    """
-    if torch.compiler.is_compiling():
-        raise ArgumentError("add_self_loops", True, "false under torch.compile, on edges that have their loops")
-    if graph in _LOOPED:
-        return _LOOPED[graph]
-    with durable():
-        missing = (~graph.has_self_loop()).nonzero().squeeze(1)
-        edge_index, types = torch.cat([graph.edge_index, missing.expand(2, -1)], dim=1), graph.edge_type
-        if types is not None:
-            types = torch.cat([types, torch.full_like(missing, graph.num_relations)])
-        relations = None if types is None else graph.num_relations + 1
-        looped = Graph.from_edge_index(edge_index, graph.num_nodes, types, relations, validate=False)
-    _LOOPED[graph] = looped
-    return looped
-
 
 class MAGNAConv(nn.Module):
     r"""Multi-hop attention layer (Eqs. 1 to 6), a drop-in for `GATConv`.
 
     .. math::
-        \mathrm{out} = W_o \Vert_m \sum_{k=0}^{K} \theta_k A_m^k H W_v^{(m)}
+        \mathrm{out} = \Vert_m \sum_{k=0}^{K} \theta_k A_m^k H W_v^{(m)} + b
 
         \theta_k = \alpha (1 - \alpha)^k, \quad \theta_K = (1 - \alpha)^K
 
-    :math:`A_m` is the softmax of the edge scores (:class:`EdgeAttention`) over the in-edges of each node. By default
-    no self-loops are added. With `K=1, alpha=0, tanh=False, projection="shared", out_projection=False` the layer is
+    :math:`A_m` is the softmax of the edge scores (:class:`EdgeAttention`) over the in-edges of each node. The defaults
+    are those of a layer by itself: self-loops, a bias and few hops, as in `GATConv`'s place; :class:`MAGNABlock` has
+    the paper's, with :math:`W_o` (`out_projection`). With `K=1, alpha=0, tanh=False, projection="shared"` the layer is
     `GATConv`.
 
     Every hop starts where the last one ended, so source and target are one set of nodes. In PyG's `HeteroConv` the
@@ -69,6 +45,7 @@ class MAGNAConv(nn.Module):
         heads: number of attention heads.
         K, alpha, dropout, add_self_loops, bias: see :class:`magna.config.layers.NamedOptions`.
         num_relations: number of edge types; None for a graph without types.
+        edge_dim: width of the features of an edge, which the score reads; None: edges have none.
         options: all other options, see :class:`magna.config.layers.ConvOptions`.
         flat: single options as keywords, such as `top_k=8`.
 
@@ -92,6 +69,7 @@ class MAGNAConv(nn.Module):
         dropout: float = NamedOptions.dropout,
         add_self_loops: bool = NamedOptions.add_self_loops,
         num_relations: int | None = None,
+        edge_dim: int | None = None,
         bias: bool = NamedOptions.bias,
         options: ConvOptions | None = None,
         **flat: Any,
@@ -115,7 +93,9 @@ class MAGNAConv(nn.Module):
         width = out_channels // heads if split else in_channels
         relations = None if num_relations is None else num_relations + settings.add_self_loops
         scores = settings.part(AttentionOptions)
-        self.attention = EdgeAttention(in_channels, width, heads, num_relations=relations, options=scores)
+        self.attention = EdgeAttention(
+            in_channels, width, heads, num_relations=relations, edge_dim=edge_dim, options=scores
+        )
         self.value: Linear | None = None
         if split and settings.projection == "separate":
             self.value = make_linear(in_channels, out_channels, backend)
@@ -144,6 +124,8 @@ class MAGNAConv(nn.Module):
         edge_type: Tensor | None = None,
         relation: Tensor | None = None,
         *,
+        edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
         edge_mask: Tensor | None = None,
         edge_seed: Tensor | None = None,
         size: tuple[int, int] | None = None,
@@ -158,16 +140,20 @@ class MAGNAConv(nn.Module):
                 after a change in place.
             edge_type: int64 [E], with `num_relations`.
             relation: relation embeddings in place of the layer's; `add_self_loops` adds a row for the loops.
+            edge_weight: [E], a prior of 0 or more inside the attention: log w is added to the score, so that 1 changes
+                nothing, 2 is the edge twice, and 0 is no edge. Loops that the layer adds have weight 1.
+            edge_attr: [E, edge_dim], with `edge_dim`. Loops that the layer adds have zeros.
             edge_mask: bool [E] or [E, H], False where an edge is absent in this call.
             edge_seed: int64 [1], the seed of edge dropout; layers with the same seed leave out the same edges.
             size: (N, N), as PyG passes it.
             return_attention_weights: also return (edge_index, attention [E, H]), in the caller's order.
         """
-        graph, edge_mask = self.door(x, edge_index, edge_type, edge_mask, size)
+        edges = self.door(x, edge_index, edge_type, edge_mask, edge_weight, edge_attr, size)
+        graph, features = edges.graph, () if edges.attr is None else (edges.attr,)
         hops, seed = self.schedule(x.device)
         source, target, value = self.project(x)  # W_s h, W_t h, W_v h                       [N, H, D]
-        scores = self.attention(source, target, graph, relation)  # Eq. 1                    [E, H]
-        attention = self.softmax(scores, graph, edge_mask, seed if edge_seed is None else edge_seed)  # Eq. 2
+        scores = self.attention(source, target, graph, relation, *features)  # Eq. 1         [E, H]
+        attention = self.softmax(scores, edges, seed if edge_seed is None else edge_seed)  # Eq. 2
         heads = self.diffuse(value, attention, graph, hops, seed)  # Eqs. 3 to 5             [N, H, D]
         out = self.out(heads.flatten(1))  # Eq. 6                                            [N, out_channels]
         out = out if self.bias is None else out + self.bias
@@ -179,21 +165,21 @@ class MAGNAConv(nn.Module):
         edge_index: Tensor | Graph,
         edge_type: Tensor | None,
         edge_mask: Tensor | None = None,
+        edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
         size: tuple[int, int] | None = None,
-    ) -> tuple[Graph, Tensor | None]:
-        """The checked graph with the loops that the layer adds, and the mask of its edges."""
+    ) -> Edges:
+        """The checked edges, with the loops that the layer adds."""
         graph = graph_at_door(x, edge_index, edge_type, self.in_channels, self.num_relations, size)
         if self.in_channels == LAZY:
             self._take_width(x)
         if edge_mask is not None:
             checks.mask("edge_mask", edge_mask, graph, self.heads)
-        if not self.options.add_self_loops:
-            return graph, edge_mask
-        looped = add_self_loops(graph)
-        if edge_mask is not None:
-            loops = edge_mask.new_ones(looped.num_edges - graph.num_edges, *edge_mask.shape[1:])
-            edge_mask = torch.cat([edge_mask, loops])
-        return looped, edge_mask
+        if edge_weight is not None:
+            # On a GPU the values are not read, as the step would wait for them.
+            checks.edge_weight(edge_weight, graph, validate=edge_weight.device.type == "cpu")
+        edges = Edges(graph, edge_mask, edge_weight, edge_attr)
+        return with_loops(edges) if self.options.add_self_loops else edges
 
     def schedule(self, device: torch.device) -> tuple[dict[str, Any], Tensor | None]:
         """The arguments of the hops, and a seed if anything is dropped."""
@@ -208,12 +194,13 @@ class MAGNAConv(nn.Module):
             return source, target, as_multiplied(as_dense(x))[:, None].expand(-1, self.heads, -1)
         return source, target, source if self.value is None else self.value(x).unflatten(-1, (self.heads, -1))
 
-    def softmax(self, scores: Tensor, graph: Graph, edge_mask: Tensor | None, seed: Tensor | None) -> Tensor:
+    def softmax(self, scores: Tensor, edges: Edges, seed: Tensor | None) -> Tensor:
         """The attention of each edge among the in-edges of its target (Eq. 2)."""
         attention = edge_softmax(
             scores,
-            graph,
-            mask=edge_mask,
+            edges.graph,
+            edge_weight=edges.weight,
+            mask=edges.mask,
             edge_dropout=self.edge_dropout if self.training else 0.0,
             edge_pairs=self.options.edge_pairs,
             top_k=self.options.top_k,
@@ -277,4 +264,4 @@ def _check_sizes(
     check_size("in_channels", in_channels)
     if options.head_form == "full" and not options.out_projection and out_channels != heads * in_channels:
         allowed = f"{heads * in_channels} (heads * in_channels), with head_form 'full' and out_projection False"
-        raise ArgumentError("out_channels", out_channels, allowed)
+        raise ArgumentError("out_channels", out_channels, allowed, "out_projection=True")

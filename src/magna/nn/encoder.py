@@ -39,6 +39,7 @@ class MAGNA(Saved):
         heads: attention heads of each block.
         num_relations: number of edge types; None for a graph without types. All blocks share one table of relation
             embeddings, `hidden_channels` wide unless `relation_channels` is set.
+        edge_dim: width of the features of an edge, which each block projects; None: edges have none.
         options: all other options, see :class:`magna.config.layers.EncoderOptions`.
         flat: single options as keywords, such as `K=3` or `norm="none"`.
 
@@ -58,6 +59,7 @@ class MAGNA(Saved):
         *,
         heads: int = MAGNAOptions.heads,
         num_relations: int | None = None,
+        edge_dim: int | None = None,
         options: EncoderOptions | None = None,
         **flat: Any,
     ) -> None:
@@ -71,7 +73,8 @@ class MAGNA(Saved):
             raise ArgumentError("classifier_dropout", options.classifier_dropout, "0 without out_channels")
         sizes |= {"num_layers": num_layers, "out_channels": out_channels, "heads": heads}
         # All values, so that config.json does not depend on the defaults of a later version.
-        self.config: dict[str, Any] = sizes | {"num_relations": num_relations} | options.applied()
+        edges: dict[str, Any] = {"num_relations": num_relations, "edge_dim": edge_dim}
+        self.config: dict[str, Any] = sizes | edges | options.applied()
         self.in_channels, self.hidden_channels, self.out_channels = in_channels, hidden_channels, out_channels
         self.num_relations = num_relations
 
@@ -84,7 +87,7 @@ class MAGNA(Saved):
         self.input_projection: nn.Module = Linear(in_channels, width, backend=backend) if projected else Dense()
         widths = [width] + [hidden_channels] * (num_layers - 1)
         self.blocks = nn.ModuleList(
-            MAGNABlock(width, hidden_channels, heads, num_relations=num_relations, options=shared) for width in widths
+            MAGNABlock(width, hidden_channels, heads, options=shared, **edges) for width in widths
         )
         self.final_norm = make_norm(options.final_norm, hidden_channels, options.norm_eps, backend)
         self.classifier_dropout = Dropout(options.classifier_dropout, backend=backend)
@@ -123,13 +126,16 @@ class MAGNA(Saved):
         edge_type: Tensor | None = None,
         relation: Tensor | None = None,
         *,
+        edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
         edge_mask: Tensor | None = None,
     ) -> Tensor:
         """Class scores, or hidden states of a model without a head; see :meth:`MAGNAConv.forward`."""
         graph = graph_at_door(x, edge_index, edge_type, self.in_channels, self.num_relations)
         relation = self.relation_table if relation is None else relation
         seed = draw_seed(x.device) if self.training and self.options.edge_dropout_shared else None
-        edges = {"relation": relation, "edge_mask": edge_mask, "edge_seed": seed}
+        edges = {"relation": relation, "edge_weight": edge_weight, "edge_attr": edge_attr}
+        edges |= {"edge_mask": edge_mask, "edge_seed": seed}
         h = self.input_projection(self.embed_dropout(self.node_dropout(x)))
         if fused.covers(self, h):
             h = fused.walk(self, h, graph, **edges)

@@ -102,23 +102,25 @@ def _conv(
     x: Tensor,
     graph: Graph,
     relation: Tensor | None,
+    edge_weight: Tensor | None,
+    edge_attr: Tensor | None,
     edge_mask: Tensor | None,
     edge_seed: Tensor | None,
 ) -> Tensor:
     """`MAGNAConv.forward` with all projections of x as one product."""
-    graph, edge_mask = conv.door(x, graph, None, edge_mask)
+    edges = conv.door(x, graph, None, edge_mask, edge_weight, edge_attr)
     hops, seed = conv.schedule(x.device)
     layers = [layer for layer in (conv.attention.source, conv.attention.target) if layer is not None]
     groups = [[layer.weight for layer in layers]] + ([] if conv.value is None else [[conv.value.weight]])
     products = ops.linears(x, groups, backend=conv.options.backend)
     ends, *values = (torch.unflatten(product, -1, (-1, conv.attention.head_channels)) for product in products)
-    scores = conv.attention.scores(ends, graph, relation)
+    scores = conv.attention.scores(ends, edges.graph, relation, edges.attr)
     if conv.options.head_form == "full":
         value = as_multiplied(x)[:, None].expand(-1, conv.heads, -1)
     else:
         value = values[0] if values else ends
-    weights = conv.softmax(scores, graph, edge_mask, seed if edge_seed is None else edge_seed)
-    out: Tensor = conv.out(conv.diffuse(value, weights, graph, hops, seed).flatten(1))
+    weights = conv.softmax(scores, edges, seed if edge_seed is None else edge_seed)
+    out: Tensor = conv.out(conv.diffuse(value, weights, edges.graph, hops, seed).flatten(1))
     return out if conv.bias is None else out + conv.bias
 
 

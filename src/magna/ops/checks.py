@@ -103,6 +103,16 @@ def mask(name: str, value: Tensor, edges: Graph, heads: int) -> None:
     same_device(name, value, edges)
 
 
+def edge_weight(value: Tensor, edges: Graph, validate: bool) -> None:
+    alike("edge_weight", value, None, [edges.num_edges], edges.device, "a number per edge")
+    if not value.is_floating_point():
+        raise ArgumentError("edge_weight", value, "a floating type", ".float()")
+    if validate and values_readable(value) and value.numel():
+        low, high = (float(v) for v in torch.aminmax(value.detach()))
+        if not (low >= 0 and high < torch.inf):
+            raise ArgumentError("edge_weight", low if not low >= 0 else high, "finite numbers of 0 or more; 0: no edge")
+
+
 def head_vector(x: Tensor, vector: Tensor) -> None:
     tensor("x", x)
     if x.dim() != 3:
@@ -111,7 +121,14 @@ def head_vector(x: Tensor, vector: Tensor) -> None:
     alike("vector", vector, None, x.shape[1:], x.device, "a row per head of x")
 
 
-def node_scores(source: Tensor, target: Tensor, relation: Tensor | None, edges: Graph, negative_slope: float) -> None:
+def node_scores(
+    source: Tensor,
+    target: Tensor,
+    relation: Tensor | None,
+    edges: Graph,
+    negative_slope: float,
+    edge: Tensor | None = None,
+) -> None:
     graph(edges)
     tensor("source", source)
     if source.dim() != 2 or source.size(0) != edges.num_nodes:
@@ -124,6 +141,8 @@ def node_scores(source: Tensor, target: Tensor, relation: Tensor | None, edges: 
         if edges.edge_type is None:
             raise ArgumentError("edge_type", None, "a type on each edge of the graph, for scores per relation")
         alike("relation", relation, source.dtype, [edges.num_relations, heads], source.device, "as source")
+    if edge is not None:
+        alike("edge", edge, source.dtype, [edges.num_edges, heads], source.device, "as source")
     if not is_number(negative_slope) or not negative_slope >= 0:
         raise ArgumentError("negative_slope", negative_slope, "0 and above")
 

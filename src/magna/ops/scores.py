@@ -47,30 +47,36 @@ def edge_scores(
     target: Tensor,
     graph: Graph,
     relation: Tensor | None = None,
+    edge: Tensor | None = None,
     *,
     negative_slope: float | Tensor = 0.2,
     backend: Backend = "auto",
 ) -> Tensor:
     """Eq. 1 after its products: the score of each edge from scores per node and per relation.
 
-    s_e = LeakyReLU(source[i] + target[j] + relation[k]) for the edge e = (i, k, j). The dot product of Eq. 1 with a
-    concatenation is the sum of three dot products, so each is computed once per node or relation and gathered.
+    s_e = LeakyReLU(source[i] + target[j] + relation[k] + edge[e]) for the edge e = (i, k, j). The dot product of Eq. 1
+    with a concatenation is a sum of dot products, so each is computed once per node or relation and gathered.
 
     Args:
         source: scores of the nodes as sources.
         target: scores of the nodes as targets.
         graph: the edges, with types if there is `relation`.
         relation: scores of the relations.
+        edge: scores of the features of the edges.
         negative_slope: slope of LeakyReLU below zero, not negative; a number, or a tensor of one number.
         backend: "auto", "reference", "cpu" or "triton".
 
-    Shapes: source [N, H], target [N, H], relation [R, H] → [E, H], in the caller's edge order.
+    Shapes: source [N, H], target [N, H], relation [R, H], edge [E, H] → [E, H], in the caller's edge order.
     """
-    if isinstance(negative_slope, Tensor):
-        if negative_slope.numel() != 1:
+    if edge is not None or isinstance(negative_slope, Tensor):
+        if isinstance(negative_slope, Tensor) and negative_slope.numel() != 1:
             raise ArgumentError("negative_slope", negative_slope, "a number, or a tensor of one")
         # With slope 1 the op gives the bare sums.
         total = edge_scores(source, target, graph, relation, negative_slope=1.0, backend=backend)
+        if edge is not None:
+            slope = 0.0 if isinstance(negative_slope, Tensor) else negative_slope
+            checks.node_scores(source, target, relation, graph, slope, edge)
+            total = total + edge
         return torch.where(total > 0, total, total * negative_slope)
     checks.node_scores(source, target, relation, graph, negative_slope)
     chosen = choose(backend, source.device)

@@ -21,6 +21,7 @@ def edge_softmax(
     scores: Tensor,
     graph: Graph,
     *,
+    edge_weight: Tensor | None = None,
     mask: Tensor | None = None,
     edge_dropout: Rate = 0.0,
     edge_pairs: bool | Tensor = True,
@@ -38,6 +39,8 @@ def edge_softmax(
     Args:
         scores: one score per edge and head; -inf means that the edge is absent.
         graph: the edges.
+        edge_weight: prior of each edge, 0 or more: its logarithm is added to the score, so that 1 changes nothing, 2
+            counts an edge twice and 0 is no edge.
         mask: bool, False where an edge is absent.
         edge_dropout: probability of dropping an edge before the softmax, one number or one per head. Self-loops stay.
         edge_pairs: True: all edges between the same two nodes are dropped together, so an undirected graph stays
@@ -48,7 +51,7 @@ def edge_softmax(
         backend: "auto", "reference", "cpu" or "triton".
         validate: look for NaN in the scores and rates out of range (waits for the GPU).
 
-    Shapes: scores [E, H], mask [E] or [E, H] → [E, H], in the caller's edge order.
+    Shapes: scores [E, H], edge_weight [E], mask [E] or [E, H] → [E, H], in the caller's edge order.
 
     >>> graph = Graph.from_edge_index(torch.tensor([[0, 1, 2], [2, 2, 0]]), num_nodes=3)
     >>> edge_softmax(torch.zeros(3, 1), graph).squeeze().tolist()
@@ -56,6 +59,9 @@ def edge_softmax(
     """
     checks.scores(scores, graph, validate)
     heads, chosen = scores.size(1), choose(backend, scores.device)
+    if edge_weight is not None:
+        checks.edge_weight(edge_weight, graph, validate)
+        scores = scores + edge_weight.to(scores.dtype).log()[:, None]
     masks = []
     if mask is not None:
         checks.mask("mask", mask, graph, heads)

@@ -48,18 +48,21 @@ class APPNP(NodeBaseline):
     """
 
     options: APPNPOptions
+    TAKES_EDGE_WEIGHT = True
 
     def __init__(self, in_channels: int, out_channels: int, **options: Any) -> None:
         super().__init__(in_channels, out_channels, APPNPOptions.from_flat(options))
         self.layers = self.linears()
         self.reset_parameters()
 
-    def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
-        options, graph = self.options, self.graph(x, edge_index)
+    def forward(
+        self, x: Tensor | SparseRows, edge_index: Tensor | Graph, *, edge_weight: Tensor | None = None
+    ) -> Tensor:
+        options, graph = self.options, self.graph(x, edge_index, edge_weight)
         h: Any = x
         for number, layer in enumerate(self.layers):
             h = layer(self.input_dropout(F.relu(h) if number > 0 else h))
-        weight = symmetric_weights(graph, h.dtype)
+        weight = symmetric_weights(graph, h.dtype, edge_weight)
         rate = options.edge_dropout if self.training else 0.0
         seed = draw_seed(h.device) if rate > 0 else None
         hops: dict[str, Any] = {"K": options.K, "alpha": options.alpha, "dropout": rate, "seed": seed}

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 from torch import Tensor, nn
 
 from magna.config.options import HUGE, Options, option
+from magna.errors import ArgumentError
 from magna.graph import Graph
 from magna.nn.attention import check_size, graph_at_door
 from magna.nn.dropout import Dropout
 from magna.nn.hub import Saved
 from magna.nn.linear import Linear, fill_linear
 from magna.nn.sparse import SparseRows
+from magna.ops import checks
 from magna.typing import Backend
 
 
@@ -33,6 +36,7 @@ class NodeBaseline(Saved):
     """Base of the baselines: sizes, options and dropout; a subclass makes its layers, then draws their values."""
 
     options: NodeBaselineOptions
+    TAKES_EDGE_WEIGHT: ClassVar[bool] = False
 
     def __init__(self, in_channels: int, out_channels: int, options: NodeBaselineOptions) -> None:
         super().__init__()
@@ -63,6 +67,11 @@ class NodeBaseline(Saved):
                 for bias in module:
                     nn.init.zeros_(bias)
 
-    def graph(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Graph:
+    def graph(self, x: Tensor | SparseRows, edge_index: Tensor | Graph, edge_weight: Tensor | None = None) -> Graph:
         """The checked graph of an input; none of the baselines reads types of edges."""
-        return graph_at_door(x, edge_index, None, self.in_channels, None)
+        graph = graph_at_door(x, edge_index, None, self.in_channels, None)
+        if edge_weight is not None:
+            if not self.TAKES_EDGE_WEIGHT:
+                raise ArgumentError("edge_weight", edge_weight, f"None: {type(self).__name__} does not read it")
+            checks.edge_weight(edge_weight, graph, validate=edge_weight.device.type == "cpu")
+        return graph

@@ -50,6 +50,7 @@ class DAGNN(NodeBaseline):
     """
 
     options: DAGNNOptions
+    TAKES_EDGE_WEIGHT = True
 
     def __init__(self, in_channels: int, out_channels: int, **options: Any) -> None:
         chosen = DAGNNOptions.from_flat(options)
@@ -66,11 +67,13 @@ class DAGNN(NodeBaseline):
             if isinstance(norm, LayerNorm | BatchNorm):
                 norm.reset_parameters()
 
-    def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
-        graph, h = self.graph(x, edge_index), self.layers[0](self.embed_dropout(x))
+    def forward(
+        self, x: Tensor | SparseRows, edge_index: Tensor | Graph, *, edge_weight: Tensor | None = None
+    ) -> Tensor:
+        graph, h = self.graph(x, edge_index, edge_weight), self.layers[0](self.embed_dropout(x))
         for norm, layer in zip(self.norms, self.layers[1:], strict=True):
             h = layer(self.input_dropout(F.relu(norm(h))))
-        weight, hops = symmetric_weights(graph, h.dtype), [h]
+        weight, hops = symmetric_weights(graph, h.dtype, edge_weight), [h]
         for _ in range(self.options.K):
             hops.append(one_hop(hops[-1], weight, graph, self.options.backend))
         states = torch.stack(hops, dim=1)  # [N, K + 1, C]

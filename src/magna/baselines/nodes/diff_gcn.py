@@ -9,13 +9,14 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from magna.baselines.nodes.propagation import once_per_graph
+from magna.baselines.nodes.propagation import once_per_graph, symmetric_weights
 from magna.baselines.nodes.stack import Stack, StackOptions
 from magna.config.options import HUGE, Needs, option
 from magna.config.registry import node_model
 from magna.data.node_data import undirected
 from magna.errors import ArgumentError
 from magna.graph import Graph
+from magna.graph.torch_internals import version
 from magna.ops import attention_diffusion
 
 # Nodes that are solved for at a time: 19,717 nodes then need three blocks of 40 MB.
@@ -66,6 +67,7 @@ class DiffGCN(Stack):
     """
 
     options: DiffGCNOptions
+    TAKES_EDGE_WEIGHT = True
 
     def __init__(
         self, in_channels: int, hidden_channels: int, num_layers: int, out_channels: int, **options: Any
@@ -74,9 +76,10 @@ class DiffGCN(Stack):
         super().__init__(in_channels, out_channels, chosen)
         self.reset_parameters()
 
-    def weights(self, graph: Graph, dtype: torch.dtype) -> tuple[Graph, Tensor]:
+    def weights(self, graph: Graph, dtype: torch.dtype, edge_weight: Tensor | None = None) -> tuple[Graph, Tensor]:
         options = self.options
         kernel: Any = {"alpha": options.alpha} if options.kernel == "ppr" else {"t": options.t}
+        kernel["edge_weight"] = edge_weight
         diffused, weight = diffused_graph(graph, top_k=options.top_k, threshold=options.threshold, **kernel)
         return diffused, weight.to(dtype)
 
@@ -88,14 +91,15 @@ def diffused_graph(
     *,
     t: float | None = None,
     threshold: float = DiffGCNOptions.threshold,
+    edge_weight: Tensor | None = None,
 ) -> tuple[Graph, Tensor]:
     r"""The edges with the largest entries of a kernel S and their weights, built once per graph.
 
     .. math:: S = \alpha \left(I - (1 - \alpha) T\right)^{-1} \text{ with alpha, or } S = e^{-t (I - T)} \text{ with t},
               \quad T = \tilde D^{-1/2} \tilde A \tilde D^{-1/2}, \quad \tilde A = A + I
 
-    The weights of a node's in-edges are divided by their sum. The graph is taken as undirected and unweighted; the
-    loops are replaced by one for each node.
+    The weights of a node's in-edges are divided by their sum. The graph is taken as undirected; the loops are
+    replaced by one for each node.
 
     Args:
         graph: the edges.
@@ -103,8 +107,9 @@ def diffused_graph(
         top_k: largest entries that stay, for each node.
         t: time of the heat kernel, in place of alpha.
         threshold: least entry that stays.
+        edge_weight: entries of A; edges between the same two nodes have their mean.
 
-    Shapes: → graph with E' edges, weights [E', 1].
+    Shapes: edge_weight [E] → graph with E' edges, weights [E', 1].
 
     >>> pair = Graph.from_edge_index(torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
     >>> diffused, weight = diffused_graph(pair, alpha=0.2, top_k=2)
@@ -113,12 +118,14 @@ def diffused_graph(
     """
     if (alpha is None) == (t is None):
         raise ArgumentError("alpha", alpha, "a number with t None, or None with a number as t")
-    return _diffuse(graph, Diffusion(alpha, t, top_k, threshold))
+    changes = None if edge_weight is None else version(edge_weight)
+    return _diffuse(graph, Diffusion(alpha, t, top_k, threshold), edge_weight, changes)
 
 
 @once_per_graph
-def _diffuse(graph: Graph, diffusion: Diffusion) -> tuple[Graph, Tensor]:
-    transition, weight = _transition(graph)
+def _diffuse(graph: Graph, diffusion: Diffusion, edge_weight: Tensor | None, _: int | None) -> tuple[Graph, Tensor]:
+    """The diffused graph; the last argument tells states of the weights apart."""
+    transition, weight = _transition(graph, edge_weight)
     targets, sources, values = [], [], []
     for nodes in torch.split(torch.arange(graph.num_nodes, device=graph.device), BLOCK):
         # S is symmetric, so that the column of a node is its row: the weights of its in-edges.
@@ -135,13 +142,21 @@ def _diffuse(graph: Graph, diffusion: Diffusion) -> tuple[Graph, Tensor]:
     return Graph.from_edge_index(edge_index, graph.num_nodes, validate=False), torch.cat(values)[:, None]
 
 
-def _transition(graph: Graph) -> tuple[Graph, Tensor]:
+def _transition(graph: Graph, edge_weight: Tensor | None) -> tuple[Graph, Tensor]:
     """T: the graph with its loops, and the weight [E, 1] of each edge."""
     loop = torch.arange(graph.num_nodes, device=graph.device)
     edges = undirected(graph.source, graph.target, graph.num_nodes)
     looped = Graph.from_edge_index(torch.cat([edges, loop.expand(2, -1)], dim=1), graph.num_nodes, validate=False)
-    scale = torch.bincount(looped.target, minlength=graph.num_nodes).float().rsqrt()
-    return looped, (scale[looped.source] * scale[looped.target])[:, None]
+    if edge_weight is None:
+        return looped, symmetric_weights(looped, torch.float32)
+    # The edges are sorted by these numbers.
+    place, size = edges[1] * graph.num_nodes + edges[0], edges.size(1)
+    ends = torch.cat([graph.edge_index, graph.edge_index.flip(0)], dim=1)
+    proper = ends[0] != ends[1]
+    rank = torch.searchsorted(place, (ends[1] * graph.num_nodes + ends[0])[proper])
+    given = edge_weight.float().repeat(2)[proper]
+    total, count = (given.new_zeros(size).index_add(0, rank, part) for part in (given, torch.ones_like(given)))
+    return looped, symmetric_weights(looped, torch.float32, torch.cat([total / count, given.new_ones(len(loop))]))
 
 
 def _columns(transition: Graph, weight: Tensor, nodes: Tensor, diffusion: Diffusion) -> Tensor:

@@ -51,6 +51,7 @@ class GAT(Stack):
 
     options: GATOptions
     ACTIVATION = nn.ELU
+    TAKES_EDGE_WEIGHT = True
 
     def __init__(
         self, in_channels: int, hidden_channels: int, num_layers: int, out_channels: int, **options: Any
@@ -62,6 +63,7 @@ class GAT(Stack):
     def make_layers(self) -> nn.ModuleList:
         options = self.options
         form: Any = {"K": 1, "alpha": 0.0, "projection": "shared", "tanh": False, "out_projection": False}
+        form |= {"add_self_loops": False, "bias": False}  # the task adds the loops, the stack the biases
         form |= {name: getattr(options, name) for name in ("negative_slope", "dropout", "backend")}
         heads = [options.heads] * (options.num_layers - 1) + [options.out_heads]
         outputs = [*self.widths[1:-1], options.out_heads * self.out_channels]
@@ -73,9 +75,9 @@ class GAT(Stack):
             layer.reset_parameters()
         self.reset_parts()
 
-    def weights(self, graph: Graph, _: torch.dtype) -> tuple[Graph, None]:
-        return graph, None
+    def weights(self, graph: Graph, _: torch.dtype, edge_weight: Tensor | None = None) -> tuple[Graph, Tensor | None]:
+        return graph, edge_weight
 
-    def convolve(self, layer: nn.Module, h: Tensor | SparseRows, graph: Graph, _: None) -> Tensor:
-        out: Tensor = layer(h, graph)
+    def convolve(self, layer: nn.Module, h: Tensor | SparseRows, graph: Graph, weight: Tensor | None) -> Tensor:
+        out: Tensor = layer(h, graph, edge_weight=weight)
         return out.unflatten(1, (-1, self.out_channels)).mean(1) if layer is self.layers[-1] else out

@@ -54,6 +54,7 @@ class GCNII(NodeBaseline):
     """
 
     options: GCNIIOptions
+    TAKES_EDGE_WEIGHT = True
 
     def __init__(self, in_channels: int, out_channels: int, **options: Any) -> None:
         chosen = GCNIIOptions.from_flat(options)
@@ -66,10 +67,12 @@ class GCNII(NodeBaseline):
         self.last = Linear(width, out_channels, backend=backend)
         self.reset_parameters()
 
-    def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
-        graph = self.graph(x, edge_index)
+    def forward(
+        self, x: Tensor | SparseRows, edge_index: Tensor | Graph, *, edge_weight: Tensor | None = None
+    ) -> Tensor:
+        graph = self.graph(x, edge_index, edge_weight)
         first = h = F.relu(self.first(self.embed_dropout(x)))
-        weight = symmetric_weights(graph, h.dtype)
+        weight = symmetric_weights(graph, h.dtype, edge_weight)
         for number, layer in enumerate(self.layers, start=1):
             hop = one_hop(self.input_dropout(h), weight, graph, self.options.backend)
             mixed = (1 - self.alpha) * hop + self.alpha * first

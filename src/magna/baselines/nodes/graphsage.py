@@ -33,6 +33,8 @@ class GraphSAGE(Stack):
     torch.Size([3, 3])
     """
 
+    TAKES_EDGE_WEIGHT = True
+
     def __init__(self, in_channels: int, out_channels: int, **options: Any) -> None:
         super().__init__(in_channels, out_channels, StackOptions.from_flat(options))
         self.reset_parameters()
@@ -41,8 +43,8 @@ class GraphSAGE(Stack):
     def matrices(self) -> int:
         return 2  # W and U
 
-    def weights(self, graph: Graph, dtype: torch.dtype) -> tuple[Graph, Tensor]:
-        return graph, mean_weights(graph, dtype)
+    def weights(self, graph: Graph, dtype: torch.dtype, edge_weight: Tensor | None = None) -> tuple[Graph, Tensor]:
+        return graph, mean_weights(graph, dtype, edge_weight)
 
     def convolve(self, layer: nn.Module, h: Tensor | SparseRows, graph: Graph, weight: Tensor) -> Tensor:
         # The mean of products is the product of the mean, and the products are narrower than wide features.

@@ -52,6 +52,7 @@ class JKNet(Stack):
     """
 
     options: JKNetOptions
+    TAKES_EDGE_WEIGHT = True
     ENDS_HIDDEN = True
 
     def __init__(self, in_channels: int, out_channels: int, **options: Any) -> None:
@@ -73,8 +74,10 @@ class JKNet(Stack):
             return joined
         return torch.cat(list(states), dim=1) if self.options.join == "concat" else torch.stack(list(states)).amax(0)
 
-    def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
-        out: Tensor = self.head(self.input_dropout(self.join(self.states(x, edge_index))))
+    def forward(
+        self, x: Tensor | SparseRows, edge_index: Tensor | Graph, *, edge_weight: Tensor | None = None
+    ) -> Tensor:
+        out: Tensor = self.head(self.input_dropout(self.join(self.states(x, edge_index, edge_weight))))
         return out
 
 

@@ -18,27 +18,45 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def symmetric_weights(graph: Graph, dtype: torch.dtype) -> Tensor:
+def in_degrees(graph: Graph, dtype: torch.dtype, edge_weight: Tensor | None = None) -> Tensor:
+    """The number of in-edges of each node, or the sum of their weights; 1 where it is 0.
+
+    Shapes: edge_weight [E] → [N].
+    """
+    if edge_weight is None:
+        return graph.rowptr.diff().clamp(min=1).to(dtype)
+    total = torch.zeros(graph.num_nodes, dtype=dtype, device=graph.device)
+    total = total.index_add(0, graph.target, edge_weight.to(dtype))
+    return torch.where(total > 0, total, 1.0)
+
+
+def symmetric_weights(graph: Graph, dtype: torch.dtype, edge_weight: Tensor | None = None) -> Tensor:
     r"""The weight of each edge in :math:`D^{-1/2} A D^{-1/2}`, where D has the in-degrees.
 
-    Shapes: → [E, 1], in the caller's order.
+    With `edge_weight` A holds these weights, and D the sums of its rows, as in PyG's `gcn_norm`.
+
+    Shapes: edge_weight [E] → [E, 1], in the caller's order.
 
     >>> symmetric_weights(Graph.from_edge_index(torch.tensor([[0, 1], [1, 0]])), torch.float32).tolist()
     [[1.0], [1.0]]
     """
-    scale = graph.rowptr.diff().clamp(min=1).to(dtype).rsqrt()
-    return (scale[graph.source] * scale[graph.target])[:, None]
+    scale = in_degrees(graph, dtype, edge_weight).rsqrt()
+    share = scale[graph.source] * scale[graph.target]
+    return (share if edge_weight is None else share * edge_weight.to(dtype))[:, None]
 
 
-def mean_weights(graph: Graph, dtype: torch.dtype) -> Tensor:
+def mean_weights(graph: Graph, dtype: torch.dtype, edge_weight: Tensor | None = None) -> Tensor:
     r"""The weight of each edge in :math:`D^{-1} A`, so that a hop is the mean over the in-edges of a node.
 
-    Shapes: → [E, 1], in the caller's order.
+    With `edge_weight` it is their weighted mean.
+
+    Shapes: edge_weight [E] → [E, 1], in the caller's order.
 
     >>> mean_weights(Graph.from_edge_index(torch.tensor([[0, 1], [2, 2]])), torch.float32).tolist()
     [[0.5], [0.5]]
     """
-    return graph.rowptr.diff().clamp(min=1).to(dtype).reciprocal()[graph.target][:, None]
+    share = in_degrees(graph, dtype, edge_weight).reciprocal()[graph.target]
+    return (share if edge_weight is None else share * edge_weight.to(dtype))[:, None]
 
 
 def one_hop(x: Tensor, weight: Tensor, graph: Graph, backend: Backend) -> Tensor:

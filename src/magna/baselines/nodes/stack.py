@@ -115,17 +115,20 @@ class Stack(NodeBaseline):
         for bias in self.biases:
             nn.init.zeros_(bias)
 
-    def weights(self, graph: Graph, dtype: torch.dtype) -> tuple[Graph, Any]:
+    def weights(self, graph: Graph, dtype: torch.dtype, edge_weight: Tensor | None = None) -> tuple[Graph, Any]:
         """The graph that the convolutions walk, and the weights [E, 1] of its edges."""
-        return graph, symmetric_weights(graph, dtype)
+        return graph, symmetric_weights(graph, dtype, edge_weight)
 
     def convolve(self, layer: nn.Module, h: Tensor | SparseRows, graph: Graph, weight: Any) -> Tensor:
         """The output of a convolution without its bias; by default a hop after a product."""
         return one_hop(layer(h), weight, graph, self.options.backend)
 
-    def states(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> list[Tensor]:
+    def states(
+        self, x: Tensor | SparseRows, edge_index: Tensor | Graph, edge_weight: Tensor | None = None
+    ) -> list[Tensor]:
         """The output of each layer, after its activation where it has one."""
-        graph, weight = self.weights(self.graph(x, edge_index), x.dtype)
+        weighted = () if edge_weight is None else (edge_weight,)
+        graph, weight = self.weights(self.graph(x, edge_index, *weighted), x.dtype, *weighted)
         h: Any = self.embed_dropout(x)
         states = []
         for number, (layer, bias) in enumerate(zip(self.layers, self.biases, strict=True)):
@@ -137,5 +140,7 @@ class Stack(NodeBaseline):
             states.append(h)
         return states
 
-    def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
-        return self.states(x, edge_index)[-1]
+    def forward(
+        self, x: Tensor | SparseRows, edge_index: Tensor | Graph, *, edge_weight: Tensor | None = None
+    ) -> Tensor:
+        return self.states(x, edge_index, edge_weight)[-1]
