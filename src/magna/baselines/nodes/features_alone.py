@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from magna.baselines.nodes.stack import Stack, StackOptions
@@ -32,7 +31,7 @@ class FeaturesAlone(Stack):
         super().__init__(in_channels, out_channels, StackOptions.from_flat(options))
         self.reset_parameters()
 
-    def weights(self, graph: Graph, _: torch.dtype) -> tuple[Graph, None]:
+    def weights(self, graph: Graph, *_: Any) -> tuple[Graph, None]:
         return graph, None
 
     def convolve(self, layer: nn.Module, h: Tensor | SparseRows, *_: Any) -> Tensor:
