@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch import nn
 from magna.config.registry import model_settings
 from magna.config.schema import Config, make_config
 from magna.data import from_anywhere
-from magna.data.pyg import save_pyg
+from magna.data.in_memory import writer_of
 from magna.errors import ArgumentError, DataError
 from magna.nn.custom import CUSTOM
 from magna.tasks import Task, make_task
@@ -52,8 +51,9 @@ def train(
     One seed leaves its run folder at `run_dir`, several leave theirs at `run_dir/seed-0` and so on.
 
     Args:
-        what: a recipe's name, a TOML file, a config, the path of your own data, or a PyG `Data`, which is stored beside
-            the run. None: the default recipe, or the settings of the run that is resumed.
+        what: a recipe's name, a TOML file, a config, the path of your own data, or a graph in memory, which is stored
+            beside the run: a PyG `Data`, a pair of pandas tables (nodes, edges), or a networkx graph. None: the default
+            recipe, or the settings of the run that is resumed.
         recipe: the recipe whose settings serve your own data.
         settings: values by their keys, such as `{"train.epochs": 40}`.
         model: your own module for node classification, called as `model(x, edge_index)`; one seed starts from its
@@ -77,9 +77,9 @@ def train(
     """
     if not 1 <= seeds <= _MOST_SEEDS:
         raise ArgumentError("seeds", seeds, f"1 to {_MOST_SEEDS:,}")
-    if (pyg := sys.modules.get("torch_geometric.data")) is not None and isinstance(what, pyg.Data):
+    if writer_of(what) is not None:
         run_dir = Path(run_dir) if run_dir is not None else default_folder("data", resume)
-        what = _store_data(what, run_dir, resume)
+        what = store_data(what, run_dir, resume)
     resumed = resume and run_dir is not None and what is None and recipe is None and not settings
     config = None if resumed else make_config(what, recipe, settings)
     if config is not None and model is not None:
@@ -120,11 +120,13 @@ def shares_batch(seeds: int, device: torch.device, together: bool | None = None)
     return seeds > 1 and (device.type == "cuda" if together is None else together)
 
 
-def _store_data(data: Any, run_dir: Path, resume: bool) -> Path:
-    """Write a PyG `Data` beside its run, so that the run can be resumed, evaluated and used; return its folder."""
+def store_data(data: Any, run_dir: Path, resume: bool) -> Path:
+    """Write a graph in memory beside its run, so that the run can be resumed, evaluated and used; return its folder."""
     if not resume and next(run_dir.glob("**/config.toml"), None) is not None:
         raise DataError(run_dir, "it holds a run already", hint="resume=True, or another run_dir")
-    save_pyg(data, run_dir / "data")
+    write = writer_of(data)
+    assert write is not None
+    write(run_dir / "data")
     return run_dir / "data"
 
 
