@@ -19,7 +19,7 @@ from magna import bench
 from magna.bench import floor, graphs, measure
 from magna.bench.comparison import compare
 from magna.bench.floor import Floor, floor_ms, traffic
-from magna.bench.graphs import SHAPES, Shape, load, skewed_graph
+from magna.bench.graphs import SHAPES, Shape, load_graph, skewed_graph
 from magna.bench.peers import PEERS, Problem, TorchCSR, peers_on, stepper, truth
 from magna.graph import Graph
 
@@ -153,17 +153,17 @@ def check(edge_index: Tensor, shape: Shape) -> None:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_synthetic_graph_has_the_size_of_the_real_one(name: str, tmp_path: Path) -> None:
-    edge_index, synthetic = load(name, tmp_path)
+    edge_index, synthetic = load_graph(name, tmp_path)
     assert synthetic
     check(edge_index, SHAPES[name])
-    assert torch.equal(edge_index, load(name, tmp_path)[0])
+    assert torch.equal(edge_index, load_graph(name, tmp_path)[0])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 def test_real_graph_has_the_published_size(name: str) -> None:
     needs(name)
-    edge_index, synthetic = load(name)
+    edge_index, synthetic = load_graph(name)
     assert not synthetic
     check(edge_index, SHAPES[name])
 

@@ -11,7 +11,7 @@ import torch
 
 from magna.bench import floor
 from magna.bench.comparison import Progress, Row, compare
-from magna.bench.graphs import SHAPES, load, shape_of
+from magna.bench.graphs import SHAPES, load_graph, shape_of
 from magna.bench.peers import Problem
 from magna.graph import Graph
 from magna.paper.render import digits
@@ -70,7 +70,7 @@ def make_problem(
 ) -> tuple[Problem, bool]:
     """The inputs of a benchmark graph, and True if the graph is synthetic."""
     shape = shape_of(name)
-    edge_index, synthetic = load(name, data_dir)
+    edge_index, synthetic = load_graph(name, data_dir)
     graph = Graph.from_edge_index(edge_index.to(device), shape.num_nodes)
     return Problem.random(graph, shape.heads, shape.width, shape.K, dtype), synthetic
 

@@ -44,10 +44,10 @@ def shape_of(name: str) -> Shape:
     return SHAPES[name]
 
 
-def load(name: str, data_dir: str | Path | None = None) -> tuple[Tensor, bool]:
+def load_graph(name: str, data_dir: str | Path | None = None) -> tuple[Tensor, bool]:
     """The edge index of a graph, and True if it is synthetic because the data folder lacks the graph.
 
-    >>> edge_index, synthetic = load("cora", data_dir="no/such/folder")
+    >>> edge_index, synthetic = load_graph("cora", data_dir="no/such/folder")
     >>> edge_index.shape, synthetic
     (torch.Size([2, 13264]), True)
     """
