@@ -22,7 +22,7 @@ TABLES = ("cora-paper", "citeseer-paper", "pubmed-paper", "arxiv-paper")
 def _model(config: Config) -> nn.Module:
     links = config.task.name == "link_prediction"
     names = ("num_entities", "num_relations") if links else ("in_channels", "out_channels")
-    sizes = dict(zip(names, (GRAPHS if links else SIZES)[config.data.name], strict=True))
+    sizes: dict[str, Any] = dict(zip(names, (GRAPHS if links else SIZES)[config.data.name], strict=True))
     with torch.device("meta"):
         model: nn.Module = make_model(config.model, **sizes)
     return model

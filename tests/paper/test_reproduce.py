@@ -89,7 +89,7 @@ def test_every_cell_has_a_model_and_a_file_of_its_own(name: str, dataset: str) -
     with torch.device("meta"):
         for config in configs:
             if config.task.name == "link_prediction":
-                untyped = {"typed": False} if config.to_dict()["data"]["control"] == "no-types" else {}
+                untyped: dict[str, Any] = {"typed": False} if config.to_dict()["data"]["control"] == "no-types" else {}
                 make_model(config.model, num_entities=500, num_relations=200, **untyped)
             else:
                 make_model(config.model, in_channels=10, out_channels=3)
@@ -237,8 +237,9 @@ def test_the_quick_form_is_some_cells_of_its_table(name: str) -> None:
     with torch.device("meta"):
         for cell in chosen:
             links = cell.config.task.name == "link_prediction"
-            sizes = ("num_entities", "num_relations") if links else ("in_channels", "out_channels")
-            make_model(cell.config.model, **dict(zip(sizes, (50, 3), strict=True)))
+            names = ("num_entities", "num_relations") if links else ("in_channels", "out_channels")
+            sizes: dict[str, Any] = dict(zip(names, (50, 3), strict=True))
+            make_model(cell.config.model, **sizes)
 
 
 def test_data_that_is_missing_is_one_line_unless_it_was_asked_for(tmp_path: Path) -> None:
