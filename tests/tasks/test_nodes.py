@@ -141,3 +141,10 @@ def test_scores_that_are_no_numbers_are_refused(digits: NodeData) -> None:
 
     with pytest.raises(ValueError, match="its scores are not numbers; the largest input of the model is 1, "):
         task.finite_scores(Broken())
+
+
+@pytest.mark.parametrize(("target", "words"), [("number", "a number each"), ("labels", "several labels each")])
+def test_other_targets_than_classes_are_refused(digits: NodeData, target: Any, words: str) -> None:
+    data = replace(digits, target=target, y=digits.y.float()[:, None].repeat(1, 2) if target == "labels" else digits.y)
+    with pytest.raises(ValueError, match=f"its nodes have {words}; allowed: one class each"):
+        NodeClassification(data, Config(), CPU)

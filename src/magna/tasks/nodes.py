@@ -208,6 +208,10 @@ def _check(data: NodeData, splits: Sequence[str]) -> None:
     """Refuse data without features, or without classes or nodes that the splits need; training needs no test."""
     if data.x is None:
         raise DataError(data.name, "it has no features", allowed="one column or more of numbers beside id and label")
+    if data.target != "classes":
+        kind = "a number" if data.target == "number" else "several labels"
+        hint = "data.target=classes" if data.target == "number" else ""
+        raise DataError(data.name, f"its nodes have {kind} each", allowed="one class each", hint=hint)
     if "train" in splits and data.num_classes < 2:
         fault = "no label" if data.num_classes == 0 else "one label alone"
         raise DataError(data.name, f"it has {fault}", allowed="nodes of two classes or more")
