@@ -11,7 +11,10 @@ from magna.config.tables import LinkDataOptions
 from magna.data import load_knowledge_graph, load_triples
 from magna.data.triples import SPLITS
 
-ROWS = [(f"e{i % 40}", f"r{i % 3}", f"e{(7 * i + 1) % 40}") for i in range(200)] + [("rare", "odd", "e1")]
+ROWS = [(f"e{i % 40}", f"r{i % 3}", f"e{(7 * i + 1) % 40}") for i in range(200)] + [
+    ("rare", "r0", "e1"),
+    ("e2", "odd", "e5"),
+]
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
@@ -46,8 +49,10 @@ def test_one_file_is_split_with_every_name_in_training(tmp_path: Path, suffix: s
         assert any(relation == r for _, r, _ in train)
     assert f"triples{suffix} was split at random, seed 0: " in data.notes[1] and "repeats" in data.notes[0]
     assert data.fingerprints() == parts[1].fingerprints() != parts[2].fingerprints()
-    larger = load_triples(folder, valid_share=0.2)
-    assert len(larger.valid) == round(0.2 * distinct)
+    larger = load_triples(folder, valid_share=0.4)
+    assert len(larger.valid) == round(0.4 * distinct)
+    held_out = {*names_of(larger, "valid"), *names_of(larger, "test")}
+    assert not {*ROWS[-2:]} & held_out and len({row[1] for row in names_of(larger, "train")}) == 4
 
 
 @pytest.mark.parametrize(
