@@ -51,7 +51,9 @@ class NodeDataOptions(Options):
     )
     components: int = option(64, "Number of principal components at most.", low=1, high=HUGE, needs=_PCA)
     self_loops: bool = option(True, "One loop for each node, in place of those in the data.")
-    edge_types: bool = option(True, "Types of the edges, where the data has them; false: edges without types.")
+    edge_types: bool = option(
+        True, "Types and features of the edges, where the data has them; false: edges without both."
+    )
 
     def check(self) -> None:
         if self.standardise_features and self.normalise_features:

@@ -151,11 +151,14 @@ class NodeData:
         return replace(self, **parts)
 
     def without_types(self) -> NodeData:
-        """The edges without types, each once; inverse types have left both directions of every edge."""
+        """The edges without types and attributes, each once; the weights of edges that become one add up."""
         if self.edge_type is None:
-            return self
-        edges = torch.unique(self.edge_index, dim=1)
-        return replace(self, edge_index=edges[:, _by_target(edges)], edge_type=None, num_relations=None)
+            return replace(self, edge_attr=None)
+        edges, place = torch.unique(self.edge_index, dim=1, return_inverse=True)
+        order = _by_target(edges)
+        weight = None if self.edge_weight is None else _summed(self.edge_weight, place, edges.size(1)).float()[order]
+        parts: dict[str, Any] = {"edge_type": None, "num_relations": None, "edge_attr": None, "edge_weight": weight}
+        return replace(self, edge_index=edges[:, order], **parts)
 
     def with_both_directions(self) -> NodeData:
         """Both directions of every edge, each once, without self-loops; the inverse of a type is another type.

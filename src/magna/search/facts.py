@@ -103,6 +103,6 @@ def feature_kind(x: Tensor | None) -> FeatureKind:
     binary = ((x == 0) | (x == 1)).all(0)
     if binary.all():
         return "one-hot"
-    if (x >= 0).all() and float((x != 0).double().mean()) < _SPARSE:
+    if (x >= 0).all() and float((x[:, ~binary] != 0).double().mean()) < _SPARSE:
         return "counts"
     return "mixed" if binary.double().mean() > 0.2 else "dense"

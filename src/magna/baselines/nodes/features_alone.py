@@ -27,6 +27,8 @@ class FeaturesAlone(Stack):
     torch.Size([3, 3])
     """
 
+    TAKES_EDGE_WEIGHT = True  # as any other property of the edges, it changes nothing
+
     def __init__(self, in_channels: int, out_channels: int, **options: Any) -> None:
         super().__init__(in_channels, out_channels, StackOptions.from_flat(options))
         self.reset_parameters()
