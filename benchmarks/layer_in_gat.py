@@ -4,7 +4,7 @@
 
 The settings are those of the GAT paper: two layers, 8 heads of 8 channels and then one head, dropout 0.6 on inputs and
 attention, ELU, Adam with learning rate 0.005 and weight decay 5e-4, 200 epochs, the epoch that is best on validation.
-Each run is a line of `records/layer-in-gat.csv`; a run that is there is not repeated.
+Each run is a line of `layer_in_gat.csv` beside this file; a run that is there is not repeated.
 
 Features with few entries are `SparseRows`, whose dropout draws for these entries alone: the same model in a fraction of
 the time. PyG's own layer takes dense features, so the row "GAT" computes it by `MAGNAConv` with one hop, no teleport
@@ -32,7 +32,7 @@ from magna import MAGNAConv
 from magna.data import NodeData, load_planetoid
 from magna.nn import SparseRows
 
-RECORD = Path(__file__).parent / "records" / "layer-in-gat.csv"
+RECORD = Path(__file__).with_suffix(".csv")
 COLUMNS = ["graph", "layer", "seed", "valid", "test", "seconds"]
 EPOCHS = 200
 GAT: dict[str, Any] = {"K": 1, "alpha": 0.0, "tanh": False, "projection": "shared"}

@@ -113,7 +113,7 @@ def bars_of(page: str) -> dict[str, list[float]]:
     for block in blocks((DOCS / page).read_text(encoding="utf-8")):
         if block.language == "python" and not block.reason:
             exec(compile(block.content, page, "exec"), names)
-    return {"one hop": names["one_hop"], "diffused, K = 6": names["diffused"]}
+    return {"one hop": names["one_hop"], "diffused, K = 3": names["diffused"]}
 
 
 def main() -> None:

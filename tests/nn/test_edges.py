@@ -93,8 +93,8 @@ def test_a_feature_of_edges_is_a_part_of_eq_1(backend: Backend, tanh: bool) -> N
 def test_gradients_of_weights_and_features(backend: Backend) -> None:
     layer = Layer(backend, edge_dim=D, K=2)
     few = EDGES[:, :10]
-    given = [WEIGHT[:10].to(layer.device).requires_grad_(), ATTR[:10].to(layer.device).requires_grad_()]
-    assert torch.autograd.gradcheck(lambda w, a: layer(few, edge_weight=w, edge_attr=a), given)
+    leaves = [WEIGHT[:10].to(layer.device).requires_grad_(), ATTR[:10].to(layer.device).requires_grad_()]
+    assert torch.autograd.gradcheck(lambda w, a: layer(few, edge_weight=w, edge_attr=a), leaves)
 
 
 def test_the_operator_takes_a_prior(backend: Backend) -> None:

@@ -13,7 +13,7 @@ from magna.errors import ArgumentError
 from magna.graph import Graph
 from magna.nn.attention import EdgeAttention, check_size, graph_at_door
 from magna.nn.dropout import draw_seed, is_zero
-from magna.nn.edges import Edges, with_loops
+from magna.nn.edges import Edges, edges_with_loops
 from magna.nn.hops import Hops
 from magna.nn.linear import LAZY, LazyLinear, Linear, attention_gain, fill_linear, make_linear
 from magna.nn.pyg import mask_holder, masked
@@ -179,7 +179,7 @@ class MAGNAConv(nn.Module):
             # On a GPU the values are not read, as the step would wait for them.
             checks.edge_weight(edge_weight, graph, validate=edge_weight.device.type == "cpu")
         edges = Edges(graph, edge_mask, edge_weight, edge_attr)
-        return with_loops(edges) if self.options.add_self_loops else edges
+        return edges_with_loops(edges) if self.options.add_self_loops else edges
 
     def schedule(self, device: torch.device) -> tuple[dict[str, Any], Tensor | None]:
         """The arguments of the hops, and a seed if anything is dropped."""

@@ -47,7 +47,7 @@ class Edges(NamedTuple):
     attr: Tensor | None
 
 
-def with_loops(edges: Edges) -> Edges:
+def edges_with_loops(edges: Edges) -> Edges:
     """The edges and the loops of :func:`add_self_loops`, which have weight 1 and attributes 0."""
     graph, mask, weight, attr = edges
     looped = add_self_loops(graph)

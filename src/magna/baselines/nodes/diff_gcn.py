@@ -154,9 +154,9 @@ def _transition(graph: Graph, edge_weight: Tensor | None) -> tuple[Graph, Tensor
     ends = torch.cat([graph.edge_index, graph.edge_index.flip(0)], dim=1)
     proper = ends[0] != ends[1]
     rank = torch.searchsorted(place, (ends[1] * graph.num_nodes + ends[0])[proper])
-    given = edge_weight.float().repeat(2)[proper]
-    total, count = (given.new_zeros(size).index_add(0, rank, part) for part in (given, torch.ones_like(given)))
-    return looped, symmetric_weights(looped, torch.float32, torch.cat([total / count, given.new_ones(len(loop))]))
+    weights = edge_weight.float().repeat(2)[proper]
+    total, count = (weights.new_zeros(size).index_add(0, rank, part) for part in (weights, torch.ones_like(weights)))
+    return looped, symmetric_weights(looped, torch.float32, torch.cat([total / count, weights.new_ones(len(loop))]))
 
 
 def _columns(transition: Graph, weight: Tensor, nodes: Tensor, diffusion: Diffusion) -> Tensor:
