@@ -94,7 +94,11 @@ class NodeClassification:
                     raise ArgumentError(f"model.{name}", value, allowed)
         if self.data.edge_attr is not None:
             sizes["edge_dim"] = self.data.edge_attr.size(1)
-        return make_model(settings, self.target.name, **sizes)
+        model = make_model(settings, self.target.name, **sizes)
+        if "edge_weight" in self._edges and not getattr(model, "TAKES_EDGE_WEIGHT", True):
+            allowed = f"a model that reads it, such as gcn or magna; {settings.name} does not"
+            raise ArgumentError("edge_weight", f"a weight of each edge of {self.dataset}", allowed)
+        return model
 
     @property
     def size(self) -> str:
