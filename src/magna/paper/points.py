@@ -61,7 +61,7 @@ class Measured:
 
     @property
     def accuracy(self) -> Spread | None:
-        """Test accuracy in %; None without report runs, or if one diverged: a mean over the others would be too good."""
+        """Test accuracy in %; None without runs, or if one diverged, as a mean over the others would be too good."""
         if not self.runs or any(run["test"] is None for run in self.runs):
             return None
         return spread([100 * run["test"] for run in self.runs])

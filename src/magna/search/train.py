@@ -44,7 +44,7 @@ def train_anything(
 
     A path of your own graph, or a PyG `Data`, without a recipe trains a portfolio: members that were chosen once on
     public graphs, judged on validation within a time, the best few averaged. Everything else trains one recipe, see
-    :func:`magna.training.train.train`, which describes the arguments that are not listed here.
+    `magna.training.train.train`, which describes the arguments that are not listed here.
 
     Args:
         what: a recipe's name, a TOML file, a config, the path of your own data, or a PyG `Data`.
@@ -62,7 +62,7 @@ def train_anything(
         resume: continue the run in the folder.
         test: score the test split at the end; False: it is never read.
         say: gets a line for each step of the portfolio.
-        options: further arguments of :func:`magna.training.train.train`.
+        options: further arguments of `magna.training.train.train`.
     """
     plain: dict[str, Any] = {
         "seeds": seeds,
@@ -121,4 +121,4 @@ def _folder(what: Any, run_dir: str | Path | None, resume: bool) -> tuple[Path, 
     return folder, str(training.store_data(what, folder, resume)) if _is_pyg(what) else str(what)
 
 
-train = train_anything  # its name in the package, where :func:`magna.training.train.train` trains recipes alone
+train = train_anything  # its name in the package, where `magna.training.train.train` trains recipes alone
