@@ -61,7 +61,7 @@ class Measured:
 
     @property
     def accuracy(self) -> Spread | None:
-        """Test accuracy in %; None without runs, or if one diverged, as a mean over the others would be too good."""
+        """Test accuracy in %; None without runs or if one diverged: a mean of the others is too good."""
         if not self.runs or any(run["test"] is None for run in self.runs):
             return None
         return spread([100 * run["test"] for run in self.runs])
@@ -108,7 +108,7 @@ def measure_point(
 
 
 def read_point(point: Point, results: Path, *, search_seeds: int) -> Measured:
-    """What the committed file of a point has; of other settings nothing."""
+    """The committed part of a point; empty for a file of other settings."""
     content = _read(results / COMMITTED / point.path, _identity(point, search_seeds))
     return Measured(tuple(content["valid"]), tuple(content["runs"]), content.get("device", ""))
 
