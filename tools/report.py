@@ -1,6 +1,6 @@
-"""Tables of README.md and docs, from the committed results, the settings and the commands.
+"""Tables and figures of README.md and docs, from the committed results, the settings and the commands.
 
-`python -m tools.report` in the repository writes the tables again.
+`python -m tools.report` in the repository writes them again.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tools.commands import command_sections
 from tools.headline import HEADLINES, headline
@@ -15,7 +16,9 @@ from tools.recipes import recipe_tables
 from tools.settings import TABLES, settings_sections
 
 from magna.paper.cells import CellStore
+from magna.paper.outputs import write_outputs
 from magna.paper.render import TextTable, digits
+from magna.paper.studies.depth import committed_depth, draw_depth
 from magna.paper.tables import make_table
 
 OUR_BACKENDS = ("cpu", "triton")
@@ -29,11 +32,14 @@ PAGES = {
     "docs/reproduction.md": (
         "table1-models",
         "table1-baselines",
+        "nodes",
+        "nodes-consistency",
         "table2",
         "ablations",
         "switches",
         "table6",
         "random-splits",
+        "fig4b",
         "table3",
         "controls",
     ),
@@ -99,6 +105,8 @@ def _table(name: str, root: Path) -> str:
         return recipe_tables(root / "results")
     if name in HEADLINES:
         return headline(name, root).markdown()
+    if name == "fig4b":
+        return committed_depth(root / "results").shown.markdown()
     if name == "speed-line":
         return speed_line(speed_table(root / "benchmarks" / "records"))
     if name in TABLES:
@@ -106,7 +114,17 @@ def _table(name: str, root: Path) -> str:
     return make_table(name, CellStore(results=root / "results").read).markdown()
 
 
+def draw_figures(root: Path) -> None:
+    """Draw the figures of committed points: of Fig. 4b the picture, and the numbers as CSV."""
+    outcome, pictures = committed_depth(root / "results"), root / "docs" / "assets" / "paper"
+    with TemporaryDirectory() as folder:
+        write_outputs("fig4b", "figure", outcome.table, outcome.caption, draw_depth, Path(folder))
+        for ending in ("svg", "csv"):
+            (pictures / f"fig4b.{ending}").write_bytes((Path(folder) / f"fig4b.{ending}").read_bytes())
+
+
 if __name__ == "__main__":
+    draw_figures(Path())
     for page, tables in PAGES.items():
         path = Path(page)
         path.write_text(with_tables(path.read_text(encoding="utf-8"), Path(), tables), encoding="utf-8")

@@ -18,8 +18,10 @@ from magna.paper import experiments, node_search, reproduce, tuning
 from magna.paper.cell import Cell
 from magna.paper.cells import CellStore
 from magna.paper.experiments import EXPERIMENTS, Experiment, cells, quick_cells
+from magna.paper.listing import as_missing
 from magna.paper.node_search import FILE, TRIALS, SearchStore
 from magna.paper.node_systems import QUICK_EFFORT, WITH, WITHOUT, Effort, assignments, settings_of_draw
+from magna.paper.queue import Forecasts, Step
 from magna.paper.records import PROTOCOL
 from magna.training.loop import TrialResult
 from magna.training.trials import train_trials
@@ -195,3 +197,32 @@ def test_a_store_without_a_folder_makes_no_search(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="a folder, as searches are written to it"):
         SearchStore(results=tmp_path).run(cell, lambda config: None, {}, print)  # type: ignore[arg-type,return-value]
     assert SearchStore().chosen(cell) is None
+
+
+@pytest.mark.parametrize("table", [WITHOUT, WITH])
+def test_every_committed_search_is_that_of_today(table: str) -> None:
+    """A change of the fingerprint would make all of them again."""
+    results = Path(__file__).parents[2] / "results"
+    store = SearchStore(results=results)
+    with (results / table / FILE).open(newline="", encoding="utf-8") as file:
+        committed = {(line["dataset"], line["row"]) for line in csv.DictReader(file)}
+    assert committed == {(cell.dataset, cell.row) for cell in cells(table) if store.chosen(cell) is not None}
+
+
+def test_a_searched_cell_is_forecast_by_searches_of_other_rows(trained: list[list[Config]], tmp_path: Path) -> None:
+    work, results = tmp_path / "work", tmp_path / "results"
+    run(work, rows=["MAGNA"])
+    reproduce.collect(WITHOUT, work=work, results=results)
+    store = CellStore(results=results)
+    done, other = cells(WITHOUT)
+    ((device, (search,)),) = store.node_searches.seconds(WITHOUT, "digits").items()
+    report = sum(each["seconds"] for each in store.runs(done))
+    (missing,) = as_missing(WITHOUT, [other], 20, results)
+    assert missing.device == device and missing.forecast_s == pytest.approx(search + report, abs=0.1)
+    (settled,) = as_missing(WITHOUT, [store.settled(done)], 20, results)
+    assert settled.forecast_s == pytest.approx(report, abs=0.1), "its search has ended"
+    forecasts = Forecasts(store, device)
+    first, later = (
+        forecasts.of_step(Step(WITHOUT, "digits", seeds, [(other, 1)]))[0].seconds or 0 for seeds in (5, 10)
+    )
+    assert first - later == pytest.approx(search), "the search is before the first seeds"

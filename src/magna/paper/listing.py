@@ -12,6 +12,7 @@ from magna.paper.cell import Cell
 from magna.paper.cells import CellStore
 from magna.paper.experiments import EXPERIMENTS, cells
 from magna.paper.link_search import LIMIT_SECONDS
+from magna.paper.node_search import SearchStore
 from magna.paper.published import PAPER_LINK_BASELINES
 from magna.paper.records import Record, read_records
 from magna.paper.registry import ALSO_CALLED, REGISTRY, Entry
@@ -83,18 +84,34 @@ def _state(line: Mapping[str, Any]) -> str:
 def as_missing(name: str, chosen: Sequence[Cell], seeds: int, results: Path | None) -> list[Missing]:
     """The command of each cell, and its seconds by the committed runs of its recipe.
 
+    A searched node model takes what the committed searches and reports of other rows of its table took on its data.
     Without runs of the recipe, the trials and seeds of a searched link model take their limit at most; others are
     forecast by the seconds of an epoch in the runs of other recipes on their data.
     """
+    searches = SearchStore(results=results)
     tables = (*EXPERIMENTS, TRAINING) if results is not None and chosen else ()
     records = [record for table in tables for record in read_records(Path(results or ""), table).values()]
     missing = []
     for cell in chosen:
         command = f"magna reproduce {name} --dataset {cell.dataset} --row {shlex.quote(cell.row)}"
         seconds, devices = _seconds_of_run(cell, records)
-        forecast = None if seconds is None else round((seeds + cell.trials) * seconds, 1)
+        forecast = None if seconds is None else round((cell.seeds_of(seeds) + cell.trials) * seconds, 1)
+        if cell.effort is not None and (known := searches.seconds(cell.table, cell.dataset)):
+            forecast, devices = _seconds_of_searched(cell, cell.seeds_of(seeds), known, results)
         missing.append(Missing(cell.path, command, forecast, devices))
     return missing
+
+
+def _seconds_of_searched(
+    cell: Cell, seeds: int, searches: Mapping[str, Sequence[float]], results: Path | None
+) -> tuple[float, str]:
+    """Seconds of the search, unless it has ended, and of the report, by the other rows of a table; their device."""
+    device = max(searches, key=lambda each: len(searches[each]))
+    records = read_records(Path(results or ""), cell.table).values()
+    runs = [run for record in records if record.dataset == cell.dataset for run in record.runs]
+    report = [run["seconds"] for run in runs if run["device"] == device]
+    search = fmean(searches[device]) if cell.trials else 0.0
+    return round(search + seeds * (fmean(report) if report else 0.0), 1), device
 
 
 def _seconds_of_run(cell: Cell, records: Sequence[Record]) -> tuple[float | None, str | None]:

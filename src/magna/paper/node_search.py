@@ -78,6 +78,14 @@ class SearchStore:
             write_whole(folder / TRIALS, packed, again="the same command")
             self._committed.pop(table, None)
 
+    def seconds(self, table: str, dataset: str) -> dict[str, list[float]]:
+        """Seconds of the committed searches of a table on a data set, by device."""
+        seconds: dict[str, list[float]] = {}
+        for (name, _), line in self._lines(table).items():
+            if name == dataset:
+                seconds.setdefault(line["device"], []).append(float(line["seconds"]))
+        return seconds
+
     def _chosen(self, cell: Cell) -> tuple[str, ...]:
         key = _key(cell)
         search = None if self.out is None else read_node_search(self._path(cell))

@@ -61,8 +61,8 @@ class Measured:
 
     @property
     def accuracy(self) -> Spread | None:
-        """Test accuracy in %; None if a report run diverged, as a mean over the others would be too good."""
-        if any(run["test"] is None for run in self.runs):
+        """Test accuracy in %; None without runs or if one diverged: a mean of the others is too good."""
+        if not self.runs or any(run["test"] is None for run in self.runs):
             return None
         return spread([100 * run["test"] for run in self.runs])
 
@@ -105,6 +105,12 @@ def measure_point(
         _write(path, content, task())
     runs = [run for run in content["runs"] if run["seed"] in REPORT_SEEDS[:seeds]]
     return Measured(tuple(content["valid"]), tuple(runs), content["device"])
+
+
+def read_point(point: Point, results: Path, *, search_seeds: int) -> Measured:
+    """The committed part of a point; empty for a file of other settings."""
+    content = _read(results / COMMITTED / point.path, _identity(point, search_seeds))
+    return Measured(tuple(content["valid"]), tuple(content["runs"]), content.get("device", ""))
 
 
 def _identity(point: Point, search_seeds: int) -> dict[str, Any]:

@@ -131,11 +131,24 @@ class Forecasts:
         return Forecast()
 
     def of_step(self, step: Step) -> list[Forecast]:
-        """Forecast of each cell of a step, or of a study."""
+        """Forecast of each cell of a step, with its search before the first seeds, or of a study."""
         if not step.missing:
             return [Forecast(REGISTRY[step.experiment].seconds, "cpu")]
-        forecasts = [(self.of_run(cell), count) for cell, count in step.missing]
-        return [each if each.seconds is None else each._replace(seconds=each.seconds * n) for each, n in forecasts]
+        forecasts = []
+        for cell, count in step.missing:
+            run = self.of_run(cell)
+            if run.seconds is not None:
+                search = self._of_search(cell, run) if step.seeds <= SEED_BLOCK else 0.0
+                run = run._replace(seconds=count * run.seconds + search)
+            forecasts.append(run)
+        return forecasts
+
+    def _of_search(self, cell: Cell, run: Forecast) -> float:
+        """Seconds of a search that has not ended: of other rows on this device, else those of a run for each trial."""
+        if not (trials := self.store.settled(cell).trials):
+            return 0.0
+        known = self.store.node_searches.seconds(cell.table, cell.dataset).get(run.device or "")
+        return fmean(known) if known else trials * (run.seconds or 0.0)
 
     def measure(self, todo: Sequence[Step], data_dir: str | Path | None, device: str, say: Say) -> None:
         """Time a few steps of each recipe that has no run on this device, once; the pace is kept beside the cells.

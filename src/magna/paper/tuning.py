@@ -15,6 +15,7 @@ from magna.config.atomic_files import write_whole
 from magna.config.schema import SEARCH_SEEDS, Config
 from magna.errors import ArgumentError, Diverged
 from magna.paper.node_systems import Draw, Effort, Space, assignments, settings_of_draw
+from magna.paper.records import settings_of
 from magna.search.runs import REPORTS, RUNGS, continues, fault_of
 from magna.tasks import NodeClassification
 from magna.training.loop import TrialResult
@@ -90,9 +91,8 @@ def write_node_search(path: Path, search: NodeSearch) -> None:
 
 
 def search_key(config: Config, space: Space, effort: Effort, protocol: int) -> str:
-    """A fingerprint of everything that a search depends on, besides the row."""
-    tables = {key: value for key, value in config.to_dict().items() if key in ("data", "model", "task", "train")}
-    text = json.dumps([tables, space.text(), effort.trials, PER_STRUCTURE, protocol], sort_keys=True, default=str)
+    """A fingerprint of everything that a search depends on, besides the row; a new setting at its default keeps it."""
+    text = json.dumps([settings_of(config), space.text(), effort.trials, PER_STRUCTURE, protocol])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

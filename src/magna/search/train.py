@@ -45,7 +45,7 @@ def train_anything(
 
     Your own data without a recipe trains a portfolio: members that were chosen once on
     public graphs, judged on validation within a time, the best few averaged. Everything else trains one recipe, see
-    :func:`magna.training.train.train`, which describes the arguments that are not listed here.
+    `magna.training.train.train`, which describes the arguments that are not listed here.
 
     Args:
         what: a recipe's name, a TOML file, a config, the path of your own data, a PyG `Data`, a pair of pandas
@@ -64,7 +64,7 @@ def train_anything(
         resume: continue the run in the folder.
         test: score the test split at the end; False: it is never read.
         say: gets a line for each step of the portfolio.
-        options: further arguments of :func:`magna.training.train.train`.
+        options: further arguments of `magna.training.train.train`.
     """
     plain: dict[str, Any] = {
         "seeds": seeds,
@@ -130,4 +130,4 @@ def _place(what: Any, run_dir: str | Path | None, resume: bool) -> tuple[Path, N
     return folder, from_anywhere(NodeDataOptions(name=str(path)))
 
 
-train = train_anything  # its name in the package, where :func:`magna.training.train.train` trains recipes alone
+train = train_anything  # its name in the package, where `magna.training.train.train` trains recipes alone

@@ -9,6 +9,7 @@ import pytest
 from magna.paper.points import Measured, Point
 from magna.paper.studies import depth
 from magna.paper.study import StudyJob, as_rows
+from magna.paper.style import styled
 
 
 @pytest.mark.parametrize("model", depth.SYSTEMS)
@@ -20,7 +21,7 @@ def test_models_differ_in_their_recipe_alone(model: str) -> None:
     for number, rate in enumerate(depth.RATES):
         chosen = point.chosen(number)
         assert (chosen.model.num_layers, chosen.model.hidden_channels, chosen.train.lr) == (12, 64, rate)
-        assert (chosen.train.epochs, chosen.train.patience, chosen.train.precision) == (400, 100, "float32")
+        assert (chosen.train.epochs, chosen.train.patience, chosen.train.precision) == (800, 200, "float32")
         assert chosen.data == depth.depth_config("cora", "MAGNA").data
         assert getattr(chosen.task, "consistency", None) == 0
         is_constant = model != "MAGNA"  # the paper's recipe has a schedule
@@ -56,3 +57,21 @@ def test_the_table_shows_the_chosen_rates_and_the_equal_reach(tmp_path: Path, mo
     assert outcome.summary.rows[-1][0] == "MAGNA, 3 layers − GAT, 18 layers"
     assert outcome.summary.rows[-1][-1] == "**+10.0 ± 0.1**"
     assert outcome.summary.rows[2][-1] == "—", "a diverged point has no difference"
+
+
+def test_committed_points_make_a_figure_that_names_the_missing_ones(tmp_path: Path) -> None:
+    outcome = depth.committed_depth(Path(__file__).parents[3] / "results")
+    assert outcome.summary is not None
+    shown = {row[0]: row[1:] for row in outcome.summary.rows}
+    assert shown["GAT with residuals"][0] == "81.1 ± 0.9"
+    measured = {(row["model"], int(row["layers"])) for row in as_rows(outcome.table)}
+    missing = {(model, layers) for layers in depth.DEPTHS for model in depth.SYSTEMS} - measured
+    assert {f"{model}, {layers} layers: no report runs" for model, layers in missing} == {
+        each.cell for each in outcome.missing
+    }
+    assert all(f"{model}, {layers} layers" in outcome.caption for model, layers in missing)
+    with styled():
+        lines = depth.draw_depth(as_rows(outcome.table), outcome.caption).axes[0].containers
+    assert sum(len(line[0].get_xdata()) for line in lines) == len(measured)
+    nothing = depth.committed_depth(tmp_path)
+    assert not nothing.table.rows and len(nothing.missing) == 20

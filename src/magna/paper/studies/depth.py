@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 
 from magna.config.schema import Config
-from magna.paper.points import Measured, Point, measure_point, report_count
+from magna.paper.points import Measured, Point, measure_point, read_point, report_count
 from magna.paper.render import TextTable, difference_text, spread_text
 from magna.paper.study import Missing, Outcome, Rows, StudyJob, column
 from magna.paper.style import BLUE, GREEN, GREY, ORANGE, new_figure
@@ -75,18 +76,39 @@ def measure_depth(job: StudyJob) -> Outcome:
         for layers in depths
         for model, config in configs.items()
     }
-    missing = [
-        Missing(f"{model}, {layers} layers: its loss was not finite", "magna reproduce fig4b")
+    width = QUICK_WIDTH if job.quick else WIDTH
+    return _outcome(dataset, results, (width, seeds, rates, search_seeds))
+
+
+def committed_depth(results: Path, dataset: str = "cora") -> Outcome:
+    """The figure from the committed points alone; nothing is trained."""
+    points = {
+        (model, layers): read_point(
+            depth_point(dataset, model, layers, depth_config(dataset, model)), results, search_seeds=SEARCH_SEEDS
+        )
+        for layers in DEPTHS
+        for model in SYSTEMS
+    }
+    return _outcome(dataset, points, (WIDTH, SEEDS, RATES, SEARCH_SEEDS))
+
+
+def _outcome(dataset: str, results: Results, effort: tuple[int, int, Sequence[float], int]) -> Outcome:
+    """Table, caption and missing points; `effort` is width, report seeds, rates and search seeds."""
+    width, seeds, rates, search_seeds = effort
+    empty = {
+        f"{model}, {layers} layers": "its loss was not finite" if each.runs else "no report runs"
         for (model, layers), each in results.items()
         if each.accuracy is None
-    ]
-    width = QUICK_WIDTH if job.quick else WIDTH
+    }
     caption = (
         f"Test accuracy on {dataset.capitalize()} against the number of layers, all models {width} wide: mean and "
         f"standard deviation over {seeds} seeds. The learning rate is chosen for each point on validation, of "
         f"{len(rates)} values with {search_seeds} further seed{'s' * (search_seeds > 1)}. MAGNA: the paper's blocks "
         f"with {HOPS} hops a layer. No model has the consistency loss; other settings are those of the recipes."
     )
+    caption += f" Missing points: {'; '.join(empty)}." if empty else ""
+    depths = tuple(sorted({layers for _, layers in results}))
+    missing = [Missing(f"{point}: {why}", "magna reproduce fig4b") for point, why in empty.items()]
     return Outcome(TextTable(_HEADER, _rows(results, rates)), caption, _summary(results, depths), missing)
 
 
