@@ -74,9 +74,11 @@ def test_train_takes_tables_and_networkx_graphs(tmp_path: Path) -> None:
         values["degree"] = graph.degree[node] + number / 100
     for data, columns in (((nodes, edges.drop(columns="weight")), ""), (graph, "label=club")):
         run = tmp_path / f"run-{columns}"
-        result = magna.train(data, settings=settings | {"data.columns": columns}, run_dir=run, device="cpu")
+        result = magna.train(
+            data, recipe="digits", settings=settings | {"data.columns": columns}, run_dir=run, device="cpu"
+        )
         assert result["runs"][0]["test"]["accuracy"] >= 0
         assert magna.predict(run, device="cpu").columns()["label"] and (run / "data" / "nodes.csv").is_file()
         assert json.loads((run / "schema.json").read_text())["class_names"] in (["a", "b"], ["Mr. Hi", "Officer"])
         with pytest.raises(ValueError, match="it holds a run already"):
-            magna.train(data, settings=settings, run_dir=run, device="cpu")
+            magna.train(data, recipe="digits", settings=settings, run_dir=run, device="cpu")

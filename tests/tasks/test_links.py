@@ -170,10 +170,9 @@ def test_probabilities_leave_known_answers_out() -> None:
     torch.testing.assert_close(probabilities[0, 2], scores.softmax(1)[0, 2])
 
 
-def test_blocks_cover_all_queries_with_their_known_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magna.tasks.links._BLOCK", 7)
+def test_blocks_cover_all_queries_with_their_known_answers() -> None:
     model, queries = link_model(), TASK.graph.queries[torch.arange(40) % 19]
-    rows, scores, known = zip(*TASK.blocks(model, queries, ("train",)), strict=True)
+    rows, scores, known = zip(*TASK.blocks(model, queries, ("train",), size=7), strict=True)
     assert [part.start for part in rows] == [0, 7, 14, 21, 28, 35]
     whole = model(TASK.edge_index, TASK.edge_type, *queries.unbind(1))
     torch.testing.assert_close(torch.cat(scores), whole)

@@ -45,9 +45,10 @@ def test_a_loaded_run_agrees_with_predict_and_the_saved_model(digits: Path) -> N
     assert torch.equal(answers.probabilities, predict_nodes(digits, device="cpu").probabilities)
     model = MAGNA.from_pretrained(digits / "model")
     with torch.no_grad():
-        probabilities = model(raw.x, raw.edge_index).double().softmax(1)
+        temperature = run.run.calibration["temperature"]
+        probabilities = (model(raw.x, raw.edge_index).double() / temperature).softmax(1)
         states = run.embed(["17", 3])
-        classified = model.classifier(states.vectors).double().softmax(1)
+        classified = (model.classifier(states.vectors).double() / temperature).softmax(1)
     torch.testing.assert_close(probabilities, answers.probabilities, rtol=0, atol=1e-6)
     assert states.ids == ["17", "3"] and states.vectors.shape == (2, 16)
     torch.testing.assert_close(classified, answers.probabilities[[17, 3]], rtol=0, atol=1e-6)

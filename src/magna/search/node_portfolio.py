@@ -90,20 +90,21 @@ class NodePortfolio(Portfolio):
         return train[~torch.isin(train, self.held_out(fold))]
 
     def train(self, step: PortfolioStep, deadline: float) -> tuple[float, int]:
-        """Train a step and store the answers on all nodes; the score on validation, and its epochs."""
+        """Train a step and store the calibrated answers on all nodes; the score on validation, and its epochs."""
         config, task = self.config(step.member), self.task(step)
         folder = self.path(step.member)
         if step.fold is None:
             valid, epochs = self.train_run(step, config, task, deadline)
-            model: Any = RunFolder.open(folder).load_model()
+            run = RunFolder.open(folder)
+            model, calibration = run.load_model().to(self.device), run.calibration
         else:
             torch.manual_seed(config.train.seed)
-            model = task.make_model(config.model).to(self.device)
+            model: Any = task.make_model(config.model).to(self.device)
             progress = fit(config, task, model, self.listener(deadline, task, checks=False))
             assert progress.best is not None
-            valid, epochs = progress.best[task.metric], progress.epoch
+            valid, epochs, calibration = progress.best[task.metric], progress.epoch, task.calibrate(model)
         with matmul_precision(config.train.precision):
-            answers = task.target.answers(task.finite_scores(model.to(self.device))).cpu().contiguous()
+            answers = task.answers(task.finite_scores(model), calibration).cpu().contiguous()
         name = ANSWERS if step.fold is None else f"fold-{step.fold + 1}.safetensors"
         folder.mkdir(parents=True, exist_ok=True)
         save_file({"answers": answers}, folder / name)

@@ -15,7 +15,7 @@ import torch
 
 from magna.config.atomic_files import write_whole
 from magna.config.schema import Config
-from magna.errors import ArgumentError, DataError, Diverged
+from magna.errors import DataError, Diverged
 from magna.search.members import Member
 from magna.tasks import Task
 from magna.training.loop import Epoch
@@ -140,10 +140,6 @@ class Portfolio(ABC):
                     break
                 except (Behind, Diverged) as error:
                     result = Result(None, 0.0, fault="stopped early" if isinstance(error, Behind) else "diverged")
-                except ArgumentError as error:
-                    if error.name != "edge_weight":
-                        raise
-                    result = Result(None, 0.0, fault="reads no edge weights")
                 result.seconds = round(time.monotonic() - started, 2)
                 self.results[step.key] = result
                 self.save({"state": "running"})

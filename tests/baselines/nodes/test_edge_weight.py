@@ -17,6 +17,7 @@ from magna.baselines.nodes.diff_gcn import DiffGCN, diffused_graph
 from magna.baselines.nodes.gat import GAT
 from magna.baselines.nodes.gcn import GCN
 from magna.baselines.nodes.gcnii import GCNII
+from magna.baselines.nodes.grand import GRAND
 from magna.baselines.nodes.graphsage import GraphSAGE
 from magna.baselines.nodes.jknet import JKNet
 from magna.graph import Graph
@@ -34,6 +35,7 @@ MODELS: dict[str, Any] = {
     "jknet": lambda: JKNet(5, 3, hidden_channels=7),
     "appnp": lambda: APPNP(5, 3, hidden_channels=7, K=3),
     "dagnn": lambda: DAGNN(5, 3, hidden_channels=7, K=3),
+    "grand": lambda: GRAND(5, 3, hidden_channels=7, K=3),
     "gcnii": lambda: GCNII(5, 3, hidden_channels=7, num_layers=3),
     "diff-gcn": lambda: DiffGCN(5, 7, 2, 3, top_k=5),
 }

@@ -50,6 +50,7 @@ class GRAND(NodeBaseline):
     """
 
     options: GRANDOptions
+    TAKES_EDGE_WEIGHT = True
 
     def __init__(self, in_channels: int, out_channels: int, **options: Any) -> None:
         chosen = GRANDOptions.from_flat(options)
@@ -58,9 +59,11 @@ class GRAND(NodeBaseline):
         self.mlp = MLP(self.linears(bias=False), chosen)
         self.reset_parameters()
 
-    def forward(self, x: Tensor | SparseRows, edge_index: Tensor | Graph) -> Tensor:
-        graph, orders, backend = self.graph(x, edge_index), self.options.K + 1, self.options.backend
-        weight = symmetric_weights(graph, x.dtype)
+    def forward(
+        self, x: Tensor | SparseRows, edge_index: Tensor | Graph, *, edge_weight: Tensor | None = None
+    ) -> Tensor:
+        graph, orders, backend = self.graph(x, edge_index, edge_weight), self.options.K + 1, self.options.backend
+        weight = symmetric_weights(graph, x.dtype, edge_weight)
         theta = weight.new_full((orders,), 1 / orders)
         out: Tensor = self.mlp(self.node_dropout(x), lambda h: several_hops(h, weight, graph, backend, theta=theta))
         return out
