@@ -92,7 +92,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
 
 
 class Toy:
-    dataset, METRIC, SHARES_BATCH = "toy", "accuracy", True
+    dataset, metric, SHARES_BATCH = "toy", "accuracy", True
     schema = {"fingerprint": "first"}  # noqa: RUF012
 
     def notes(self, config: Config) -> tuple[str, ...]:

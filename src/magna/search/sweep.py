@@ -211,7 +211,7 @@ def _run_batch(search: _Search, count: int) -> None:
         if isinstance(runs, str):
             study.end(trials[place], "FAIL", too_large=runs)
             return
-        valid = [task.score(run.valid)[0] for run in runs]
+        valid = _scores(runs, task)
         seconds, epochs = sum(run.seconds for run in runs), max(run.epochs for run in runs)
         state, value = ("PRUNED", None) if place in watch.stopped else ("COMPLETE", statistics.fmean(valid))
         study.end(trials[place], state, value, record={"valid": valid, "epochs": epochs, "seconds": seconds})
@@ -238,6 +238,12 @@ def _run_batch(search: _Search, count: int) -> None:
     search.say(f"{finished}/{plan.trials} trials · {so_far}{len(trials)} in {time.monotonic() - started:.1f} s")
 
 
+def _scores(runs: Iterable[TrialResult], task: Task) -> list[float]:
+    """The validation score of each run, larger is better; a run that diverged has no other metric."""
+    form = METRIC_FORMS[task.metric]
+    return [form.score(run.valid[task.metric]) for run in runs]
+
+
 def _confirm(search: _Search) -> None:
     """Train the best trials again with further seeds."""
     seeds = list(search.plan.further_seeds)
@@ -256,7 +262,7 @@ def _confirm(search: _Search) -> None:
             if isinstance(runs, str):
                 search.say(f"trial {number} is not confirmed: {runs}")
             else:
-                search.study.confirm(number, seeds, [search.task.score(run.valid)[0] for run in runs])
+                search.study.confirm(number, seeds, _scores(runs, search.task))
 
         configs = with_seeds(search.config, (trial.params for trial in trials), seeds)
         train_runs(configs, search.task, len(seeds), record)
