@@ -74,7 +74,10 @@ SYSTEMS = {
     # Each pooling adds a convolution on the way down and one on the way up. It keeps as many nodes as there are paths.
     "g-U-Nets": FarModel("g-u-nets", "other graphs", Reach("model.num_layers", 2), ("model.pool_nodes=288",)),
 }
-CONTROLS = {"control: one hop short": FarModel("appnp", "", _HOPS, offset=-1)}
+CONTROLS = {
+    "control: one hop short": FarModel("appnp", "", _HOPS, offset=-1),
+    "control: features alone": FarModel("mlp", "", _LAYERS),
+}
 _PANELS = ("attention", "convolution", "propagation", "other graphs")
 # The same for all: no dropout, no decay, a constant rate.
 _COMMON = ("model.hidden_channels=32", "train.weight_decay=0.0", "train.epochs=300", "train.patience=100")
