@@ -6,6 +6,7 @@ import ast
 import doctest
 import importlib
 import re
+import tomllib
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -180,6 +181,14 @@ def test_public_names_are_exported_once(package: str) -> None:
     names = module.__all__
     assert len(names) == len(set(names))
     assert all(getattr(module, name) is not None for name in names)
+
+
+def test_the_wheel_has_every_data_file() -> None:
+    """Package data is named in pyproject.toml; a clone has files that an installed package would lack."""
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["magna"]
+    named = {file for pattern in patterns for file in SOURCE.glob(pattern)}
+    made = {".py", ".pyc", ".so", ".cpp", ".h"}  # modules, and what setup.py builds
+    assert {file for file in SOURCE.rglob("*") if file.is_file() and file.suffix not in made} == named
 
 
 MODULES = [".".join(["magna", *file.with_suffix("").parts]).removesuffix(".__init__") for file in FILES]
