@@ -529,3 +529,10 @@ def test_settings_that_a_model_or_its_objective_refuses_have_a_reason(ring: Conf
     fault = runs.fault_of(ring, guess | {"model.relation_channels": 7}, task)
     assert fault is not None and "relations of width 7; try equal widths" in fault
     assert runs.fault_of(ring, guess, task) is None
+
+
+def test_a_link_predictor_that_diverges_counts_as_the_worst(tmp_path: Path, ring: Config) -> None:
+    config = replace(ring, search={"train.lr": [1e30, 0.01]})
+    result = _sweep(tmp_path, config, trials=4)
+    values = {row["params"]["train.lr"]: row["value"] for row in _trials(tmp_path)}
+    assert values[1e30] == 0 < values[0.01] == result["best"]["value"]
