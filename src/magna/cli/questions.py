@@ -84,8 +84,7 @@ def answer(run: Path, question: Question, data: Path | None, data_dir: Path | No
         chosen = loaded.unlabelled(data)
     if question.embeddings is not None:
         return loaded.embed(chosen, data)
-    place: dict[str, Any] = {"data_dir": data_dir, "device": device}
-    return nodes.predict_nodes(run, chosen, data, precision=question.precision, **place)
+    return loaded.predict(chosen, data, precision=question.precision)
 
 
 def _of_triples(loaded: load.LoadedLinks, question: Question, data: Path | None) -> Any:

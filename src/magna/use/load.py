@@ -78,10 +78,16 @@ class LoadedNodes(Loaded):
         super().__init__(run, options)
         self._module = module
 
-    def predict(self, ids: Sequence[str | int] | None = None, data: str | Path | None = None) -> Predictions:
+    def predict(
+        self,
+        ids: Sequence[str | int] | None = None,
+        data: str | Path | None = None,
+        *,
+        precision: float | None = None,
+    ) -> Predictions:
         """Labels with probabilities, see :func:`magna.use.nodes.predict_nodes`."""
         scores: NodeScores = self.opened(data)
-        return scores.predictions(ids)
+        return scores.predictions(ids, precision)
 
     def embed(self, ids: Sequence[str | int] | None = None, data: str | Path | None = None) -> Embeddings:
         """The last hidden states of nodes; those of the members of a portfolio stand side by side."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -113,11 +113,7 @@ def predict_nodes(
             had it.
     """
     run = RunFolder.open(run_dir)
-    predictions = NodeScores(run, data, data_dir=data_dir, device=device, model=model).predictions(nodes)
-    if precision is None:
-        return predictions
-    threshold = threshold_of(run, precision, data_dir=data_dir, device=device, model=model)
-    return replace(predictions, threshold=threshold, notes=(*predictions.notes, threshold.text))
+    return NodeScores(run, data, data_dir=data_dir, device=device, model=model).predictions(nodes, precision)
 
 
 class NodeScores:
@@ -137,11 +133,14 @@ class NodeScores:
     ) -> None:
         self.run, self.data, self.data_dir, self.device, self.model = run, data, data_dir, device, model
 
-    def predictions(self, nodes: Sequence[str | int] | None = None) -> Predictions:
-        """Labels of some nodes by their ids, None for all."""
+    def predictions(self, nodes: Sequence[str | int] | None = None, precision: float | None = None) -> Predictions:
+        """Labels of some nodes by their ids, None for all; with a precision its threshold."""
         (graph, every, notes), chosen = self._all, self._chosen(nodes)
         probabilities = every[chosen]
         split = {node: name for name in SPLITS for node in graph.split(name).tolist()}
+        threshold = None
+        if precision is not None:
+            threshold = threshold_of(self.run, precision, data_dir=self.data_dir, device=self.device, model=self.model)
         return Predictions(
             dataset=graph.name,
             classes=names_of(graph),
@@ -150,8 +149,9 @@ class NodeScores:
             probabilities=probabilities,
             truth=truth_of(graph, chosen),
             split=[split.get(node) for node in chosen.tolist()],
-            notes=notes,
+            notes=notes if threshold is None else (*notes, threshold.text),
             target=graph.target,
+            threshold=threshold,
         )
 
     def embeddings(self, nodes: Sequence[str | int] | None = None) -> Embeddings:
