@@ -50,6 +50,7 @@ class NodeDataOptions(Options):
         "none", "tfidf: weigh counts of words by TF-IDF; pca: the first principal components."
     )
     components: int = option(64, "Number of principal components at most.", low=1, high=HUGE, needs=_PCA)
+    structural_features: bool = option(False, "Degrees and positions in the graph, where the data has no features.")
     self_loops: bool = option(True, "One loop for each node, in place of those in the data.")
     edge_types: bool = option(
         True, "Types and features of the edges, where the data has them; false: edges without both."

@@ -13,6 +13,7 @@ from magna.data.knowledge_graph import KnowledgeGraph
 from magna.data.node_data import NodeData, Schema
 from magna.data.registry import DATASETS, DataDir
 from magna.data.splits import with_drawn_split, with_drawn_validation, with_random_split
+from magna.data.structure import structural_features
 from magna.data.triples import Triples, load_triples
 from magna.data.user_graph import load_user_graph
 from magna.errors import ArgumentError, DataError, nearest
@@ -35,7 +36,7 @@ def load_node_data(
     if loaded.schema.class_names is None:
         numbered = tuple(map(str, range(loaded.num_classes)))
         loaded = replace(loaded, schema=replace(loaded.schema, class_names=numbered))
-    loaded = _with_split(loaded, config)
+    loaded = _with_features(_with_split(loaded, config), config)
     if not config.standardise_features:
         return loaded
     if scaled_like is not None:
@@ -58,7 +59,16 @@ def load_new_graph(path: str | Path, config: NodeDataOptions, schema: Schema) ->
         data = data.with_both_directions()
     if data.train.numel() + data.valid.numel() + data.test.numel() == 0:
         data = replace(data, test=data.labelled.nonzero().squeeze(1))
+    data = _with_features(data, config)
     return data.with_standardised_features() if config.standardise_features else data
+
+
+def _with_features(data: NodeData, config: NodeDataOptions) -> NodeData:
+    """The data with structural features, if it has none and the settings ask for them."""
+    if data.x is not None or not config.structural_features:
+        return data
+    note = "it has no features: degrees and positions in the graph stand in for them"
+    return replace(data, x=structural_features(data.edge_index, data.num_nodes), notes=(*data.notes, note))
 
 
 def load_knowledge_graph(data: LinkDataOptions | str | Path, data_dir: DataDir = None) -> KnowledgeGraph:

@@ -42,9 +42,10 @@ def train_portfolio(
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
     """Train the members on a graph, choose by validation, and leave a run folder with the best and their weights."""
+    options = replace(options, structural_features=True)
     data = load_node_data(replace(options, standardise_features=False), data_dir)
     facts = read_facts(data)
-    for line in facts.lines():
+    for line in (*data.notes, *facts.lines()):
         say(line)
     where = Path(folder)
     check_folder(where, resume)
