@@ -16,7 +16,8 @@ from magna.data import from_anywhere
 from magna.training.run_folder import RunFolder
 
 OWN = Path(__file__).parents[2] / "examples" / "own_graph"
-FAST = ["--set", "model.hidden_channels=8", "--set", "model.heads=2", "--set", "train.epochs=40", "--device", "cpu"]
+SMALL = ["model.hidden_channels=8", "model.heads=2", "train.epochs=40"]
+FAST = ["--recipe", "digits", *(word for setting in SMALL for word in ("--set", setting)), "--device", "cpu"]
 
 
 @pytest.fixture

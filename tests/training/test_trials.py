@@ -114,8 +114,8 @@ def test_every_member_keeps_its_own_best_epoch(task: NodeClassification, tmp_pat
     measured = NodeClassification.evaluate
     with pytest.MonkeyPatch.context() as patch:
 
-        def evaluate(self: NodeClassification, model: torch.nn.Module, split: str) -> dict[str, float]:
-            metrics = measured(self, model, split)
+        def evaluate(self: NodeClassification, model: torch.nn.Module, split: str, *more: Any) -> dict[str, float]:
+            metrics = measured(self, model, split, *more)
             if not isinstance(model, Ensemble):
                 min(seen, key=len).append(metrics["accuracy"])
             return metrics
