@@ -8,7 +8,6 @@ import pytest
 import torch
 from tests.support.graphs import uniform
 
-import magna
 from magna.config.tables import NodeDataOptions
 from magna.data import NodeData, load_digits, to_pyg
 from magna.data.pyg import save_pyg
@@ -16,6 +15,7 @@ from magna.search.members import Member, load_members
 from magna.search.own_graph import train_portfolio
 from magna.search.portfolio import Budget
 from magna.tasks import NodeClassification
+from magna.use.nodes import predict_nodes
 
 
 def _weighted() -> NodeData:
@@ -35,9 +35,9 @@ def test_every_member_trains_on_weights_and_features_of_edges(tmp_path: Path) ->
     ]
     options = NodeDataOptions(name=str(tmp_path / "graph"))
     # Twelve members have one step each, as the validation split of the digits is large.
-    result = train_portfolio(options, Budget(steps=len(members)), tmp_path / "run", members=members)
+    result = train_portfolio(options, Budget(steps=len(members)), tmp_path / "run", members=members, device="cpu")
     assert [row["fault"] for row in result["members"]] == [""] * len(members)
-    predictions = magna.predict(tmp_path / "run")
+    predictions = predict_nodes(tmp_path / "run", device="cpu")
     with (tmp_path / "run" / "predictions.csv").open(newline="") as file:
         stored = torch.tensor([float(row["probability"]) for row in csv.DictReader(file)]).double()
     # The file has six digits.

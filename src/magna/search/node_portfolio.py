@@ -96,10 +96,11 @@ class NodePortfolio(Portfolio):
         if step.fold is None:
             valid, epochs = self.train_run(step, config, task, deadline)
             run = RunFolder.open(folder)
-            model, calibration = run.load_model().to(self.device), run.calibration
+            model: Any = run.load_model().to(self.device)
+            calibration = run.calibration
         else:
             torch.manual_seed(config.train.seed)
-            model: Any = task.make_model(config.model).to(self.device)
+            model = task.make_model(config.model).to(self.device)
             progress = fit(config, task, model, self.listener(deadline, task, checks=False))
             assert progress.best is not None
             valid, epochs, calibration = progress.best[task.metric], progress.epoch, task.calibrate(model)
