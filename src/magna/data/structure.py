@@ -11,8 +11,8 @@ DEGREE_BINS, POSITIONS, STEPS = 8, 32, 8
 def structural_features(edge_index: Tensor, num_nodes: int) -> Tensor:
     r"""One-hot degrees on a logarithmic scale, the mean log-degree of the neighbours, and positions.
 
-    Positions are the leading directions of :math:`\tilde D^{-1/2} \tilde A \tilde D^{-1/2}`, with a loop at each node, by
-    a subspace iteration from a fixed start; nodes that are well connected have similar ones.
+    Positions are the leading directions of :math:`\tilde D^{-1/2} \tilde A \tilde D^{-1/2}`, with a loop at each node.
+    They come from a subspace iteration with a fixed start; nodes that are well connected have similar ones.
 
     Shapes: edge_index [2, E] → [N, 41].
 
