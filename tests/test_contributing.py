@@ -217,7 +217,7 @@ OPTION = Recipe(
             ('    thing: float = option(0.0, "Added to the scores.", low=0)', "    top_k: int | None = option(")
         ],
         "src/magna/nn/attention.py": [
-            ("        target = target + self.options.thing", "        relations = self._relation_scores(relation)")
+            ("        target = target + self.options.thing", "        further = self._relation_scores(relation)")
         ],
         "tests/nn/test_attention.py": [
             (

@@ -82,14 +82,14 @@ def test_twice_the_weight_is_the_edge_twice(name: str) -> None:
 
 def test_a_diffused_graph_is_pagerank_of_the_weights() -> None:
     graph = Graph.from_edge_index(EDGES, N)
-    kept, share = diffused_graph(graph, alpha=0.2, top_k=N, edge_weight=WEIGHT)
+    near, share = diffused_graph(graph, alpha=0.2, top_k=N, edge_weight=WEIGHT)
     dense = torch.zeros(N, N, dtype=torch.float64)
     dense[EDGES[1], EDGES[0]] = WEIGHT
     dense.fill_diagonal_(1)
     scale = dense.sum(1).rsqrt()
     kernel = 0.2 * torch.linalg.inv(torch.eye(N) - 0.8 * scale[:, None] * dense * scale)
     result = torch.zeros(N, N, dtype=torch.float64)
-    result[kept.target, kept.source] = share[:, 0].double()
+    result[near.target, near.source] = share[:, 0].double()
     torch.testing.assert_close(result, kernel / kernel.sum(1, keepdim=True), rtol=1e-3, atol=1e-4)
     weight = WEIGHT.clone()
     before = diffused_graph(graph, alpha=0.2, edge_weight=weight)

@@ -22,6 +22,7 @@ class FeaturesAlone(Stack):
 
     Shapes: x [N, in_channels], edge_index [2, E] → [N, out_channels].
 
+    >>> import torch
     >>> model = FeaturesAlone(16, 3, hidden_channels=32)
     >>> model(torch.randn(3, 16), torch.tensor([[0, 1], [1, 2]])).shape
     torch.Size([3, 3])
