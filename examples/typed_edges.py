@@ -24,5 +24,6 @@ for _ in range(200):
 
 with torch.no_grad():
     _, (_, attention) = conv(x, edge_index, edge_type, return_attention_weights=True)
+attention = attention[:E]  # the self-loops that the layer adds come last
 shares = [attention[edge_type == relation].mean() for relation in range(2)]
 print(f"mean attention: {shares[0]:.3f} on edges of type 0, {shares[1]:.3f} on edges of type 1")

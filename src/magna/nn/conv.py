@@ -146,7 +146,8 @@ class MAGNAConv(nn.Module):
             edge_mask: bool [E] or [E, H], False where an edge is absent in this call.
             edge_seed: int64 [1], the seed of edge dropout; layers with the same seed leave out the same edges.
             size: (N, N), as PyG passes it.
-            return_attention_weights: also return (edge_index, attention [E, H]), in the caller's order.
+            return_attention_weights: also return (edge_index, attention [E, H]), in the caller's order; the loops that
+                the layer adds come last.
         """
         edges = self.door(x, edge_index, edge_type, edge_mask, edge_weight, edge_attr, size)
         graph, features = edges.graph, () if edges.attr is None else (edges.attr,)
