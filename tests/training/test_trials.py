@@ -291,7 +291,8 @@ OTHER: dict[str, dict[str, Any]] = {
 }
 # Other draws or another way to compute the same: nothing to compare.
 UNFELT = {"model.memory", "model.backend", "model.edge_pairs", "model.edge_dropout_shared"}
-KEYS = [key for key in keys(Config()) if key.startswith(("model.", "task.", "train.")) and key != "task.name"]
+OF_THE_TASK = ("task.name", "task.metric")  # all trials of a batch share the task
+KEYS = [k for k in keys(Config()) if k.startswith(("model.", "task.", "train.")) and k not in OF_THE_TASK]
 
 
 def another(key: str) -> dict[str, Any]:
@@ -387,6 +388,16 @@ def test_other_data_than_the_task_s_is_refused(task: NodeClassification) -> None
     drawn = node_task(config(data__split="random"), None, torch.device("cpu"))
     with pytest.raises(ValueError, match="data is"):
         train_trials([config()], drawn)
+
+
+def test_another_metric_than_the_task_s_is_refused(task: NodeClassification) -> None:
+    with pytest.raises(ValueError, match=r"task\.metric is 'macro_f1'; allowed: that of the task, accuracy"):
+        train_trials([config(task__metric="macro_f1")], task)
+    (result,) = train_trials([config(task__metric="accuracy", train__epochs=1)], task)
+    assert "accuracy" in result.valid
+    chosen = node_task(config(task__metric="macro_f1"), None, torch.device("cpu"))
+    with pytest.raises(ValueError, match=r"task\.metric is 'auto'; allowed: that of the task, macro_f1"):
+        train_trials([config()], chosen)
 
 
 def test_the_seconds_of_a_batch_are_those_of_its_trials(task: NodeClassification) -> None:

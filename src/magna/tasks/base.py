@@ -78,6 +78,7 @@ class BatchTask(Task, Protocol):
     """A task whose trials can train in one batch, under `torch.vmap`."""
 
     data_config: Any
+    settings: Any  # the table [task]
     in_channels: int
 
     def nodes(self, split: str, seed: int | None = None) -> Tensor:

@@ -201,10 +201,12 @@ def _train_alone(index: int, config: Config, task: Task, request: Request) -> Tr
 
 
 def _check_data(config: Config, task: BatchTask) -> None:
-    """Refuse a config of other data than the task's: it would train on the task's all the same."""
+    """Refuse a config of other data or another metric than the task's: it would train on the task's all the same."""
     data, seed = task.data_config, getattr(config.data, "split_seed", 0)
     if config.data not in (data, replace(data, split="random", split_seed=seed)):
         raise ArgumentError("data", config.data, f"that of the task, {data}, or another random split of it")
+    if config.task.metric not in (task.settings.metric, task.metric):
+        raise ArgumentError("task.metric", config.task.metric, f"that of the task, {task.metric}")
 
 
 def _shared(options: Options, fixed: Collection[str]) -> Hashable:
