@@ -19,6 +19,7 @@ import torch
 
 from magna.config.options import Options
 from magna.config.schema import Config
+from magna.config.tables import NodeTask
 from magna.errors import ArgumentError, Diverged
 from magna.ops.cpu.memory_pool import machine_memory
 from magna.tasks import Task
@@ -205,6 +206,7 @@ def _check_data(config: Config, task: BatchTask) -> None:
     data, seed = task.data_config, getattr(config.data, "split_seed", 0)
     if config.data not in (data, replace(data, split="random", split_seed=seed)):
         raise ArgumentError("data", config.data, f"that of the task, {data}, or another random split of it")
+    assert isinstance(config.task, NodeTask)  # as its data is that of nodes
     if config.task.metric not in (task.settings.metric, task.metric):
         raise ArgumentError("task.metric", config.task.metric, f"that of the task, {task.metric}")
 
