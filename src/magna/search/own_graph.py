@@ -123,7 +123,7 @@ def _rows(
         if result is None:
             continue
         row: dict[str, Any] = {"member": member.name, "score": None, "error": None, "weight": 0.0}
-        row |= {"seconds": result.seconds, "fault": result.fault}
+        row |= {"seconds": result.seconds, "fault": result.fault or "folds not trained" * (member not in complete)}
         if member in complete:
             index = complete.index(member)
             answers = judged[index]
