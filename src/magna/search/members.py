@@ -1,4 +1,4 @@
-"""Members of the portfolio: settings that were found once on public graphs and lie in the package as data."""
+"""Members of the portfolio: settings that lie in the package as data, with their origin."""
 
 from __future__ import annotations
 

@@ -42,13 +42,13 @@ def train_portfolio(
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
     """Train the members on a graph, choose by validation, and leave a run folder with the best and their weights."""
+    where = Path(folder)
+    check_folder(where, resume)
     options = replace(options, structural_features=True)
     data = load_node_data(replace(options, standardise_features=False), data_dir)
     facts = read_facts(data)
     for line in (*data.notes, *facts.lines()):
         say(line)
-    where = Path(folder)
-    check_folder(where, resume)
     place = make_folder(where, "run_dir"), members or load_members(), budget, pick_device(device), say
     portfolio = NodePortfolio(*place, options, data, facts, task_settings or {})
     with RunFolder(where).alone():

@@ -43,9 +43,9 @@ def train_anything(
 ) -> dict[str, Any]:
     """Train a recipe, or find a good model for a graph of your own, and return the metrics of the runs.
 
-    Your own data without a recipe trains a portfolio: members that were chosen once on
-    public graphs, judged on validation within a time, the best few averaged. Everything else trains one recipe, see
-    `magna.training.train.train`, which describes the arguments that are not listed here.
+    Your own data without a recipe trains a portfolio: members with settings chosen by hand, judged on validation
+    within a time; of a graph the best few are averaged, of triples the best is kept. Everything else trains one
+    recipe, see `magna.training.train.train`, which describes the arguments that are not listed here.
 
     Args:
         what: a recipe's name, a TOML file, a config, the path of your own data, a PyG `Data`, a pair of pandas
